@@ -1,1 +1,10 @@
-//! Placeholder.
+//! Thin safe wrappers over the Linux system calls that Sluice uses.
+//!
+//! Everything here enters the kernel directly, never through libc's socket functions: these
+//! wrappers also run inside the preload library, which interposes those functions.
+
+pub mod errno;
+pub mod memfd;
+pub mod raw;
+pub mod tcp;
+pub mod unix;
