@@ -1,1 +1,286 @@
-//! Placeholder.
+//! Memory that has a descriptor (`memfd_create`) and promises about it (seals).
+#![allow(unsafe_code)]
+
+use core::ffi::CStr;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::os::fd::RawFd;
+
+use crate::errno::Errno;
+use crate::raw::{check, int, syscall2, syscall3, syscall4, syscall6};
+use crate::unix::Fd;
+
+/// Nobody adds further seals.
+pub const SEAL_SEAL: u32 = libc::F_SEAL_SEAL as u32;
+/// The size never shrinks, so a mapping below it never raises `SIGBUS`.
+pub const SEAL_SHRINK: u32 = libc::F_SEAL_SHRINK as u32;
+/// The size never grows.
+pub const SEAL_GROW: u32 = libc::F_SEAL_GROW as u32;
+/// Nobody writes by `write`, and no new writable mapping can be made; old ones stay writable.
+pub const SEAL_FUTURE_WRITE: u32 = libc::F_SEAL_FUTURE_WRITE as u32;
+
+/// `HUGETLBFS_MAGIC`: faults in such memory raise `SIGBUS` when the pool of huge pages is empty.
+const HUGETLBFS_MAGIC: i64 = 0x958458f6;
+
+/// New empty memory that takes seals, close-on-exec. `name` shows up in `/proc/*/maps`.
+pub fn create(name: &CStr) -> Result<Fd, Errno> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the kernel reads the zero-terminated name.
+    let ret = unsafe {
+        syscall2(
+            libc::SYS_memfd_create,
+            name.as_ptr() as usize,
+            flags as usize,
+        )
+    };
+    check(ret).map(|fd| Fd::own(fd as RawFd))
+}
+
+/// Sets the size in bytes; new bytes read as zero and cost no memory until touched.
+pub fn set_len(fd: RawFd, bytes: u64) -> Result<(), Errno> {
+    let bytes = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
+    // SAFETY: ftruncate takes integers only.
+    check(unsafe { syscall2(libc::SYS_ftruncate, int(fd), bytes) }).map(drop)
+}
+
+/// Adds seals.
+pub fn add_seals(fd: RawFd, seals: u32) -> Result<(), Errno> {
+    // SAFETY: F_ADD_SEALS takes an integer.
+    let ret = unsafe {
+        syscall3(
+            libc::SYS_fcntl,
+            int(fd),
+            int(libc::F_ADD_SEALS),
+            seals as usize,
+        )
+    };
+    check(ret).map(drop)
+}
+
+/// The seals; `EINVAL` for a descriptor that is not sealable memory.
+pub fn seals(fd: RawFd) -> Result<u32, Errno> {
+    // SAFETY: F_GET_SEALS takes no further argument.
+    let ret = unsafe { syscall3(libc::SYS_fcntl, int(fd), int(libc::F_GET_SEALS), 0) };
+    check(ret).map(|seals| seals as u32)
+}
+
+/// Size and identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStat {
+    pub bytes: u64,
+    pub device: u64,
+    pub inode: u64,
+}
+
+/// `fstat`.
+pub fn stat(fd: RawFd) -> Result<FileStat, Errno> {
+    let mut stat = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel writes one `struct stat`, whose layout libc mirrors for this target.
+    check(unsafe { syscall2(libc::SYS_fstat, int(fd), stat.as_mut_ptr() as usize) })?;
+    // SAFETY: it was zeroed, which is valid for its integers, and then filled.
+    let stat = unsafe { stat.assume_init() };
+    Ok(FileStat {
+        bytes: u64::try_from(stat.st_size).map_err(|_| Errno::INVAL)?,
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// Checks what somebody else passed as memory: a memfd of ordinary pages, of `bytes_min` or more,
+/// with all of `seals_wanted`. Returns its size and identity.
+///
+/// `EINVAL` when any of it is not so. What this accepts stays so, since seals cannot be removed;
+/// ask for [`SEAL_SHRINK`] before mapping.
+pub fn check_foreign(fd: RawFd, bytes_min: u64, seals_wanted: u32) -> Result<FileStat, Errno> {
+    let seals = seals(fd)?;
+    let stat = stat(fd)?;
+    if seals & seals_wanted != seals_wanted || stat.bytes < bytes_min || is_hugetlb(fd)? {
+        return Err(Errno::INVAL);
+    }
+    Ok(stat)
+}
+
+fn is_hugetlb(fd: RawFd) -> Result<bool, Errno> {
+    let mut stat = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel writes one `struct statfs`, whose layout libc mirrors for this target.
+    check(unsafe { syscall2(libc::SYS_fstatfs, int(fd), stat.as_mut_ptr() as usize) })?;
+    // SAFETY: it was zeroed, which is valid for its integers, and then filled.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_type == HUGETLBFS_MAGIC)
+}
+
+/// `pread`: copies at most `buffer.len()` bytes; fewer at the end of the file.
+pub fn read_at(fd: RawFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
+    let ret = unsafe {
+        syscall4(
+            libc::SYS_pread64,
+            int(fd),
+            buffer.as_mut_ptr() as usize,
+            buffer.len(),
+            offset as usize,
+        )
+    };
+    check(ret)
+}
+
+/// `pwrite` of all of `bytes`; `EIO` when the kernel took only a part.
+pub fn write_at(fd: RawFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`.
+    let ret = unsafe {
+        syscall4(
+            libc::SYS_pwrite64,
+            int(fd),
+            bytes.as_ptr() as usize,
+            bytes.len(),
+            offset as usize,
+        )
+    };
+    match check(ret)? {
+        written if written == bytes.len() => Ok(()),
+        _ => Err(Errno(libc::EIO)),
+    }
+}
+
+/// Gives the memory of a range back; it reads as zero afterwards.
+pub fn punch_hole(fd: RawFd, offset: u64, bytes: u64) -> Result<(), Errno> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: fallocate takes integers only; mappings of the range see zero bytes.
+    let ret = unsafe {
+        syscall4(
+            libc::SYS_fallocate,
+            int(fd),
+            int(mode),
+            offset as usize,
+            bytes as usize,
+        )
+    };
+    check(ret).map(drop)
+}
+
+/// Bytes of the page that a [`SharedWord`] maps.
+pub const WORD_PAGE_BYTES: usize = 4096;
+
+/// The first 32-bit word of a shared page, mapped: a flag between two processes.
+#[derive(Debug)]
+pub struct SharedWord {
+    page: *mut u32,
+}
+
+// SAFETY: the page is only reached by atomic operations, from any thread, until the drop.
+unsafe impl Send for SharedWord {}
+// SAFETY: as above.
+unsafe impl Sync for SharedWord {}
+
+impl SharedWord {
+    /// Maps the first page of `fd`. The descriptor may be closed afterwards.
+    ///
+    /// `EINVAL` unless `fd` is a memfd of at least a page with [`SEAL_SHRINK`]: otherwise its
+    /// owner could turn every later access into `SIGBUS`.
+    pub fn map(fd: RawFd) -> Result<SharedWord, Errno> {
+        check_foreign(fd, WORD_PAGE_BYTES as u64, SEAL_SHRINK)?;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new shared mapping at a place of the kernel's choice replaces none of ours.
+        let ret = unsafe {
+            syscall6(
+                libc::SYS_mmap,
+                0,
+                WORD_PAGE_BYTES,
+                int(protection),
+                int(libc::MAP_SHARED),
+                int(fd),
+                0,
+            )
+        };
+        check(ret).map(|page| SharedWord {
+            page: page as *mut u32,
+        })
+    }
+
+    /// Stores `value` and returns what was there, as one step that orders all memory accesses.
+    pub fn swap(&self, value: u32) -> u32 {
+        self.word().swap(value, Ordering::SeqCst)
+    }
+
+    /// Reads the word; orders what follows after it.
+    pub fn load(&self) -> u32 {
+        self.word().load(Ordering::Acquire)
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: `page` is page-aligned and mapped until the drop; the seal checked in `map`
+        // keeps it backed. It is memory of another process too, but any value is a valid u32 and
+        // it is reached by atomics only.
+        unsafe { AtomicU32::from_ptr(self.page) }
+    }
+}
+
+impl Drop for SharedWord {
+    fn drop(&mut self) {
+        // SAFETY: unmaps exactly what `map` mapped; `word` borrows `self`, so no reference is
+        // left.
+        let _ = unsafe { syscall2(libc::SYS_munmap, self.page as usize, WORD_PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sealed(bytes: u64, seals: u32) -> Fd {
+        let fd = create(c"sluice-test").unwrap();
+        set_len(fd.raw(), bytes).unwrap();
+        add_seals(fd.raw(), seals).unwrap();
+        fd
+    }
+
+    #[test]
+    fn written_bytes_are_read_back_and_holes_are_zero() {
+        let fd = sealed(16384, SEAL_SHRINK | SEAL_GROW);
+        write_at(fd.raw(), b"hello", 4096).unwrap();
+        let mut buffer = [0; 5];
+        assert_eq!(read_at(fd.raw(), &mut buffer, 4096), Ok(5));
+        assert_eq!(&buffer, b"hello");
+        punch_hole(fd.raw(), 4096, 4096).unwrap();
+        read_at(fd.raw(), &mut buffer, 4096).unwrap();
+        assert_eq!(buffer, [0; 5]);
+        assert_eq!(stat(fd.raw()).unwrap().bytes, 16384);
+    }
+
+    #[test]
+    fn seals_hold() {
+        let fd = sealed(8192, SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE);
+        assert_eq!(set_len(fd.raw(), 4096), Err(Errno(libc::EPERM)));
+        assert_eq!(set_len(fd.raw(), 16384), Err(Errno(libc::EPERM)));
+        assert_eq!(write_at(fd.raw(), b"x", 0), Err(Errno(libc::EPERM)));
+    }
+
+    #[test]
+    fn foreign_memory_is_checked() {
+        let good = sealed(4096, SEAL_SHRINK);
+        assert!(check_foreign(good.raw(), 4096, SEAL_SHRINK).is_ok());
+        assert_eq!(
+            check_foreign(good.raw(), 4097, SEAL_SHRINK),
+            Err(Errno::INVAL)
+        );
+        assert_eq!(check_foreign(good.raw(), 1, SEAL_GROW), Err(Errno::INVAL));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let raw = std::os::fd::AsRawFd::as_raw_fd(&null);
+        assert_eq!(check_foreign(raw, 0, 0), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_word_is_shared_and_needs_the_seal() {
+        let fd = sealed(4096, SEAL_SHRINK);
+        let (a, b) = (
+            SharedWord::map(fd.raw()).unwrap(),
+            SharedWord::map(fd.raw()).unwrap(),
+        );
+        assert_eq!(a.swap(1), 0);
+        assert_eq!(b.load(), 1);
+        assert_eq!(b.swap(0), 1);
+        assert_eq!(a.load(), 0);
+        let shrinkable = sealed(4096, 0);
+        assert_eq!(SharedWord::map(shrinkable.raw()).unwrap_err(), Errno::INVAL);
+    }
+}
