@@ -1,1 +1,31 @@
-//! Placeholder.
+//! All memory that another process can write: rings, ready lines, boards and the chunks that
+//! hold them.
+//!
+//! The rules of this crate (docs/decisions/0002): nothing in such memory is read twice to
+//! decide one thing; own positions, capacity and geometry live in private memory; a number
+//! that the peer wrote is checked before it is used, in release builds too; and the only
+//! references into it are to atomics. What a peer can get by writing garbage is
+//! [`Broken`]: the end of the one connection it shares.
+
+pub mod board;
+pub mod chunk;
+pub mod direction;
+pub mod geometry;
+pub mod mapping;
+pub mod ready;
+mod ring;
+mod sync;
+
+pub use ring::{Consumer, Producer};
+
+/// The peer wrote something impossible into shared memory. The connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+impl core::fmt::Display for Broken {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("the peer wrote an impossible number into shared memory")
+    }
+}
+
+impl core::error::Error for Broken {}

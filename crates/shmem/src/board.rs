@@ -1,0 +1,111 @@
+//! The board: where a process tells its peers which of its epoll instances sleep.
+//!
+//! A memory file that its process maps for writing and then seals (`F_SEAL_FUTURE_WRITE`), so
+//! that peers can only read it. One cache line a slot.
+#![allow(unsafe_code)]
+
+use crate::geometry::SLOTS;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use core::ptr::NonNull;
+
+/// Bytes of a board.
+pub const BOARD_BYTES: usize = SLOTS as usize * 64;
+
+/// One slot: how many threads sleep in the kernel on its epoll instance.
+#[repr(C, align(64))]
+pub struct Slot {
+    sleepers: AtomicU32,
+    _pad: u32,
+    /// Slots in use, a bit each. Only in slot 0; peers do not look at it.
+    taken: AtomicU64,
+}
+
+/// A board of this process or of a peer. The memory stays mapped as long as the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Board {
+    slots: NonNull<Slot>,
+}
+
+// SAFETY: a board is reached only through atomics.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// A board at `base`.
+    ///
+    /// # Safety
+    /// `base` is 64-byte aligned and [`BOARD_BYTES`] from it stay mapped for the rest of the
+    /// process's life, for writing if any method but [`Board::any_asleep`] is used.
+    pub unsafe fn from_raw(base: NonNull<u8>) -> Self {
+        Self { slots: base.cast() }
+    }
+
+    /// The address, to keep in memory that forks share.
+    pub fn address(&self) -> u64 {
+        self.slots.as_ptr() as u64
+    }
+
+    fn slot(&self, index: u32) -> &Slot {
+        debug_assert!(index < SLOTS);
+        // SAFETY: `from_raw` promised SLOTS lines, and the index is reduced below them.
+        unsafe { &*self.slots.as_ptr().add((index % SLOTS) as usize) }
+    }
+
+    /// Takes a free slot for an epoll instance; none is left after 64.
+    pub fn take_slot(&self) -> Option<u32> {
+        let taken = &self.slot(0).taken;
+        let mut seen = taken.load(Ordering::Relaxed);
+        loop {
+            let index = (!seen).trailing_zeros();
+            if index >= SLOTS {
+                return None;
+            }
+            match taken.compare_exchange_weak(
+                seen,
+                seen | 1 << index,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => {
+                    self.slot(index).sleepers.store(0, Ordering::Relaxed);
+                    return Some(index);
+                }
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Gives a slot back.
+    pub fn free_slot(&self, index: u32) {
+        self.slot(0)
+            .taken
+            .fetch_and(!(1u64 << (index % SLOTS)), Ordering::AcqRel);
+    }
+
+    /// Announces that one more thread is about to sleep on the slot's epoll instance. The
+    /// caller looks at every ring once more before it sleeps.
+    pub fn announce_sleep(&self, index: u32) {
+        self.slot(index).sleepers.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes one announcement back.
+    pub fn withdraw_sleep(&self, index: u32) {
+        self.slot(index).sleepers.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether any epoll instance of `watchers`, a mask of slots, sleeps. To be called behind a
+    /// full fence.
+    pub fn any_asleep(&self, watchers: u64) -> bool {
+        let mut rest = watchers;
+        while rest != 0 {
+            let index = rest.trailing_zeros();
+            rest &= rest - 1;
+            if self.slot(index).sleepers.load(Ordering::Acquire) != 0 {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,85 @@
+//! A shared mapping of a memory file, and nothing else.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use sluice_sys::errno::Errno;
+
+/// `bytes` of a memory file, mapped shared. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a mapping is an address range; every access to it goes through atomics or raw copies
+// whose synchronisation is argued where they are made.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `Mapping` itself has no interior state.
+unsafe impl Sync for Mapping {}
+
+/// What the mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store faults.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+impl Mapping {
+    /// Maps the first `bytes` of `fd`. The descriptor may be closed afterwards.
+    ///
+    /// The file must be at least that long; sealed or measured by the caller, since a page
+    /// behind the end of the file faults with SIGBUS (mmap(2)).
+    pub fn shared(fd: i32, bytes: usize, access: Access) -> Result<Self, Errno> {
+        let prot = match access {
+            Access::ReadOnly => libc::PROT_READ,
+            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a new mapping at an address the kernel picks touches nothing that exists.
+        let address = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                bytes,
+                prot,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                fd,
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            // SAFETY: errno of this thread, set by the failed call.
+            return Err(Errno(unsafe { *libc::__errno_location() }));
+        }
+        match NonNull::new(address.cast::<u8>()) {
+            Some(base) => Ok(Self { base, bytes }),
+            None => Err(Errno(libc::ENOMEM)),
+        }
+    }
+
+    /// The first byte.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The length, bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Leaves the memory mapped for the rest of the process's life.
+    pub fn leak(self) -> NonNull<u8> {
+        let base = self.base;
+        core::mem::forget(self);
+        base
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `shared` and nobody else unmaps it.
+        unsafe {
+            libc::munmap(self.base.as_ptr().cast(), self.bytes);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The two ends of a byte ring.
+//!
+//! Positions count bytes and never wrap (2^64 bytes at 100 GB/s are 5 years); a byte's place is
+//! its position modulo the capacity. Both structs are the private half: what the peer last
+//! said, checked, and what this end decided. They live in memory that only forks of this
+//! process share.
+#![allow(unsafe_code)]
+
+use crate::Broken;
+use crate::direction::Direction;
+use crate::sync::Ordering;
+
+/// A sender whose ring is empty goes back to its start once it is this far in, so that small
+/// messages keep to few pages and cache lines.
+pub const WINDOW_BYTES: u64 = 8 * 1024;
+
+/// The sending end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Producer {
+    tail: u64,
+    base: u64,
+    head: u64,
+}
+
+impl Producer {
+    /// The position behind the last byte published.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    fn refresh(&mut self, direction: &Direction) -> Result<(), Broken> {
+        let head = direction.receiver().head.load(Ordering::Acquire);
+        if head < self.head || head > self.tail {
+            return Err(Broken);
+        }
+        self.head = head;
+        Ok(())
+    }
+
+    fn used(&self) -> u64 {
+        self.tail - self.head.max(self.base)
+    }
+
+    /// Bytes that can be pushed now. Looks at the receiver's position only if fewer than
+    /// `wanted` fit by what is known already, or to return to the ring's start.
+    pub fn room(&mut self, direction: &Direction, wanted: usize) -> Result<usize, Broken> {
+        let capacity = u64::from(direction.capacity());
+        let place = self.tail & (capacity - 1);
+        if capacity - self.used() < wanted as u64 || place >= WINDOW_BYTES {
+            self.refresh(direction)?;
+            if self.used() == 0 && place >= WINDOW_BYTES {
+                self.tail = self.tail.next_multiple_of(capacity);
+                self.base = self.tail;
+            }
+        }
+        Ok((capacity - self.used()) as usize)
+    }
+
+    /// Whether the receiver has consumed everything published.
+    pub fn is_drained(&mut self, direction: &Direction) -> Result<bool, Broken> {
+        if self.used() != 0 {
+            self.refresh(direction)?;
+        }
+        Ok(self.used() == 0)
+    }
+
+    /// Bytes published and not known to be consumed, by a fresh look.
+    pub fn in_flight(&mut self, direction: &Direction) -> Result<u64, Broken> {
+        self.refresh(direction)?;
+        Ok(self.used())
+    }
+
+    /// Copies `len` bytes from `source` behind the tail without publishing them; `offset` bytes
+    /// were stored so before.
+    ///
+    /// # Safety
+    /// `source` is readable for `len` bytes, and `offset + len` is at most what
+    /// [`Producer::room`] returned last.
+    pub unsafe fn store(
+        &self,
+        direction: &Direction,
+        offset: usize,
+        source: *const u8,
+        len: usize,
+    ) {
+        let capacity = direction.capacity() as usize;
+        let place = (self.tail as usize + offset) & (capacity - 1);
+        let first = len.min(capacity - place);
+        // SAFETY: `place < capacity` and both pieces end within the ring; the bytes are free,
+        // because `room` checked the receiver's position. A peer that breaks the protocol and
+        // touches them at the same time gets bytes of its own stream wrong, nothing else.
+        unsafe {
+            let data = direction.data().as_ptr();
+            core::ptr::copy_nonoverlapping(source, data.add(place), first);
+            core::ptr::copy_nonoverlapping(source.add(first), data, len - first);
+        }
+    }
+
+    /// Publishes `len` stored bytes.
+    pub fn publish(&mut self, direction: &Direction, len: usize) {
+        self.tail += len as u64;
+        self.republish(direction);
+    }
+
+    /// Writes the private positions to the shared line again, for an end whose owner died
+    /// between the two.
+    pub fn republish(&self, direction: &Direction) {
+        let line = direction.sender();
+        line.base.store(self.base, Ordering::Relaxed);
+        line.tail.store(self.tail, Ordering::Release);
+    }
+}
+
+/// The receiving end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Consumer {
+    head: u64,
+    tail: u64,
+}
+
+impl Consumer {
+    /// The position behind the last byte consumed.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Bytes that can be popped now.
+    pub fn available(&mut self, direction: &Direction) -> Result<usize, Broken> {
+        let line = direction.sender();
+        let tail = line.tail.load(Ordering::Acquire);
+        if tail != self.tail {
+            let capacity = u64::from(direction.capacity());
+            // The sender skips only while the ring is empty, that is when everything known
+            // here was consumed, and only to the next start of the ring.
+            let base = line.base.load(Ordering::Relaxed);
+            if base > self.head {
+                let skip = base - self.head;
+                if self.head != self.tail
+                    || skip >= capacity
+                    || base & (capacity - 1) != 0
+                    || base > tail
+                {
+                    return Err(Broken);
+                }
+                self.head = base;
+            }
+            if tail < self.tail || tail < self.head || tail - self.head > capacity {
+                return Err(Broken);
+            }
+            self.tail = tail;
+        }
+        Ok((self.tail - self.head) as usize)
+    }
+
+    /// Copies `len` bytes, `offset` bytes behind the head, to `target`.
+    ///
+    /// # Safety
+    /// `target` is writable for `len` bytes, and `offset + len` is at most what
+    /// [`Consumer::available`] returned last.
+    pub unsafe fn load(&self, direction: &Direction, offset: usize, target: *mut u8, len: usize) {
+        let capacity = direction.capacity() as usize;
+        let place = (self.head as usize + offset) & (capacity - 1);
+        let first = len.min(capacity - place);
+        // SAFETY: both pieces lie within the ring, and `available` checked that they were
+        // published. What a peer writes there meanwhile is its own stream.
+        unsafe {
+            let data = direction.data().as_ptr();
+            core::ptr::copy_nonoverlapping(data.add(place), target, first);
+            core::ptr::copy_nonoverlapping(data, target.add(first), len - first);
+        }
+    }
+
+    /// Gives `len` bytes back to the sender.
+    pub fn consume(&mut self, direction: &Direction, len: usize) {
+        self.head += len as u64;
+        self.republish(direction);
+    }
+
+    /// Writes the private position to the shared line again; see [`Producer::republish`].
+    pub fn republish(&self, direction: &Direction) {
+        direction
+            .receiver()
+            .head
+            .store(self.head, Ordering::Release);
+    }
+}
