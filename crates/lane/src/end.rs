@@ -1,0 +1,686 @@
+//! The state of one end of a tracked connection.
+//!
+//! It lies in the end table, memory that only this process and its forks write, so that a
+//! connection which several processes hold stays one stream. sluiced reads it for
+//! `sluice status`. All addresses in it are valid in the process and in forks made after
+//! they were stored; a lane is attached only while one process holds the connection.
+#![allow(unsafe_code)]
+
+use crate::lock::{Guard, Obtained, OwnerLock};
+use crate::reason::Reason;
+use crate::spin::Gaps;
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use sluice_shmem::board::Board;
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::geometry::Geometry;
+use sluice_shmem::{Broken, Consumer, Producer};
+use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
+
+/// Bytes of one record of the end table.
+pub const END_BYTES: usize = 320;
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// The record is unused.
+    Free = 0,
+    /// Known, on TCP.
+    Tracked = 1,
+    /// Given to sluiced; on TCP.
+    Announced = 2,
+    /// It has a lane.
+    Attached = 3,
+}
+
+/// Who opened the connection; it decides how the kernel's byte counts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// This end called connect.
+    Connected = 0,
+    /// This end was accepted.
+    Accepted = 1,
+    /// Inherited, and nothing tells.
+    Unknown = 2,
+}
+
+/// Set by fcntl, ioctl or at creation: calls do not block.
+pub const FLAG_NONBLOCK: u32 = 1;
+/// This end is side 1 of its lane.
+const FLAG_SIDE1: u32 = 1 << 1;
+/// The sender stays on TCP for good.
+const FLAG_PIN_TX: u32 = 1 << 2;
+/// The receiver takes no (more) ring bytes.
+const FLAG_PIN_RX: u32 = 1 << 3;
+/// The peer has finished sending, or the connection is reset.
+const FLAG_PEER_DONE: u32 = 1 << 4;
+/// The receiver reads by the lane's rules.
+const FLAG_ADOPTED: u32 = 1 << 5;
+
+/// The sending half's private state.
+#[repr(C)]
+pub struct Tx {
+    pub(crate) producer: Producer,
+    /// When the ring was first found full, 0 if it was not.
+    pub(crate) full_since_ns: u64,
+    /// When the kernel was last asked whether the peer is still there.
+    pub(crate) checked_ns: u64,
+    pub(crate) ring: bool,
+}
+
+/// The receiving half's private state.
+#[repr(C)]
+pub struct Rx {
+    pub(crate) consumer: Consumer,
+    /// Bytes of the stream read from TCP, ever.
+    pub(crate) tcp_read: u64,
+    /// When the kernel was last asked for the end of the stream.
+    pub(crate) checked_ns: u64,
+}
+
+/// An address in the end table.
+#[repr(C)]
+struct Address {
+    ip: [AtomicU8; 16],
+    port: AtomicU16,
+}
+
+/// One end.
+#[repr(C, align(64))]
+pub struct End {
+    generation: AtomicU32,
+    state: AtomicU32,
+    /// Descriptors that name this connection, in all processes.
+    refs: AtomicU32,
+    reason: AtomicU32,
+    chunk: AtomicU64,
+    peer_board: AtomicU64,
+    own_board: AtomicU64,
+    lanes: AtomicU32,
+    ring_bytes: AtomicU32,
+    lane: AtomicU32,
+    pub(crate) flags: AtomicU32,
+    // 56 bytes; the second line starts with the sending half.
+    _pad0: u64,
+    pub(crate) tx: OwnerLock<Tx>,
+    _pad1: u64,
+    pub(crate) rx: OwnerLock<Rx>,
+    pub(crate) gaps: Gaps,
+    role: AtomicU32,
+    _pad2: u64,
+    pub(crate) ring_rx: AtomicU64,
+    pub(crate) ring_tx: AtomicU64,
+    pub(crate) tcp_rx: AtomicU64,
+    pub(crate) tcp_tx: AtomicU64,
+    pub(crate) switches: AtomicU32,
+    pub(crate) sleeps: AtomicU32,
+    pub(crate) spins: AtomicU32,
+    _pad3: u32,
+    local: Address,
+    peer: Address,
+}
+
+const _: () = assert!(size_of::<End>() == END_BYTES);
+
+/// A half of an end, locked.
+pub enum Locked<'a, T> {
+    /// Held.
+    Held(Guard<'a, T>),
+    /// The connection was closed meanwhile.
+    Gone,
+    /// This thread holds the lock already, outside the signal handler it is in.
+    Reentered,
+}
+
+/// The peer's process, for a lane that sluiced assigned.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment {
+    /// The memory shared with the peer.
+    pub chunk: Chunk,
+    /// The lane in it.
+    pub lane: u32,
+    /// Which side this end is, 0 or 1.
+    pub side: u32,
+    /// Where the peer announces the sleep of its epoll instances.
+    pub peer_board: Option<Board>,
+    /// Where this process announces the sleep of its own.
+    pub own_board: Board,
+    /// The slots of `own_board` that watch this connection.
+    pub watchers: u64,
+}
+
+impl End {
+    /// Starts a new life of a free record. The caller owns the record and has set no state.
+    pub fn start(&self, role: Role, nonblock: bool, local: &SocketAddr, peer: &SocketAddr) {
+        self.refs.store(1, Ordering::Relaxed);
+        self.reason
+            .store(Reason::FewOperations as u32, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+        self.role.store(role as u32, Ordering::Relaxed);
+        self.flags
+            .store(if nonblock { FLAG_NONBLOCK } else { 0 }, Ordering::Relaxed);
+        self.tx.in_kernel.store(0, Ordering::Relaxed);
+        self.rx.in_kernel.store(0, Ordering::Relaxed);
+        self.gaps.reset();
+        for counter in [&self.ring_rx, &self.ring_tx, &self.tcp_rx, &self.tcp_tx] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        for counter in [&self.switches, &self.sleeps, &self.spins] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.local.store(local);
+        self.peer.store(peer);
+        self.state.store(State::Tracked as u32, Ordering::Release);
+    }
+
+    /// Takes a free record for a new connection; the generation that names its life.
+    pub fn claim(&self) -> Option<u32> {
+        self.state
+            .compare_exchange(
+                State::Free as u32,
+                u32::MAX,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            )
+            .ok()?;
+        Some(self.generation.load(Ordering::Relaxed))
+    }
+
+    /// The life this record is in.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// How far the connection has come.
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            1 => State::Tracked,
+            2 => State::Announced,
+            3 => State::Attached,
+            _ => State::Free,
+        }
+    }
+
+    /// From `Tracked` to `Announced`, once.
+    pub fn mark_announced(&self) -> bool {
+        let won = self
+            .state
+            .compare_exchange(
+                State::Tracked as u32,
+                State::Announced as u32,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_ok();
+        if won {
+            self.reason.store(Reason::NoPeer as u32, Ordering::Relaxed);
+        }
+        won
+    }
+
+    /// Says why the connection is on TCP.
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u32, Ordering::Relaxed);
+    }
+
+    /// Why the connection is on TCP.
+    pub fn reason(&self) -> Reason {
+        Reason::from_code(self.reason.load(Ordering::Relaxed) as u16).unwrap_or(Reason::None)
+    }
+
+    /// Who opened the connection.
+    pub fn role(&self) -> Role {
+        match self.role.load(Ordering::Relaxed) {
+            0 => Role::Connected,
+            1 => Role::Accepted,
+            _ => Role::Unknown,
+        }
+    }
+
+    /// One more descriptor names this connection.
+    pub fn add_ref(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One descriptor fewer; true if it was the last.
+    pub fn drop_ref(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Descriptors that name this connection, in all processes.
+    pub fn refs(&self) -> u32 {
+        self.refs.load(Ordering::Relaxed)
+    }
+
+    /// Whether calls do not block.
+    pub fn is_nonblocking(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & FLAG_NONBLOCK != 0
+    }
+
+    /// Follows `O_NONBLOCK` of the file description.
+    pub fn set_nonblocking(&self, on: bool) {
+        if on {
+            self.flags.fetch_or(FLAG_NONBLOCK, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!FLAG_NONBLOCK, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn flag(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.flag(FLAG_ADOPTED)
+    }
+
+    pub(crate) fn is_tx_pinned(&self) -> bool {
+        self.flag(FLAG_PIN_TX | FLAG_PEER_DONE)
+    }
+
+    /// The peer sends no more, so its receiving half may be gone: what is written from now on
+    /// goes by TCP, which knows.
+    pub(crate) fn set_peer_done(&self) {
+        self.flags.fetch_or(FLAG_PEER_DONE, Ordering::Relaxed);
+    }
+
+    /// Whether the connection stays on TCP for good.
+    pub fn is_pinned(&self) -> bool {
+        self.flag(FLAG_PIN_TX) && self.flag(FLAG_PIN_RX)
+    }
+
+    fn half<'a, T>(&'a self, lock: &'a OwnerLock<T>, generation: u32) -> Locked<'a, T> {
+        let Some(guard) = lock.lock() else {
+            return Locked::Reentered;
+        };
+        if self.generation.load(Ordering::Relaxed) != generation {
+            return Locked::Gone;
+        }
+        Locked::Held(guard)
+    }
+
+    /// Locks the sending half.
+    pub(crate) fn lock_tx(&self, generation: u32) -> Locked<'_, Tx> {
+        let locked = self.half(&self.tx, generation);
+        if let (Locked::Held(tx), Some(out)) = (&locked, self.outgoing()) {
+            if tx.obtained == Obtained::FromTheDead {
+                tx.producer.republish(&out);
+                let mode = if tx.ring { Mode::Ring } else { Mode::Tcp };
+                out.publish_mode(mode, out.mark());
+                out.end_write();
+            }
+        }
+        locked
+    }
+
+    /// Locks the receiving half.
+    pub(crate) fn lock_rx(&self, generation: u32) -> Locked<'_, Rx> {
+        let locked = self.half(&self.rx, generation);
+        if let (Locked::Held(rx), Some(into)) = (&locked, self.incoming()) {
+            if rx.obtained == Obtained::FromTheDead {
+                rx.consumer.republish(&into);
+            }
+        }
+        locked
+    }
+
+    fn chunk(&self) -> Option<Chunk> {
+        let base = NonNull::new(self.chunk.load(Ordering::Acquire) as *mut u8)?;
+        let geometry = Geometry::new(
+            self.lanes.load(Ordering::Relaxed),
+            self.ring_bytes.load(Ordering::Relaxed),
+        )
+        .ok()?;
+        // SAFETY: `attach` stored the address and shape of a chunk that stays mapped.
+        Some(unsafe { Chunk::from_raw(base, geometry) })
+    }
+
+    fn side(&self) -> u32 {
+        u32::from(self.flag(FLAG_SIDE1))
+    }
+
+    /// The direction that this end writes, if there is a lane.
+    pub fn outgoing(&self) -> Option<Direction> {
+        Some(
+            self.chunk()?
+                .direction(self.lane.load(Ordering::Relaxed), self.side()),
+        )
+    }
+
+    /// The direction that this end reads, if there is a lane.
+    pub fn incoming(&self) -> Option<Direction> {
+        Some(
+            self.chunk()?
+                .direction(self.lane.load(Ordering::Relaxed), 1 - self.side()),
+        )
+    }
+
+    /// Where the peer announces the sleep of its epoll instances.
+    pub(crate) fn peer_board(&self) -> Option<Board> {
+        // SAFETY: `attach` stored the address of a board that stays mapped.
+        NonNull::new(self.peer_board.load(Ordering::Relaxed) as *mut u8)
+            .map(|base| unsafe { Board::from_raw(base) })
+    }
+
+    /// Where this process announces the sleep of epoll instances that watch this connection.
+    pub fn own_board(&self) -> Option<Board> {
+        // SAFETY: `attach` stored the address of a board that stays mapped.
+        NonNull::new(self.own_board.load(Ordering::Relaxed) as *mut u8)
+            .map(|base| unsafe { Board::from_raw(base) })
+    }
+
+    /// Gives the connection its lane. False if it cannot take one (any more): closed, pinned,
+    /// or its present lane is in use.
+    pub fn attach(&self, generation: u32, a: &Assignment) -> bool {
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return false;
+        };
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
+            return false;
+        };
+        let replaces = match self.state() {
+            State::Announced => true,
+            State::Attached => self.is_lane_untouched(&tx, &rx),
+            _ => false,
+        };
+        if !replaces || self.flag(FLAG_PIN_RX | FLAG_PIN_TX) {
+            return false;
+        }
+        tx.producer = Producer::default();
+        tx.ring = false;
+        tx.full_since_ns = 0;
+        rx.consumer = Consumer::default();
+        let geometry = a.chunk.geometry();
+        self.lanes.store(geometry.lanes(), Ordering::Relaxed);
+        self.ring_bytes
+            .store(geometry.ring_bytes(), Ordering::Relaxed);
+        self.lane.store(a.lane, Ordering::Relaxed);
+        self.peer_board
+            .store(a.peer_board.map_or(0, |b| b.address()), Ordering::Relaxed);
+        self.own_board
+            .store(a.own_board.address(), Ordering::Relaxed);
+        self.flags
+            .fetch_and(!(FLAG_SIDE1 | FLAG_ADOPTED), Ordering::Relaxed);
+        if a.side & 1 == 1 {
+            self.flags.fetch_or(FLAG_SIDE1, Ordering::Relaxed);
+        }
+        self.chunk.store(a.chunk.address(), Ordering::Release);
+        let into = a.chunk.direction(a.lane, 1 - (a.side & 1));
+        let mut watchers = a.watchers;
+        while watchers != 0 {
+            into.watch(watchers.trailing_zeros());
+            watchers &= watchers - 1;
+        }
+        self.reason.store(Reason::None as u32, Ordering::Relaxed);
+        self.state.store(State::Attached as u32, Ordering::Release);
+        true
+    }
+
+    fn is_lane_untouched(&self, tx: &Tx, rx: &Rx) -> bool {
+        !tx.ring
+            && tx.producer == Producer::default()
+            && rx.consumer == Consumer::default()
+            && self
+                .incoming()
+                .is_some_and(|into| into.mode() == Mode::Tcp && !into.is_write_in_flight())
+    }
+
+    /// Starts to read by the lane's rules, if no thread is inside the kernel reading this
+    /// socket. The kernel tells how many bytes of the stream were read from it so far.
+    pub(crate) fn try_adopt(&self, fd: i32, rx: &mut Rx) {
+        if self.is_adopted()
+            || self.flag(FLAG_PIN_RX | FLAG_PEER_DONE)
+            || self.rx.in_kernel.load(Ordering::SeqCst) != 0
+        {
+            return;
+        }
+        let Some(into) = self.incoming() else {
+            return;
+        };
+        if let Ok(read) = tcp_bytes_read(fd) {
+            rx.tcp_read = read;
+            self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
+            into.adopt();
+        }
+    }
+
+    /// Keeps both directions on TCP from now on, as far as this end decides: it writes no more
+    /// to its ring and accepts no more from the peer's. Bytes that are in the peer's ring
+    /// already stay readable by this process.
+    pub fn pin(&self, generation: u32, reason: Reason) {
+        if let Locked::Held(mut tx) = self.lock_tx(generation) {
+            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.leave_ring(&mut tx);
+        }
+        if let Locked::Held(_rx) = self.lock_rx(generation) {
+            let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
+            if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED {
+                if let Some(into) = self.incoming() {
+                    // A sleeper that never wakes: the peer's sender stays on TCP.
+                    into.announce_sleep();
+                }
+            }
+            self.set_reason(reason);
+        }
+    }
+
+    /// Keeps only what this end sends on TCP (it is about to end its half).
+    pub fn pin_tx(&self, generation: u32) {
+        if let Locked::Held(mut tx) = self.lock_tx(generation) {
+            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.leave_ring(&mut tx);
+        }
+    }
+
+    pub(crate) fn leave_ring(&self, tx: &mut Tx) {
+        if tx.ring {
+            if let Some(out) = self.outgoing() {
+                out.publish_mode(Mode::Tcp, 0);
+            }
+            tx.ring = false;
+            tx.full_since_ns = 0;
+            self.switches.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The peer broke the rules of shared memory: the ring is never touched again.
+    pub(crate) fn break_lane(&self, _: Broken) -> Errno {
+        self.flags
+            .fetch_or(FLAG_PIN_RX | FLAG_PIN_TX, Ordering::Relaxed);
+        self.set_reason(Reason::Broken);
+        Errno(libc::ECONNRESET)
+    }
+
+    /// Ring bytes that the program has not read.
+    pub fn unread_ring_bytes(&self, generation: u32) -> usize {
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
+            return 0;
+        };
+        match self.incoming() {
+            Some(into) if self.is_adopted() => rx.consumer.available(&into).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Ring bytes that the peer has not read.
+    pub fn unacked_ring_bytes(&self, generation: u32) -> u64 {
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return 0;
+        };
+        match self.outgoing() {
+            Some(out) => tx.producer.in_flight(&out).unwrap_or(0),
+            None => 0,
+        }
+    }
+
+    /// The last descriptor is closed: tells the peer's sender, and frees the record.
+    pub fn finish(&self, generation: u32) {
+        let Locked::Held(tx) = self.lock_tx(generation) else {
+            return;
+        };
+        let Locked::Held(rx) = self.lock_rx(generation) else {
+            return;
+        };
+        if let Some(into) = self.incoming() {
+            into.close();
+        }
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+        self.state.store(State::Free as u32, Ordering::Release);
+        drop(rx);
+        drop(tx);
+    }
+}
+
+impl Address {
+    fn store(&self, address: &SocketAddr) {
+        let ip = match address.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        for (to, byte) in self.ip.iter().zip(ip.octets()) {
+            to.store(byte, Ordering::Relaxed);
+        }
+        self.port.store(address.port(), Ordering::Relaxed);
+    }
+}
+
+/// How often [`stable`] looks again when bytes move under it.
+const LOOKS_MAX: u32 = 16;
+
+/// `TCP_INFO` taken while `count` did not change.
+fn stable(
+    fd: i32,
+    count: impl Fn(i32) -> Result<u32, Errno>,
+) -> Result<(tcp::TcpInfo, u32), Errno> {
+    let mut before = count(fd)?;
+    for _ in 0..LOOKS_MAX {
+        let info = tcp::info(fd)?;
+        let after = count(fd)?;
+        if before == after {
+            return Ok((info, after));
+        }
+        before = after;
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Bytes of the stream that were ever read from an established socket.
+///
+/// `tcpi_bytes_received` less `SIOCINQ`. Refused once the peer's FIN has arrived, which the
+/// first counts and the second does not.
+fn tcp_bytes_read(fd: i32) -> Result<u64, Errno> {
+    let (info, unread) = stable(fd, tcp::unread_bytes)?;
+    if info.state != tcp::STATE_ESTABLISHED {
+        return Err(Errno::NOTCONN);
+    }
+    info.bytes_received
+        .checked_sub(u64::from(unread))
+        .ok_or(Errno::PROTO)
+}
+
+/// Bytes of the stream that were ever written to a socket on which no thread is writing.
+///
+/// `tcpi_bytes_acked` plus `SIOCOUTQ`, less the SYN on the end that connected.
+pub(crate) fn tcp_bytes_written(fd: i32, role: Role) -> Result<u64, Errno> {
+    let (info, unacked) = stable(fd, tcp::unacked_bytes)?;
+    let syn = match role {
+        Role::Connected => 1,
+        Role::Accepted => 0,
+        Role::Unknown => return Err(Errno::NOTSUP),
+    };
+    if info.state != tcp::STATE_ESTABLISHED {
+        return Err(Errno::NOTCONN);
+    }
+    (info.bytes_acked + u64::from(unacked))
+        .checked_sub(syn)
+        .ok_or(Errno::PROTO)
+}
+
+/// What a record says about its connection, for people. Unlike [`End`] it can be made from
+/// bytes that another process wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndSnapshot {
+    /// The life the record is in.
+    pub generation: u32,
+    /// How far the connection has come.
+    pub state: State,
+    /// Why it is on TCP, if it is.
+    pub reason: Reason,
+    /// This end.
+    pub local: SocketAddr,
+    /// The other end.
+    pub peer: SocketAddr,
+    /// Whether what this end sends goes by the ring now.
+    pub sends_by_ring: bool,
+    /// Bytes by ring, received.
+    pub ring_rx_bytes: u64,
+    /// Bytes by ring, sent.
+    pub ring_tx_bytes: u64,
+    /// Bytes by TCP, received.
+    pub tcp_rx_bytes: u64,
+    /// Bytes by TCP, sent.
+    pub tcp_tx_bytes: u64,
+    /// Changes between ring and TCP of what this end sends.
+    pub switches: u32,
+    /// Waits on this socket that slept in the kernel.
+    pub sleeps: u32,
+    /// Waits on this socket that polling ended.
+    pub spins: u32,
+    /// Bytes of each of its rings.
+    pub ring_bytes: u32,
+}
+
+impl EndSnapshot {
+    /// Reads a record. `None` for a free one, and for bytes that no record has.
+    pub fn from_bytes(bytes: &[u8; END_BYTES]) -> Option<Self> {
+        use core::mem::offset_of;
+        let u32_at = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .and_then(|b| b.try_into().ok())
+                .map(u32::from_ne_bytes)
+        };
+        let u64_at = |at: usize| {
+            bytes
+                .get(at..at + 8)
+                .and_then(|b| b.try_into().ok())
+                .map(u64::from_ne_bytes)
+        };
+        let address_at = |at: usize| {
+            let ip: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
+            let port: [u8; 2] = bytes.get(at + 16..at + 18)?.try_into().ok()?;
+            let ip = Ipv6Addr::from(ip);
+            let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
+            Some(SocketAddr::new(ip, u16::from_ne_bytes(port)))
+        };
+        let state = match u32_at(offset_of!(End, state))? {
+            1 => State::Tracked,
+            2 => State::Announced,
+            3 => State::Attached,
+            _ => return None,
+        };
+        let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, ring);
+        Some(Self {
+            generation: u32_at(offset_of!(End, generation))?,
+            state,
+            reason: Reason::from_code(u32_at(offset_of!(End, reason))? as u16)?,
+            local: address_at(offset_of!(End, local))?,
+            peer: address_at(offset_of!(End, peer))?,
+            sends_by_ring: *bytes.get(ring_at)? != 0,
+            ring_rx_bytes: u64_at(offset_of!(End, ring_rx))?,
+            ring_tx_bytes: u64_at(offset_of!(End, ring_tx))?,
+            tcp_rx_bytes: u64_at(offset_of!(End, tcp_rx))?,
+            tcp_tx_bytes: u64_at(offset_of!(End, tcp_tx))?,
+            switches: u32_at(offset_of!(End, switches))?,
+            sleeps: u32_at(offset_of!(End, sleeps))?,
+            spins: u32_at(offset_of!(End, spins))?,
+            ring_bytes: u32_at(offset_of!(End, ring_bytes))?,
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! A lock in memory that a process shares with its forks, which survives its owner.
+//!
+//! The word holds the owner's thread number. Whoever finds the lock held by a thread that no
+//! longer exists takes it over and is told so, to publish again what the owner had committed
+//! privately. Held for a copy at most, never across a blocking call.
+#![allow(unsafe_code)]
+
+use core::cell::{Cell, UnsafeCell};
+use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_sys::raw;
+
+/// Polls of a held lock before the processor is given away.
+const POLLS: u32 = 200;
+/// Times the processor is given away before the owner is checked for life.
+const YIELDS: u32 = 64;
+
+thread_local! {
+    static THREAD: Cell<u32> = const { Cell::new(0) };
+}
+
+/// The kernel's number of this thread, remembered.
+fn thread() -> u32 {
+    THREAD.with(|known| {
+        if known.get() == 0 {
+            // SAFETY: gettid takes nothing and cannot fail.
+            known.set(unsafe { raw::syscall0(libc::SYS_gettid) } as u32);
+        }
+        known.get()
+    })
+}
+
+/// Forgets the remembered number; to be called in the child after a fork.
+pub fn forget_thread() {
+    THREAD.with(|known| known.set(0));
+}
+
+/// `T` behind a lock word.
+#[repr(C)]
+pub struct OwnerLock<T> {
+    owner: AtomicU32,
+    /// Threads inside the kernel on behalf of this half of the connection.
+    pub in_kernel: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `value` is reached only by the owner of the lock.
+unsafe impl<T: Send> Sync for OwnerLock<T> {}
+
+/// How the lock was obtained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Obtained {
+    /// It was free.
+    Free,
+    /// From an owner that died holding it.
+    FromTheDead,
+}
+
+/// The lock, held.
+pub struct Guard<'a, T> {
+    lock: &'a OwnerLock<T>,
+    /// How it was obtained.
+    pub obtained: Obtained,
+}
+
+impl<T> OwnerLock<T> {
+    /// Waits for the lock. `None` if this very thread holds it, which can only be in a signal
+    /// handler that interrupted the holder.
+    pub fn lock(&self) -> Option<Guard<'_, T>> {
+        let me = thread();
+        match self
+            .owner
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
+            Ok(_) => Some(Guard {
+                lock: self,
+                obtained: Obtained::Free,
+            }),
+            Err(owner) if owner == me => None,
+            Err(_) => Some(self.lock_slowly(me)),
+        }
+    }
+
+    #[cold]
+    fn lock_slowly(&self, me: u32) -> Guard<'_, T> {
+        loop {
+            for round in 0..POLLS + YIELDS {
+                if self.owner.load(Ordering::Relaxed) == 0
+                    && self
+                        .owner
+                        .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+                        .is_ok()
+                {
+                    return Guard {
+                        lock: self,
+                        obtained: Obtained::Free,
+                    };
+                }
+                if round < POLLS {
+                    core::hint::spin_loop();
+                } else {
+                    crate::spin::yield_processor();
+                }
+            }
+            let owner = self.owner.load(Ordering::Relaxed);
+            if owner != 0
+                && is_dead(owner)
+                && self
+                    .owner
+                    .compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return Guard {
+                    lock: self,
+                    obtained: Obtained::FromTheDead,
+                };
+            }
+        }
+    }
+}
+
+fn is_dead(thread: u32) -> bool {
+    // SAFETY: signal 0 only asks whether the thread exists.
+    let ret = unsafe { raw::syscall2(libc::SYS_tkill, thread as usize, 0) };
+    ret == -(libc::ESRCH as isize)
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: this guard is the only owner.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: this guard is the only owner.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.lock.owner.store(0, Ordering::Release);
+    }
+}

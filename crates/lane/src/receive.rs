@@ -1,0 +1,365 @@
+//! Reading: ring bytes and TCP bytes in the order in which the peer wrote them.
+//!
+//! Bytes come from TCP up to the published mark, then from the ring until it is empty, then,
+//! if the sender left the ring, from TCP again. A *free* read of TCP, one that no mark bounds,
+//! is announced like a sleep: while it lasts the sender cannot return to the ring, so
+//! whatever the kernel delivers belongs before any later ring byte.
+#![allow(unsafe_code)]
+
+use crate::clock::now_ns;
+use crate::end::{End, Locked, Rx};
+use crate::lock::Guard;
+use crate::spin::{Spinner, yield_processor};
+use crate::wait::{kernel_events, sleep_until_readable};
+use crate::{Parts, Piece, parts_bytes};
+use core::sync::atomic::Ordering;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_sys::errno::Errno;
+
+/// How often an idle ring's reader asks the kernel for the end of the stream, nanoseconds.
+const END_CHECK_NS: u64 = 20_000;
+
+/// One read call of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Where the bytes go.
+    pub parts: Parts<'a>,
+    /// `MSG_PEEK`.
+    pub peek: bool,
+    /// `MSG_WAITALL`.
+    pub waitall: bool,
+    /// `MSG_DONTWAIT`, or the description is nonblocking.
+    pub dontwait: bool,
+}
+
+/// The kernel's part of a read: the program's own call, on a piece of its buffers.
+pub type KernelRead<'a> = &'a mut dyn FnMut(Piece) -> Result<usize, Errno>;
+
+/// What one look at the lane led to.
+enum Step {
+    /// The call is over.
+    Done(Result<usize, Errno>),
+    /// Look again at once.
+    Again,
+    /// Nothing there; wait, or give up if the call does not block.
+    Nothing,
+}
+
+/// Reads as `recv` does: returns the number of bytes, 0 at the end of the stream.
+///
+/// Blocks like the socket would; the blocking itself is the kernel's.
+pub fn receive(
+    end: &End,
+    generation: u32,
+    fd: i32,
+    request: &Request,
+    kernel: KernelRead,
+) -> Result<usize, Errno> {
+    let mut reader = Reader {
+        end,
+        generation,
+        fd,
+        request,
+        total: parts_bytes(request.parts),
+        done: 0,
+        kernel,
+    };
+    let mut spinner: Option<Spinner> = None;
+    loop {
+        match reader.look() {
+            Step::Done(result) => {
+                if let Some(spinner) = spinner {
+                    end.gaps.record(spinner.waited_ns());
+                    end.spins.fetch_add(1, Ordering::Relaxed);
+                }
+                return result;
+            }
+            Step::Again => continue,
+            Step::Nothing => {}
+        }
+        if request.dontwait {
+            return reader.finish(Err(Errno::AGAIN));
+        }
+        let spinner = spinner.get_or_insert_with(|| Spinner::start(end.gaps.budget_ns()));
+        if spinner.step() {
+            continue;
+        }
+        if let Step::Done(result) = reader.sleep(spinner) {
+            return result;
+        }
+    }
+}
+
+struct Reader<'a, 'k> {
+    end: &'a End,
+    generation: u32,
+    fd: i32,
+    request: &'a Request<'a>,
+    total: usize,
+    done: usize,
+    kernel: KernelRead<'k>,
+}
+
+impl<'a> Reader<'a, '_> {
+    /// The call's result, when `last` is how its last piece ended.
+    fn finish(&self, last: Result<usize, Errno>) -> Result<usize, Errno> {
+        match last {
+            Ok(bytes) => Ok(self.done + bytes),
+            Err(_) if self.done > 0 => Ok(self.done),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn rest(&self, dontwait: bool) -> Piece {
+        Piece {
+            skip: self.done,
+            limit: self.total - self.done,
+            dontwait,
+        }
+    }
+
+    /// Takes what is there without blocking; a connection that is wholly the kernel's may
+    /// block there.
+    fn look(&mut self) -> Step {
+        let end = self.end;
+        let mut rx = match end.lock_rx(self.generation) {
+            Locked::Held(rx) => rx,
+            Locked::Gone => return Step::Done((self.kernel)(self.rest(false))),
+            Locked::Reentered => return Step::Done(Err(self.reentered())),
+        };
+        if !end.is_adopted() {
+            end.try_adopt(self.fd, &mut rx);
+        }
+        let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+            let piece = self.rest(false);
+            return Step::Done(self.read_kernel(rx, None, piece));
+        };
+        let available = match rx.consumer.available(&into) {
+            Ok(available) => available,
+            Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
+        };
+        let ring_next = available > 0 || into.mode() == Mode::Ring;
+        if ring_next && rx.tcp_read < into.mark() {
+            return self.read_to_mark(rx, into.mark());
+        }
+        if available > 0 {
+            return self.read_ring(rx, &into, available);
+        }
+        if !ring_next || self.is_end_check_due(&mut rx) {
+            return self.read_free(rx, &into);
+        }
+        Step::Nothing
+    }
+
+    fn reentered(&self) -> Errno {
+        if self.request.dontwait {
+            Errno::AGAIN
+        } else {
+            Errno::INTR
+        }
+    }
+
+    /// Whether the kernel has something to say about a stream that is on the ring.
+    fn is_end_check_due(&self, rx: &mut Rx) -> bool {
+        let now = now_ns();
+        if now.saturating_sub(rx.checked_ns) < END_CHECK_NS {
+            return false;
+        }
+        rx.checked_ns = now;
+        kernel_events(self.fd, libc::POLLIN | libc::POLLRDHUP) != 0
+    }
+
+    fn read_ring(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, available: usize) -> Step {
+        let count = available.min(self.total - self.done);
+        let mut copied = 0;
+        for_pieces(self.request.parts, self.done, count, |address, len| {
+            // SAFETY: the program gave these buffers to be written (recv(2)), and no more than
+            // `available` bytes are taken.
+            unsafe { rx.consumer.load(into, copied, address, len) };
+            copied += len;
+        });
+        if self.request.peek {
+            return Step::Done(Ok(self.done + count));
+        }
+        rx.consumer.consume(into, count);
+        self.end.ring_rx.fetch_add(count as u64, Ordering::Relaxed);
+        self.done += count;
+        self.more()
+    }
+
+    /// After a piece: whether the call wants more.
+    fn more(&self) -> Step {
+        if self.done == self.total || !self.request.waitall {
+            Step::Done(Ok(self.done))
+        } else {
+            Step::Again
+        }
+    }
+
+    /// Reads TCP bytes that precede the ring segment. They were written before the mark was
+    /// published, so they are queued or about to be.
+    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, mark: u64) -> Step {
+        let limit = usize::try_from(mark - rx.tcp_read).unwrap_or(usize::MAX);
+        let piece = Piece {
+            skip: self.done,
+            limit: limit.min(self.total - self.done),
+            dontwait: true,
+        };
+        // Under the lock: a second reader would otherwise read beyond the mark.
+        match (self.kernel)(piece) {
+            Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
+            Ok(bytes) if self.request.peek => Step::Done(self.finish(Ok(bytes))),
+            Ok(bytes) => {
+                rx.tcp_read += bytes as u64;
+                self.end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+                self.done += bytes;
+                self.more()
+            }
+            Err(Errno::AGAIN) if !self.request.dontwait => {
+                drop(rx);
+                match sleep_until_readable(self.fd) {
+                    Ok(()) => Step::Again,
+                    Err(errno) => Step::Done(self.finish(Err(errno))),
+                }
+            }
+            Err(errno) => Step::Done(self.finish(Err(errno))),
+        }
+    }
+
+    /// Reads from TCP without a bound and without blocking.
+    fn read_free(&mut self, mut rx: Guard<'a, Rx>, into: &Direction) -> Step {
+        into.announce_sleep();
+        if !may_read_free(&mut rx, into) {
+            into.withdraw_sleep();
+            drop(rx);
+            return if self.request.dontwait && into.is_write_in_flight() {
+                Step::Nothing
+            } else {
+                Step::Again
+            };
+        }
+        let piece = self.rest(true);
+        match self.read_kernel(rx, Some(into), piece) {
+            Err(Errno::AGAIN) => Step::Nothing,
+            Ok(bytes) if self.request.waitall && bytes > 0 && !self.request.peek => {
+                self.done += bytes;
+                self.more()
+            }
+            result => Step::Done(self.finish(result)),
+        }
+    }
+
+    /// Sleeps in the kernel until bytes come there; the sender sees the announcement.
+    fn sleep(&mut self, spinner: &mut Spinner) -> Step {
+        let end = self.end;
+        let mut rx = match end.lock_rx(self.generation) {
+            Locked::Held(rx) => rx,
+            Locked::Gone => return Step::Done((self.kernel)(self.rest(false))),
+            Locked::Reentered => return Step::Done(Err(self.reentered())),
+        };
+        let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+            return Step::Again;
+        };
+        into.announce_sleep();
+        if !may_read_free(&mut rx, &into) {
+            into.withdraw_sleep();
+            drop(rx);
+            wait_for_writer(&into);
+            return Step::Again;
+        }
+        end.sleeps.fetch_add(1, Ordering::Relaxed);
+        let asleep_ns = now_ns();
+        let piece = self.rest(false);
+        let result = self.read_kernel(rx, Some(&into), piece);
+        end.gaps
+            .record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+        Step::Done(self.finish(result))
+    }
+
+    /// The program's call on `piece`, counted. `announced` is the direction on which the
+    /// caller announced it.
+    fn read_kernel(
+        &mut self,
+        rx: Guard<'a, Rx>,
+        announced: Option<&Direction>,
+        piece: Piece,
+    ) -> Result<usize, Errno> {
+        let end = self.end;
+        end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        drop(rx);
+        let result = (self.kernel)(piece);
+        match result {
+            Ok(0) if piece.limit > 0 => end.set_peer_done(),
+            Err(errno) if is_final(errno) => end.set_peer_done(),
+            _ => {}
+        }
+        if let Locked::Held(mut rx) = end.lock_rx(self.generation) {
+            if let (Ok(bytes), false) = (result, self.request.peek) {
+                rx.tcp_read += bytes as u64;
+                end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+            end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            if let Some(into) = announced {
+                into.withdraw_sleep();
+            }
+        }
+        result
+    }
+}
+
+/// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
+/// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
+pub(crate) fn may_read_free(rx: &mut Rx, into: &Direction) -> bool {
+    !into.is_write_in_flight()
+        && matches!(rx.consumer.available(into), Ok(0))
+        && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())
+}
+
+/// Lets a sender finish that is between deciding and publishing.
+pub(crate) fn wait_for_writer(into: &Direction) {
+    for round in 0..64 {
+        if !into.is_write_in_flight() {
+            return;
+        }
+        if round < 8 {
+            core::hint::spin_loop();
+        } else {
+            yield_processor();
+        }
+    }
+    if into.is_write_in_flight() {
+        // Stopped in the middle of a write (docs/decisions/0001, last consequence).
+        crate::wait::nap();
+    }
+}
+
+fn is_final(errno: Errno) -> bool {
+    matches!(
+        errno.0,
+        libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT | libc::ENOTCONN | libc::EHOSTUNREACH
+    )
+}
+
+/// Calls `each` with the pieces of `parts` that make up `count` bytes behind the first `skip`.
+pub(crate) fn for_pieces(
+    parts: Parts,
+    skip: usize,
+    count: usize,
+    mut each: impl FnMut(*mut u8, usize),
+) {
+    let mut skip = skip;
+    let mut left = count;
+    for part in parts {
+        if left == 0 {
+            return;
+        }
+        if skip >= part.iov_len {
+            skip -= part.iov_len;
+            continue;
+        }
+        let len = (part.iov_len - skip).min(left);
+        each(part.iov_base.cast::<u8>().wrapping_add(skip), len);
+        left -= len;
+        skip = 0;
+    }
+}

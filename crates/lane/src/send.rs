@@ -1,0 +1,264 @@
+//! Writing: into the ring while its reader is awake and makes room, to TCP otherwise.
+#![allow(unsafe_code)]
+
+use crate::clock::now_ns;
+use crate::end::{End, Locked, Tx, tcp_bytes_written};
+use crate::lock::Guard;
+use crate::receive::for_pieces;
+use crate::spin::{Spinner, ceiling_ns};
+use crate::wait::kernel_events;
+use crate::{Parts, Piece, parts_bytes};
+use core::sync::atomic::Ordering;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_sys::errno::Errno;
+
+/// How often a sender asks the kernel whether its peer is still there, nanoseconds.
+const PEER_CHECK_NS: u64 = 1_000_000;
+/// Bytes copied before they are published, so that the reader copies along.
+const PUBLISH_BYTES: usize = 32 * 1024;
+/// A full ring's writer waits at least this long for room before it goes to TCP.
+const FULL_NS_MIN: u64 = 50_000;
+
+/// One write call of the program.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Where the bytes are.
+    pub parts: Parts<'a>,
+    /// `MSG_DONTWAIT`, or the description is nonblocking.
+    pub dontwait: bool,
+}
+
+/// The kernel's part of a write: the program's own call, on a piece of its buffers.
+pub type KernelWrite<'a> = &'a mut dyn FnMut(Piece) -> Result<usize, Errno>;
+
+/// How long a writer waits for room, nanoseconds.
+pub(crate) fn full_budget_ns() -> u64 {
+    (2 * ceiling_ns()).max(FULL_NS_MIN)
+}
+
+enum Step {
+    Done(Result<usize, Errno>),
+    /// Write on; bytes went, or the way changed.
+    Again,
+    /// The ring is full.
+    Full,
+}
+
+/// Writes as `send` does. Blocks like the socket would.
+pub fn send(
+    end: &End,
+    generation: u32,
+    fd: i32,
+    request: &Request,
+    kernel: KernelWrite,
+) -> Result<usize, Errno> {
+    let mut writer = Writer {
+        end,
+        generation,
+        fd,
+        request,
+        total: parts_bytes(request.parts),
+        done: 0,
+        kernel,
+    };
+    let mut spinner: Option<Spinner> = None;
+    loop {
+        match writer.step(spinner.as_ref().is_some_and(|s| s.is_over())) {
+            Step::Done(result) => return result,
+            Step::Again => spinner = None,
+            Step::Full => {
+                spinner
+                    .get_or_insert_with(|| Spinner::start(full_budget_ns()))
+                    .step();
+            }
+        }
+    }
+}
+
+struct Writer<'a, 'k> {
+    end: &'a End,
+    generation: u32,
+    fd: i32,
+    request: &'a Request<'a>,
+    total: usize,
+    done: usize,
+    kernel: KernelWrite<'k>,
+}
+
+impl<'a> Writer<'a, '_> {
+    fn finish(&self, last: Result<usize, Errno>) -> Result<usize, Errno> {
+        match last {
+            Ok(bytes) => Ok(self.done + bytes),
+            Err(_) if self.done > 0 => Ok(self.done),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn rest(&self) -> Piece {
+        Piece {
+            skip: self.done,
+            limit: self.total - self.done,
+            dontwait: false,
+        }
+    }
+
+    /// One piece. `patience_over`: the caller has waited for room long enough.
+    fn step(&mut self, patience_over: bool) -> Step {
+        let end = self.end;
+        let mut tx = match end.lock_tx(self.generation) {
+            Locked::Held(tx) => tx,
+            Locked::Gone => return Step::Done((self.kernel)(self.rest())),
+            Locked::Reentered => {
+                let errno = if self.request.dontwait {
+                    Errno::AGAIN
+                } else {
+                    Errno::INTR
+                };
+                return Step::Done(self.finish(Err(errno)));
+            }
+        };
+        let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
+            end.leave_ring(&mut tx);
+            return self.write_kernel(tx);
+        };
+        if self.total == 0 {
+            return self.write_kernel(tx);
+        }
+        if tx.ring && self.is_peer_gone(&mut tx, &out) {
+            end.set_peer_done();
+            end.leave_ring(&mut tx);
+            return self.write_kernel(tx);
+        }
+        if !tx.ring && !can_return(end, &mut tx, &out) {
+            return self.write_kernel(tx);
+        }
+        let awake = out.begin_write(end.peer_board());
+        if !awake || !self.is_on_ring(&mut tx, &out) {
+            end.leave_ring(&mut tx);
+            out.end_write();
+            return self.write_kernel(tx);
+        }
+        let step = self.write_ring(&mut tx, &out, patience_over);
+        out.end_write();
+        match step {
+            // Overflow: the reader is awake but makes no room.
+            Step::Full if self.is_overflow(&mut tx, patience_over) => {
+                end.leave_ring(&mut tx);
+                self.write_kernel(tx)
+            }
+            Step::Full if self.request.dontwait => Step::Done(self.finish(Err(Errno::AGAIN))),
+            step => step,
+        }
+    }
+
+    /// Whether a stream on the ring has nobody left to read it.
+    fn is_peer_gone(&self, tx: &mut Tx, out: &Direction) -> bool {
+        if out.is_closed() {
+            return true;
+        }
+        let now = now_ns();
+        if now.saturating_sub(tx.checked_ns) < PEER_CHECK_NS {
+            return false;
+        }
+        tx.checked_ns = now;
+        kernel_events(self.fd, libc::POLLRDHUP) != 0
+    }
+
+    /// Returns to the ring if the stream is on TCP. To be called while a write is announced
+    /// and the reader is awake: it sees the intent before it would read TCP without a bound.
+    fn is_on_ring(&self, tx: &mut Tx, out: &Direction) -> bool {
+        if tx.ring {
+            return true;
+        }
+        let Ok(mark) = tcp_bytes_written(self.fd, self.end.role()) else {
+            // Closing, or of unknown origin: stays on TCP for good.
+            self.end.set_peer_done();
+            return false;
+        };
+        out.publish_mode(Mode::Ring, mark);
+        tx.ring = true;
+        self.end.switches.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn write_ring(&mut self, tx: &mut Tx, out: &Direction, patience_over: bool) -> Step {
+        let wanted = self.total - self.done;
+        let room = match tx.producer.room(out, wanted) {
+            Ok(room) => room,
+            Err(broken) => return Step::Done(self.finish(Err(self.end.break_lane(broken)))),
+        };
+        // Not in crumbs: a writer that may wait does so for a good part of the ring.
+        let enough = if self.request.dontwait || patience_over {
+            1
+        } else {
+            wanted.min(out.capacity() as usize / 8)
+        };
+        if room < enough {
+            return Step::Full;
+        }
+        tx.full_since_ns = 0;
+        let count = room.min(wanted);
+        let mut left = count;
+        while left > 0 {
+            let len = left.min(PUBLISH_BYTES);
+            let mut stored = 0;
+            for_pieces(self.request.parts, self.done, len, |address, len| {
+                // SAFETY: the program gave these buffers to be read (send(2)), and no more than
+                // `room` bytes are stored.
+                unsafe { tx.producer.store(out, stored, address, len) };
+                stored += len;
+            });
+            tx.producer.publish(out, len);
+            self.done += len;
+            left -= len;
+        }
+        self.end.ring_tx.fetch_add(count as u64, Ordering::Relaxed);
+        if self.done == self.total || self.request.dontwait {
+            Step::Done(Ok(self.done))
+        } else {
+            Step::Again
+        }
+    }
+
+    /// Whether a full ring has been full for too long.
+    fn is_overflow(&self, tx: &mut Tx, patience_over: bool) -> bool {
+        if !self.request.dontwait {
+            return patience_over;
+        }
+        let now = now_ns();
+        if tx.full_since_ns == 0 {
+            tx.full_since_ns = now;
+        }
+        self.done == 0 && now - tx.full_since_ns >= full_budget_ns()
+    }
+
+    /// The program's call on the rest, counted.
+    fn write_kernel(&mut self, tx: Guard<'a, Tx>) -> Step {
+        let end = self.end;
+        end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        drop(tx);
+        let result = (self.kernel)(self.rest());
+        if end.generation() == self.generation {
+            end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            if let Ok(bytes) = result {
+                end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
+            }
+        }
+        Step::Done(self.finish(result))
+    }
+}
+
+/// Whether a stream on TCP may try the ring: the peer reads by the lane's rules, has read all
+/// of the last ring segment, and nobody is writing to the socket.
+fn can_return(end: &End, tx: &mut Tx, out: &Direction) -> bool {
+    out.is_adopted()
+        && !out.is_closed()
+        && end.tx.in_kernel.load(Ordering::SeqCst) == 0
+        && match tx.producer.is_drained(out) {
+            Ok(drained) => drained,
+            Err(broken) => {
+                end.break_lane(broken);
+                false
+            }
+        }
+}

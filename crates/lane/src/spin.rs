@@ -1,0 +1,146 @@
+//! How long to poll before sleeping.
+//!
+//! A wait polls when arrivals of late came sooner than the ceiling, because then a wake-up
+//! (tens of microseconds on a virtual machine) costs more than the polling. It polls hard for
+//! a few microseconds, then gives the processor away between looks, so that a peer on the same
+//! core can run; if somebody else really ran each time, the machine has more runnable threads
+//! than cores and the wait ends early.
+#![allow(unsafe_code)]
+
+use crate::clock::now_ns;
+use core::sync::atomic::{AtomicU32, Ordering};
+use sluice_sys::raw;
+
+/// The ceiling when `SLUICE_SPIN_US` does not say: docs/decisions/0004 has the measurement.
+pub const CEILING_DEFAULT_US: u32 = 100;
+/// The largest ceiling that can be asked for.
+pub const CEILING_MAX_US: u32 = 10_000;
+
+/// Polling without giving the processor away, at the start of a wait.
+const HARD_NS: u64 = 8_000;
+/// A yield that takes this long let somebody else run.
+const YIELD_SWITCH_NS: u64 = 10_000;
+/// Such yields in one wait after which the processor is left to others.
+const SWITCHES_MAX: u32 = 16;
+
+static CEILING_NS: AtomicU32 = AtomicU32::new(CEILING_DEFAULT_US * 1000);
+
+/// Sets the ceiling; 0 means that nothing polls.
+pub fn set_ceiling_us(us: u32) {
+    CEILING_NS.store(us.min(CEILING_MAX_US) * 1000, Ordering::Relaxed);
+}
+
+/// The ceiling in force, nanoseconds.
+pub fn ceiling_ns() -> u64 {
+    u64::from(CEILING_NS.load(Ordering::Relaxed))
+}
+
+/// Gives the processor to whoever else wants it.
+pub fn yield_processor() {
+    // SAFETY: sched_yield takes nothing and cannot fail.
+    unsafe {
+        raw::syscall0(libc::SYS_sched_yield);
+    }
+}
+
+/// The recent gaps between the start of a wait and what it waited for.
+#[derive(Default)]
+#[repr(transparent)]
+pub struct Gaps {
+    mean_ns: AtomicU32,
+}
+
+impl Gaps {
+    /// No gaps known: the first wait polls.
+    pub const fn new() -> Self {
+        Self {
+            mean_ns: AtomicU32::new(0),
+        }
+    }
+
+    /// Forgets everything.
+    pub fn reset(&self) {
+        self.mean_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Accounts for one wait. Long ones count as four ceilings, so that one pause is soon
+    /// forgotten.
+    pub fn record(&self, gap_ns: u64) {
+        let gap = gap_ns.min(4 * ceiling_ns()) as u32;
+        let mean = self.mean_ns.load(Ordering::Relaxed);
+        // A mean over about four waits; racing threads may lose one.
+        self.mean_ns
+            .store(mean - mean / 4 + gap / 4, Ordering::Relaxed);
+    }
+
+    /// How long the next wait may poll.
+    pub fn budget_ns(&self) -> u64 {
+        let ceiling = ceiling_ns();
+        let mean = u64::from(self.mean_ns.load(Ordering::Relaxed));
+        if mean <= ceiling + ceiling / 2 {
+            ceiling
+        } else {
+            0
+        }
+    }
+}
+
+/// One wait's polling.
+pub struct Spinner {
+    start_ns: u64,
+    now_ns: u64,
+    budget_ns: u64,
+    switches: u32,
+}
+
+impl Spinner {
+    /// Starts a wait that may poll for `budget_ns`.
+    pub fn start(budget_ns: u64) -> Self {
+        let now = now_ns();
+        Self {
+            start_ns: now,
+            now_ns: now,
+            budget_ns,
+            switches: 0,
+        }
+    }
+
+    /// How long this wait has lasted, as of the last step.
+    pub fn waited_ns(&self) -> u64 {
+        self.now_ns - self.start_ns
+    }
+
+    /// The time of the last step.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Whether the polling is over.
+    pub fn is_over(&self) -> bool {
+        self.waited_ns() >= self.budget_ns || self.switches >= SWITCHES_MAX
+    }
+
+    /// Passes a moment. False when the polling is over.
+    pub fn step(&mut self) -> bool {
+        if self.is_over() {
+            return false;
+        }
+        if self.waited_ns() < HARD_NS {
+            for _ in 0..8 {
+                core::hint::spin_loop();
+            }
+            self.now_ns = now_ns();
+            return true;
+        }
+        let before = self.now_ns;
+        yield_processor();
+        self.now_ns = now_ns();
+        let away = self.now_ns.saturating_sub(before);
+        if away >= YIELD_SWITCH_NS {
+            // Others ran; that time was not spent polling.
+            self.switches += 1;
+            self.start_ns += away;
+        }
+        !self.is_over()
+    }
+}

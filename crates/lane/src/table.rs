@@ -1,0 +1,112 @@
+//! The end table: one record for each tracked connection of a process and its forks.
+#![allow(unsafe_code)]
+
+use crate::end::{END_BYTES, End};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// First word of an end table.
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"SLUICEND");
+/// Changes whenever the header's or a record's layout does.
+pub const VERSION: u32 = 1;
+/// Bytes before the first record.
+pub const HEADER_BYTES: usize = 4096;
+/// Records of a table.
+pub const ENDS: u32 = 65_536;
+
+/// The first page.
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    ends: AtomicU32,
+    pid: AtomicU32,
+    /// Where the search for a free record goes on.
+    next: AtomicU32,
+    /// No record at or behind this one was ever used.
+    used: AtomicU32,
+}
+
+/// Bytes of a whole table; only touched pages take memory.
+pub const fn table_bytes() -> usize {
+    HEADER_BYTES + ENDS as usize * END_BYTES
+}
+
+/// An end table of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct EndTable {
+    base: NonNull<u8>,
+}
+
+// SAFETY: the table consists of atomics and of values behind locks.
+unsafe impl Send for EndTable {}
+// SAFETY: as above.
+unsafe impl Sync for EndTable {}
+
+impl EndTable {
+    /// The table at `base`.
+    ///
+    /// # Safety
+    /// [`table_bytes`] bytes from `base`, page aligned, zero at first, stay mapped for writing
+    /// for the rest of the process's life.
+    pub unsafe fn from_raw(base: NonNull<u8>) -> Self {
+        Self { base }
+    }
+
+    /// Writes the header of a new table.
+    pub fn describe(&self, pid: u32) {
+        let header = self.header();
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.ends.store(ENDS, Ordering::Relaxed);
+        header.pid.store(pid, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the first page is a header, made of atomics.
+        unsafe { self.base.cast::<Header>().as_ref() }
+    }
+
+    /// The record with this number; numbers that no record has give the first.
+    pub fn end(&self, index: u32) -> &End {
+        let index = if index < ENDS { index } else { 0 };
+        // SAFETY: the index is below the number of records, and zeroed bytes are a valid free
+        // record.
+        unsafe {
+            self.base
+                .add(HEADER_BYTES + index as usize * END_BYTES)
+                .cast::<End>()
+                .as_ref()
+        }
+    }
+
+    /// Takes a free record: its number and the generation of its new life. `None` when all
+    /// are in use.
+    pub fn take(&self) -> Option<(u32, u32)> {
+        let header = self.header();
+        let used = header.used.load(Ordering::Relaxed).min(ENDS);
+        // Records that were freed come first, to keep the table small: a few looks, then new
+        // ones, then all.
+        let start = header.next.load(Ordering::Relaxed);
+        for step in 0..used.min(64) {
+            let index = (start + step) % used;
+            if let Some(generation) = self.end(index).claim() {
+                header.next.store(index + 1, Ordering::Relaxed);
+                return Some((index, generation));
+            }
+        }
+        header
+            .next
+            .store(start.wrapping_add(64) % ENDS, Ordering::Relaxed);
+        while header.used.load(Ordering::Relaxed) < ENDS {
+            let index = header.used.fetch_add(1, Ordering::Relaxed);
+            if index >= ENDS {
+                break;
+            }
+            if let Some(generation) = self.end(index).claim() {
+                return Some((index, generation));
+            }
+        }
+        (0..ENDS).find_map(|index| Some((index, self.end(index).claim()?)))
+    }
+}

@@ -1,0 +1,159 @@
+//! Whether a connection is ready, as far as its lane decides, and how to sleep on it. The
+//! kernel's own answer for the socket (end of stream, errors, TCP bytes) comes on top.
+#![allow(unsafe_code)]
+
+use crate::clock::now_ns;
+use crate::end::{End, Locked};
+use crate::receive::may_read_free;
+use crate::send::full_budget_ns;
+use core::sync::atomic::Ordering;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_sys::errno::Errno;
+use sluice_sys::raw;
+
+/// What a lane says of its connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// The ring has bytes that are next in the stream.
+    pub readable: bool,
+    /// The ring has room, or its writer has waited long enough for TCP. `None`: the kernel
+    /// decides.
+    pub writable: Option<bool>,
+    /// The sender is about to publish something.
+    pub in_flight: bool,
+    /// The kernel's bytes may be next in the stream.
+    pub kernel_next: bool,
+}
+
+/// Looks at the lane of a connection. `None` when it has none that is read by its rules: then
+/// the kernel alone decides.
+pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
+    let into = end.incoming()?;
+    let mut ready = Ready::default();
+    match end.lock_rx(generation) {
+        Locked::Held(mut rx) => {
+            end.try_adopt(fd, &mut rx);
+            if !end.is_adopted() {
+                return None;
+            }
+            match rx.consumer.available(&into) {
+                Ok(0) => {
+                    ready.kernel_next = into.mode() == Mode::Tcp || rx.tcp_read < into.mark();
+                }
+                Ok(_) if rx.tcp_read < into.mark() => ready.kernel_next = true,
+                Ok(_) => ready.readable = true,
+                // The read reports it.
+                Err(_) => ready.readable = true,
+            }
+            ready.in_flight = into.is_write_in_flight();
+        }
+        Locked::Gone | Locked::Reentered => return None,
+    }
+    if let Locked::Held(mut tx) = end.lock_tx(generation) {
+        if tx.ring && !end.is_tx_pinned() {
+            if let Some(out) = end.outgoing() {
+                let full_since = tx.full_since_ns;
+                let quarter = out.capacity() as usize / 4;
+                ready.writable = Some(match tx.producer.room(&out, quarter) {
+                    Err(_) => true,
+                    Ok(room) if full_since == 0 => room > 0,
+                    Ok(room) => room >= quarter || now_ns() - full_since >= full_budget_ns(),
+                });
+            }
+        }
+    }
+    Some(ready)
+}
+
+/// An announced sleep on one connection; withdraw it.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Announced {
+    into: Option<Direction>,
+    generation: u32,
+}
+
+/// Announces that a thread is about to sleep in the kernel until the socket is readable, by
+/// poll or select. `None` when it must not: the ring has bytes, or is about to have.
+pub fn announce(end: &End, generation: u32) -> Option<Announced> {
+    let mut rx = match end.lock_rx(generation) {
+        Locked::Held(rx) => rx,
+        Locked::Gone | Locked::Reentered => {
+            return Some(Announced {
+                into: None,
+                generation: generation.wrapping_sub(1),
+            });
+        }
+    };
+    end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+    let into = end.incoming().filter(|_| end.is_adopted());
+    if let Some(into) = into {
+        into.announce_sleep();
+        // Bytes owed by TCP wake the sleeper by themselves.
+        let owed =
+            !into.is_write_in_flight() && into.mode() == Mode::Ring && rx.tcp_read < into.mark();
+        if !owed && !may_read_free(&mut rx, &into) {
+            into.withdraw_sleep();
+            end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+    }
+    end.sleeps.fetch_add(1, Ordering::Relaxed);
+    Some(Announced { into, generation })
+}
+
+/// Takes an announcement back.
+pub fn withdraw(end: &End, announced: Announced) {
+    if let Locked::Held(_rx) = end.lock_rx(announced.generation) {
+        end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+        if let Some(into) = announced.into {
+            into.withdraw_sleep();
+        }
+    }
+}
+
+/// What poll(2) reports at once for a socket; errors count as nothing.
+pub fn kernel_events(fd: i32, events: i16) -> i16 {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    match poll(&mut entry, 0) {
+        Ok(_) => entry.revents,
+        Err(_) => 0,
+    }
+}
+
+/// Sleeps until a socket is readable. Errors: `EINTR`.
+pub(crate) fn sleep_until_readable(fd: i32) -> Result<(), Errno> {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    poll(&mut entry, -1).map(|_| ())
+}
+
+/// Sleeps for a millisecond.
+pub(crate) fn nap() {
+    let mut entry = libc::pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    };
+    // A signal only makes it shorter.
+    let _ = poll(&mut entry, 1);
+}
+
+fn poll(entry: &mut libc::pollfd, timeout_ms: i32) -> Result<usize, Errno> {
+    // SAFETY: one pollfd, alive through the call.
+    raw::check(unsafe {
+        raw::syscall3(
+            libc::SYS_poll,
+            &raw mut *entry as usize,
+            1,
+            timeout_ms as usize,
+        )
+    })
+}
