@@ -138,6 +138,13 @@ pub fn netns_cookie(fd: RawFd) -> Result<u64, Errno> {
     option_u64(fd, SO_NETNS_COOKIE)
 }
 
+/// `SO_BINDTOIFINDEX`: the interface or VRF that the socket is bound to, 0 for none.
+///
+/// Addresses and ports name one connection only among the sockets with the same binding.
+pub fn bound_interface(fd: RawFd) -> Result<u32, Errno> {
+    u32::try_from(option_i32(fd, libc::SO_BINDTOIFINDEX)?).map_err(|_| Errno::PROTO)
+}
+
 fn option_u64(fd: RawFd, name: i32) -> Result<u64, Errno> {
     let mut value = [0; 8];
     match get_option(fd, libc::SOL_SOCKET, name, &mut value)? {
@@ -247,6 +254,7 @@ mod tests {
         let (a, b) = (a.as_raw_fd(), b.as_raw_fd());
         assert_ne!(cookie(a).unwrap(), cookie(b).unwrap());
         assert_eq!(cookie(a), cookie(a));
+        assert_eq!(bound_interface(a), Ok(0));
         assert_eq!(netns_cookie(a).unwrap(), netns_cookie(b).unwrap());
     }
 

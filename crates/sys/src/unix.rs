@@ -5,7 +5,7 @@ use core::mem::{size_of, size_of_val};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use crate::errno::Errno;
-use crate::raw::{check, int, syscall1, syscall2, syscall3, syscall4, syscall5};
+use crate::raw::{check, int, syscall0, syscall1, syscall2, syscall3, syscall4, syscall5};
 
 /// Most descriptors that one message carries in either direction.
 pub const FDS_PER_MESSAGE_MAX: usize = 4;
@@ -78,6 +78,14 @@ impl From<Fd> for OwnedFd {
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     // SAFETY: close touches no memory of the process.
     check(unsafe { syscall1(libc::SYS_close, int(fd)) }).map(drop)
+}
+
+/// Closes every descriptor from `first` on, for a process that is about to detach from whoever
+/// started it. Owners of such descriptors must not exist yet, or not use them any more.
+pub fn close_all_from(first: u32) -> Result<(), Errno> {
+    let last = u32::MAX as usize;
+    // SAFETY: close_range takes integers only and touches no memory of the process.
+    check(unsafe { syscall3(libc::SYS_close_range, first as usize, last, 0) }).map(drop)
 }
 
 /// A new unconnected `SOCK_SEQPACKET` socket, close-on-exec and non-blocking.
@@ -163,6 +171,12 @@ pub struct Credentials {
     pub pid: i32,
     pub uid: u32,
     pub gid: u32,
+}
+
+/// The effective user id of this process.
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes nothing, changes nothing and cannot fail.
+    unsafe { syscall0(libc::SYS_geteuid) as u32 }
 }
 
 /// `SO_PEERCRED`.

@@ -1,0 +1,266 @@
+//! Where the control socket lives.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sluice_sys::unix::effective_uid;
+
+/// The environment variable that names the socket and overrides everything else.
+pub const SOCKET_ENV: &str = "SLUICE_SOCKET";
+/// The socket of a system-wide sluiced.
+pub const SYSTEM_SOCKET: &str = "/run/sluice/control.sock";
+
+const SOCKET_NAME: &str = "control.sock";
+
+/// Why there is no safe place for the socket.
+#[derive(Debug)]
+pub enum PathError {
+    /// The directory is not this user's own, private directory; the text says in what way.
+    Unsafe {
+        directory: PathBuf,
+        problem: &'static str,
+    },
+    /// The directory cannot be looked at or made.
+    Io {
+        directory: PathBuf,
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsafe { directory, problem } => write!(
+                f,
+                "{} {problem}; remove it or set {SOCKET_ENV} to a path in a directory of your own",
+                directory.display()
+            ),
+            Self::Io { directory, error } => write!(
+                f,
+                "{} cannot be used: {error}; set {SOCKET_ENV} to a path in a directory of your own",
+                directory.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PathError {}
+
+/// The control socket for this process: `$SLUICE_SOCKET`, else that of a running system-wide
+/// sluiced, else `$XDG_RUNTIME_DIR/sluice/control.sock`, else `/tmp/sluice-<uid>/control.sock`.
+///
+/// Makes nothing. The directory in `/tmp`, if it is there, must be this user's and private, as
+/// everybody can make one of that name.
+pub fn control_socket() -> Result<PathBuf, PathError> {
+    Surroundings::of_this_process().control_socket()
+}
+
+/// Makes the directory of `socket` with mode 0700 unless it exists. One that exists must be this
+/// user's (or root's), not a symbolic link, and not writable for others, except that nobody can
+/// replace what lies in a sticky one like `/tmp`.
+pub fn prepare_directory(socket: &Path) -> Result<(), PathError> {
+    let directory = directory_of(socket);
+    let built = DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory);
+    if let Err(error) = built {
+        return Err(io_error(directory, error));
+    }
+    let sticky = fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & 0o1000 != 0);
+    check_directory(directory, effective_uid(), if sticky { 0 } else { 0o022 })
+}
+
+fn directory_of(socket: &Path) -> &Path {
+    match socket.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// What the choice depends on, apart from the process so that tests can vary it.
+struct Surroundings {
+    socket: Option<OsString>,
+    system_socket: PathBuf,
+    runtime_directory: Option<OsString>,
+    temporary: PathBuf,
+    uid: u32,
+}
+
+impl Surroundings {
+    fn of_this_process() -> Surroundings {
+        Surroundings {
+            socket: std::env::var_os(SOCKET_ENV),
+            system_socket: SYSTEM_SOCKET.into(),
+            runtime_directory: std::env::var_os("XDG_RUNTIME_DIR"),
+            temporary: "/tmp".into(),
+            uid: effective_uid(),
+        }
+    }
+
+    fn control_socket(&self) -> Result<PathBuf, PathError> {
+        if let Some(path) = self.socket.as_ref().filter(|path| !path.is_empty()) {
+            return Ok(path.into());
+        }
+        if self.system_socket.exists() {
+            return Ok(self.system_socket.clone());
+        }
+        if let Some(directory) = &self.runtime_directory {
+            let directory = Path::new(directory);
+            // After `su` the variable can name the former user's directory.
+            if directory.is_absolute() && owned_directory(directory, self.uid) {
+                return Ok(directory.join("sluice").join(SOCKET_NAME));
+            }
+        }
+        let directory = self.temporary.join(format!("sluice-{}", self.uid));
+        if fs::symlink_metadata(&directory).is_ok() {
+            check_directory(&directory, self.uid, 0o077)?;
+        }
+        Ok(directory.join(SOCKET_NAME))
+    }
+}
+
+fn owned_directory(directory: &Path, uid: u32) -> bool {
+    fs::metadata(directory).is_ok_and(|meta| meta.is_dir() && meta.uid() == uid)
+}
+
+fn check_directory(directory: &Path, uid: u32, forbidden: u32) -> Result<(), PathError> {
+    let meta = fs::symlink_metadata(directory).map_err(|error| io_error(directory, error))?;
+    match problem(&meta, uid, forbidden) {
+        None => Ok(()),
+        Some(problem) => Err(PathError::Unsafe {
+            directory: directory.into(),
+            problem,
+        }),
+    }
+}
+
+fn problem(meta: &Metadata, uid: u32, forbidden: u32) -> Option<&'static str> {
+    if meta.file_type().is_symlink() {
+        Some("is a symbolic link")
+    } else if !meta.is_dir() {
+        Some("is not a directory")
+    } else if meta.uid() != uid && meta.uid() != 0 {
+        Some("belongs to another user")
+    } else if meta.permissions().mode() & forbidden != 0 {
+        Some("is open to other users")
+    } else {
+        None
+    }
+}
+
+fn io_error(directory: &Path, error: io::Error) -> PathError {
+    PathError::Io {
+        directory: directory.into(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own for each test, removed at the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path =
+                std::env::temp_dir().join(format!("sluice-paths-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Scratch(path)
+        }
+
+        fn surroundings(&self) -> Surroundings {
+            Surroundings {
+                socket: None,
+                system_socket: self.0.join("system.sock"),
+                runtime_directory: None,
+                temporary: self.0.clone(),
+                uid: effective_uid(),
+            }
+        }
+
+        fn own(&self) -> PathBuf {
+            self.0.join(format!("sluice-{}", effective_uid()))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_places_have_their_order() {
+        let scratch = Scratch::new("order");
+        let mut here = scratch.surroundings();
+        let fallback = scratch.own().join("control.sock");
+        assert_eq!(here.control_socket().unwrap(), fallback);
+        here.runtime_directory = Some(scratch.0.clone().into());
+        let runtime = scratch.0.join("sluice/control.sock");
+        assert_eq!(here.control_socket().unwrap(), runtime);
+        fs::write(&here.system_socket, "").unwrap();
+        assert_eq!(here.control_socket().unwrap(), here.system_socket);
+        here.socket = Some("/elsewhere.sock".into());
+        assert_eq!(here.control_socket().unwrap(), Path::new("/elsewhere.sock"));
+    }
+
+    #[test]
+    fn a_runtime_directory_that_is_not_there_is_passed_over() {
+        let scratch = Scratch::new("absent");
+        let mut here = scratch.surroundings();
+        here.runtime_directory = Some(scratch.0.join("absent").into());
+        let fallback = scratch.own().join("control.sock");
+        assert_eq!(here.control_socket().unwrap(), fallback);
+    }
+
+    #[test]
+    fn a_symbolic_link_in_the_shared_directory_is_refused() {
+        let scratch = Scratch::new("link");
+        let target = scratch.0.join("target");
+        fs::create_dir(&target).unwrap();
+        std::os::unix::fs::symlink(&target, scratch.own()).unwrap();
+        let error = scratch.surroundings().control_socket().unwrap_err();
+        assert!(error.to_string().contains("symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() {
+        let scratch = Scratch::new("open");
+        fs::create_dir(scratch.own()).unwrap();
+        fs::set_permissions(scratch.own(), fs::Permissions::from_mode(0o755)).unwrap();
+        let error = scratch.surroundings().control_socket().unwrap_err();
+        assert!(error.to_string().contains("open to other users"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        let scratch = Scratch::new("owner");
+        let meta = fs::symlink_metadata(&scratch.0).unwrap();
+        let stranger = effective_uid() + 1;
+        // Directories of root are everybody's to trust, so this needs an owner who is not root.
+        let expected = (effective_uid() != 0).then_some("belongs to another user");
+        assert_eq!(problem(&meta, stranger, 0), expected);
+    }
+
+    #[test]
+    fn preparing_makes_a_private_directory() {
+        let scratch = Scratch::new("prepare");
+        let socket = scratch.0.join("new/control.sock");
+        prepare_directory(&socket).unwrap();
+        let mode = fs::metadata(scratch.0.join("new"))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700);
+        prepare_directory(&socket).unwrap();
+        fs::set_permissions(scratch.0.join("new"), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(prepare_directory(&socket).is_err());
+    }
+}
