@@ -307,13 +307,13 @@ impl End {
     /// Locks the sending half.
     pub(crate) fn lock_tx(&self, generation: u32) -> Locked<'_, Tx> {
         let locked = self.half(&self.tx, generation);
-        if let (Locked::Held(tx), Some(out)) = (&locked, self.outgoing()) {
-            if tx.obtained == Obtained::FromTheDead {
-                tx.producer.republish(&out);
-                let mode = if tx.ring { Mode::Ring } else { Mode::Tcp };
-                out.publish_mode(mode, out.mark());
-                out.end_write();
-            }
+        if let (Locked::Held(tx), Some(out)) = (&locked, self.outgoing())
+            && tx.obtained == Obtained::FromTheDead
+        {
+            tx.producer.republish(&out);
+            let mode = if tx.ring { Mode::Ring } else { Mode::Tcp };
+            out.publish_mode(mode, out.mark());
+            out.end_write();
         }
         locked
     }
@@ -321,10 +321,10 @@ impl End {
     /// Locks the receiving half.
     pub(crate) fn lock_rx(&self, generation: u32) -> Locked<'_, Rx> {
         let locked = self.half(&self.rx, generation);
-        if let (Locked::Held(rx), Some(into)) = (&locked, self.incoming()) {
-            if rx.obtained == Obtained::FromTheDead {
-                rx.consumer.republish(&into);
-            }
+        if let (Locked::Held(rx), Some(into)) = (&locked, self.incoming())
+            && rx.obtained == Obtained::FromTheDead
+        {
+            rx.consumer.republish(&into);
         }
         locked
     }
@@ -459,11 +459,11 @@ impl End {
         }
         if let Locked::Held(_rx) = self.lock_rx(generation) {
             let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
-            if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED {
-                if let Some(into) = self.incoming() {
-                    // A sleeper that never wakes: the peer's sender stays on TCP.
-                    into.announce_sleep();
-                }
+            if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED
+                && let Some(into) = self.incoming()
+            {
+                // A sleeper that never wakes: the peer's sender stays on TCP.
+                into.announce_sleep();
             }
             self.set_reason(reason);
         }

@@ -110,6 +110,12 @@ impl<'a> Reader<'a, '_> {
         }
     }
 
+    /// The connection was closed under the call: the descriptor's new owner answers.
+    fn bypass(&mut self) -> Result<usize, Errno> {
+        let piece = self.rest(false);
+        (self.kernel)(piece)
+    }
+
     fn rest(&self, dontwait: bool) -> Piece {
         Piece {
             skip: self.done,
@@ -124,7 +130,7 @@ impl<'a> Reader<'a, '_> {
         let end = self.end;
         let mut rx = match end.lock_rx(self.generation) {
             Locked::Held(rx) => rx,
-            Locked::Gone => return Step::Done((self.kernel)(self.rest(false))),
+            Locked::Gone => return Step::Done(self.bypass()),
             Locked::Reentered => return Step::Done(Err(self.reentered())),
         };
         if !end.is_adopted() {
@@ -254,7 +260,7 @@ impl<'a> Reader<'a, '_> {
         let end = self.end;
         let mut rx = match end.lock_rx(self.generation) {
             Locked::Held(rx) => rx,
-            Locked::Gone => return Step::Done((self.kernel)(self.rest(false))),
+            Locked::Gone => return Step::Done(self.bypass()),
             Locked::Reentered => return Step::Done(Err(self.reentered())),
         };
         let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {

@@ -107,7 +107,10 @@ impl<'a> Writer<'a, '_> {
         let end = self.end;
         let mut tx = match end.lock_tx(self.generation) {
             Locked::Held(tx) => tx,
-            Locked::Gone => return Step::Done((self.kernel)(self.rest())),
+            Locked::Gone => {
+                let piece = self.rest();
+                return Step::Done((self.kernel)(piece));
+            }
             Locked::Reentered => {
                 let errno = if self.request.dontwait {
                     Errno::AGAIN
@@ -237,7 +240,8 @@ impl<'a> Writer<'a, '_> {
         let end = self.end;
         end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
         drop(tx);
-        let result = (self.kernel)(self.rest());
+        let piece = self.rest();
+        let result = (self.kernel)(piece);
         if end.generation() == self.generation {
             end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
             if let Ok(bytes) = result {

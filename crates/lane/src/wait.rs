@@ -49,18 +49,18 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         }
         Locked::Gone | Locked::Reentered => return None,
     }
-    if let Locked::Held(mut tx) = end.lock_tx(generation) {
-        if tx.ring && !end.is_tx_pinned() {
-            if let Some(out) = end.outgoing() {
-                let full_since = tx.full_since_ns;
-                let quarter = out.capacity() as usize / 4;
-                ready.writable = Some(match tx.producer.room(&out, quarter) {
-                    Err(_) => true,
-                    Ok(room) if full_since == 0 => room > 0,
-                    Ok(room) => room >= quarter || now_ns() - full_since >= full_budget_ns(),
-                });
-            }
-        }
+    if let Locked::Held(mut tx) = end.lock_tx(generation)
+        && tx.ring
+        && !end.is_tx_pinned()
+        && let Some(out) = end.outgoing()
+    {
+        let full_since = tx.full_since_ns;
+        let quarter = out.capacity() as usize / 4;
+        ready.writable = Some(match tx.producer.room(&out, quarter) {
+            Err(_) => true,
+            Ok(room) if full_since == 0 => room > 0,
+            Ok(room) => room >= quarter || now_ns() - full_since >= full_budget_ns(),
+        });
     }
     Some(ready)
 }
