@@ -1,0 +1,167 @@
+//! A test's private directory, daemon and way of starting programs.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::job::{Job, command};
+use crate::stats::{self, Totals};
+use crate::suite::{Verdict, fail, skip};
+
+/// How a program is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Plain,
+    Accelerated,
+}
+
+/// Everything one test needs; dropping it stops the daemon and removes the directory.
+pub struct Lab {
+    dir: Option<TempDir>,
+    daemon: Option<Job>,
+    sluice: Option<PathBuf>,
+}
+
+impl Lab {
+    /// Makes the directory and starts a `sluiced` of this test's own.
+    ///
+    /// Skips when there is no `sluice` to test.
+    pub fn new() -> Verdict<Lab> {
+        let dir = tempfile::Builder::new().prefix("sluice-test-").tempdir()?;
+        if std::env::var_os("SLUICE_TEST_STANDIN").is_some_and(|value| value == "1") {
+            return Ok(Lab {
+                dir: Some(dir),
+                daemon: None,
+                sluice: None,
+            });
+        }
+        let sluice = find_sluice()?;
+        let daemon = start_daemon(&sluice, dir.path())?;
+        Ok(Lab {
+            dir: Some(dir),
+            daemon: Some(daemon),
+            sluice: Some(sluice),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir
+            .as_ref()
+            .map_or(Path::new("/nonexistent"), TempDir::path)
+    }
+
+    /// True when the accelerated side is run plainly too (`SLUICE_TEST_STANDIN=1`).
+    pub fn is_standin(&self) -> bool {
+        self.sluice.is_none()
+    }
+
+    pub fn daemon(&self) -> Option<&Job> {
+        self.daemon.as_ref()
+    }
+
+    pub fn daemon_mut(&mut self) -> Option<&mut Job> {
+        self.daemon.as_mut()
+    }
+
+    /// A command that starts the program in the mode. Statistics of all accelerated
+    /// programs of the lab go to one file; see [`Lab::totals`].
+    pub fn command(&self, mode: Mode, program: impl AsRef<OsStr>) -> Command {
+        match (mode, &self.sluice) {
+            (Mode::Accelerated, Some(sluice)) => {
+                let mut command = command(sluice);
+                command
+                    .arg("run")
+                    .arg("--")
+                    .arg(program)
+                    .env("SLUICE_SOCKET", self.socket())
+                    .env("SLUICE_STATS_FILE", self.stats_file());
+                command
+            }
+            _ => command(program),
+        }
+    }
+
+    /// The sum of what accelerated programs that have ended reported.
+    pub fn totals(&self) -> Verdict<Totals> {
+        Ok(stats::read(&self.stats_file())?)
+    }
+
+    /// Forgets the statistics written so far.
+    pub fn reset_totals(&self) -> Verdict {
+        match fs::remove_file(self.stats_file()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails unless at least `bytes` went through lanes.
+    pub fn require_lane_bytes(&self, bytes: u64) -> Verdict {
+        if self.is_standin() {
+            return Ok(());
+        }
+        let totals = self.totals()?;
+        if totals.lane_bytes() >= bytes {
+            return Ok(());
+        }
+        fail(format!(
+            "{} bytes went by lane, expected at least {bytes}: {totals:?}",
+            totals.lane_bytes()
+        ))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path().join("control.sock")
+    }
+
+    fn stats_file(&self) -> PathBuf {
+        self.path().join("stats")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.daemon = None;
+        if std::env::var_os("SLUICE_TEST_KEEP").is_some_and(|value| value == "1")
+            && let Some(dir) = self.dir.take()
+        {
+            println!("kept {}", dir.keep().display());
+        }
+    }
+}
+
+fn find_sluice() -> Verdict<PathBuf> {
+    let path = match std::env::var_os("SLUICE_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/sluice"),
+    };
+    if !path.is_file() {
+        return skip(format!(
+            "{} does not exist; run `cargo build --release` or set SLUICE_BIN",
+            path.display()
+        ));
+    }
+    Ok(path.canonicalize()?)
+}
+
+fn start_daemon(sluice: &Path, dir: &Path) -> Verdict<Job> {
+    let beside = std::env::var_os("SLUICE_LIBDIR")
+        .map(PathBuf::from)
+        .or_else(|| sluice.parent().map(Path::to_path_buf))
+        .unwrap_or_default();
+    let socket = dir.join("control.sock");
+    let mut daemon = command(beside.join("sluiced"));
+    // The idle exit is for a runner that is killed and cannot stop its daemons.
+    daemon
+        .arg("--socket")
+        .arg(&socket)
+        .args(["--idle-exit", "120"]);
+    let mut job = Job::start(daemon, dir, "sluiced")?;
+    job.await_ready(Duration::from_secs(10), "control socket", || {
+        socket.exists()
+    })?;
+    Ok(job)
+}

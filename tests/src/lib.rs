@@ -1,0 +1,22 @@
+//! The harness of the behaviour suites.
+//!
+//! A suite runs the same program plainly and under `sluice run` and compares what
+//! it printed, or runs a real server and client and checks the bytes. The suites
+//! are in `tests/tests`, the C programs they run in `tests/apps`.
+//!
+//! Environment:
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SLUICE_BIN` | the `sluice` to test; default `target/release/sluice` of this workspace |
+//! | `SLUICE_NO_SKIP=1` | a test that cannot run fails instead of being skipped |
+//! | `SLUICE_TEST_STANDIN=1` | run the "accelerated" side plainly too: tests the suites, not Sluice |
+//! | `SLUICE_TEST_KEEP=1` | keep the tests' directories (logs, outputs) and print where they are |
+
+pub mod apps;
+pub mod diff;
+pub mod job;
+pub mod lab;
+pub mod net;
+pub mod stats;
+pub mod suite;
