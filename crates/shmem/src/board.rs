@@ -5,13 +5,14 @@
 #![allow(unsafe_code)]
 
 use crate::geometry::SLOTS;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use core::ptr::NonNull;
 
 /// Bytes of a board.
 pub const BOARD_BYTES: usize = SLOTS as usize * 64;
 
 /// One slot: how many threads sleep in the kernel on its epoll instance.
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Slot {
     sleepers: AtomicU32,
@@ -53,24 +54,24 @@ impl Board {
     }
 
     /// Takes a free slot for an epoll instance; none is left after 64.
+    ///
+    /// The slot's count stays as it is: somebody may still sleep on the instance that had the
+    /// slot before, and a count set to zero would then go below it and later cancel out a real
+    /// sleeper. A count that a killed thread left behind makes its slot the last choice.
     pub fn take_slot(&self) -> Option<u32> {
         let taken = &self.slot(0).taken;
         let mut seen = taken.load(Ordering::Relaxed);
         loop {
-            let index = (!seen).trailing_zeros();
-            if index >= SLOTS {
-                return None;
-            }
+            let free = || (0..SLOTS).filter(|index| seen & 1 << index == 0);
+            let is_quiet = |index: &u32| self.slot(*index).sleepers.load(Ordering::Relaxed) == 0;
+            let index = free().find(is_quiet).or_else(|| free().next())?;
             match taken.compare_exchange_weak(
                 seen,
                 seen | 1 << index,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             ) {
-                Ok(_) => {
-                    self.slot(index).sleepers.store(0, Ordering::Relaxed);
-                    return Some(index);
-                }
+                Ok(_) => return Some(index),
                 Err(now) => seen = now,
             }
         }
@@ -83,11 +84,12 @@ impl Board {
             .fetch_and(!(1u64 << (index % SLOTS)), Ordering::AcqRel);
     }
 
-    /// Announces that one more thread is about to sleep on the slot's epoll instance. The
-    /// caller looks at every ring once more before it sleeps.
+    /// Announces that one more thread is about to sleep on the slot's epoll instance. A full
+    /// fence. The caller looks at the slot's ready lines once more and enters the kernel only
+    /// if all are empty and no lane whose bit it took before has a write in flight.
     pub fn announce_sleep(&self, index: u32) {
         self.slot(index).sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        fence_after_rmw();
     }
 
     /// Takes one announcement back.

@@ -3,11 +3,13 @@
 #![allow(unsafe_code)]
 
 use crate::board::Board;
-use crate::ready::Ready;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::ready::{Ready, ReadyLine};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use core::ptr::NonNull;
 
-/// Written by the sender, read by the receiver.
+/// Written by the sender, read by the receiver. The intent has a cache line of its own: the
+/// sender stores it at every write, and a receiver that polls for the tail need not fetch it.
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct SenderLine {
     /// Ring position behind the last byte published.
@@ -15,24 +17,26 @@ pub struct SenderLine {
     /// Positions below this one that the receiver has not reached yet were skipped.
     pub(crate) base: AtomicU64,
     /// Bytes of this direction that went by TCP before the current ring segment.
-    mark: AtomicU64,
+    pub(crate) mark: AtomicU64,
     /// [`Mode`] of the bytes that come after everything published.
-    mode: AtomicU32,
+    pub(crate) mode: AtomicU32,
+    _pad: [u32; 9],
     /// Not zero while the sender decides and copies.
-    intent: AtomicU32,
+    pub(crate) intent: AtomicU32,
 }
 
 /// Written by the receiver, read by the sender. The position has a cache line of its own: a
 /// sender that knows of room does not fetch it.
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct ReceiverLine {
     /// Ring position behind the last byte consumed.
     pub(crate) head: AtomicU64,
     _pad: [u64; 7],
     /// Epoll instances that watch this direction: slots of the receiver's board, a bit each.
-    watchers: AtomicU64,
+    pub(crate) watchers: AtomicU64,
     /// Threads inside the kernel on the socket itself: asleep, or reading TCP bytes.
-    sleepers: AtomicU32,
+    pub(crate) sleepers: AtomicU32,
     /// Not zero once the receiver reads by the lane's rules.
     adopted: AtomicU32,
     /// Not zero once the receiver will read no more.
@@ -40,6 +44,7 @@ pub struct ReceiverLine {
 }
 
 const _: () = assert!(size_of::<SenderLine>() == 128 || cfg!(loom));
+const _: () = assert!(core::mem::offset_of!(SenderLine, intent) == 64 || cfg!(loom));
 const _: () = assert!(size_of::<ReceiverLine>() == 128 || cfg!(loom));
 
 /// Which way the bytes go that a sender writes next.
@@ -50,10 +55,6 @@ pub enum Mode {
     /// Through the ring.
     Ring,
 }
-
-/// How often [`Direction::begin_write`] follows a watcher mask that changes under it. Epoll
-/// registrations change rarely; a peer that flips the mask for ever is taken for asleep.
-const WATCHER_CHANGES_MAX: u32 = 8;
 
 /// One direction of one lane. A view: copying it copies addresses.
 #[derive(Clone, Copy, Debug)]
@@ -117,9 +118,9 @@ impl Direction {
         unsafe { self.receiver.as_ref() }
     }
 
-    fn ready(&self, slot: u32) -> Ready {
+    pub(crate) fn ready(&self, slot: u32) -> Ready {
         // SAFETY: `from_raw` promised SLOTS lines; slots come from bits of a 64-bit mask.
-        unsafe { Ready::from_raw(self.ready.add(slot as usize * 64)) }
+        unsafe { Ready::from_raw(self.ready.add(slot as usize * size_of::<ReadyLine>())) }
     }
 
     // The sender's side.
@@ -127,29 +128,25 @@ impl Direction {
     /// Announces a write, and says whether the reader is awake. If so the sender may fill the
     /// ring and publish; in either case it calls [`Direction::end_write`] afterwards.
     ///
-    /// `board` is the receiver's. Contains a full fence.
+    /// `board` is the receiver's; without one, a receiver that uses epoll counts as asleep.
+    /// Contains a full fence.
     pub fn begin_write(&self, board: Option<Board>) -> bool {
-        self.sender().intent.store(1, Ordering::Relaxed);
+        self.sender().intent.swap(1, Ordering::SeqCst);
+        fence_after_rmw();
         let receiver = self.receiver();
-        let mut watchers = receiver.watchers.load(Ordering::Relaxed);
-        for _ in 0..WATCHER_CHANGES_MAX {
-            if watchers == 0 {
-                fence(Ordering::SeqCst);
-            }
-            let mut rest = watchers;
-            while rest != 0 {
-                self.ready(rest.trailing_zeros()).set(self.lane);
-                rest &= rest - 1;
-            }
-            // Behind the fence: a reader that starts to watch after this load sees the intent.
-            let now = receiver.watchers.load(Ordering::Acquire);
-            if now == watchers {
-                return receiver.sleepers.load(Ordering::Acquire) == 0
-                    && (watchers == 0 || board.is_some_and(|board| !board.any_asleep(watchers)));
-            }
-            watchers = now;
+        // A reader that starts to watch after this load sees the intent.
+        let watchers = receiver.watchers.load(Ordering::Acquire);
+        let mut rest = watchers;
+        while rest != 0 {
+            self.ready(rest.trailing_zeros()).set(self.lane);
+            rest &= rest - 1;
         }
-        false
+        if watchers != 0 {
+            // A reader that announces its sleep after the loads below sees the bit.
+            fence_after_rmw();
+        }
+        receiver.sleepers.load(Ordering::Acquire) == 0
+            && (watchers == 0 || board.is_some_and(|board| !board.any_asleep(watchers)))
     }
 
     /// Ends what [`Direction::begin_write`] announced.
@@ -184,7 +181,8 @@ impl Direction {
 
     // The receiver's side.
 
-    /// Which way the sender's next bytes go, as far as published.
+    /// Which way the sender's next bytes go, as far as published. It may change at once; see
+    /// [`Direction::settled_mode`].
     pub fn mode(&self) -> Mode {
         match self.sender().mode.load(Ordering::Acquire) {
             1 => Mode::Ring,
@@ -197,16 +195,30 @@ impl Direction {
         self.sender().mark.load(Ordering::Relaxed)
     }
 
-    /// Whether the sender is between deciding and publishing.
+    /// The mode, or `None` while the sender is between deciding and publishing.
+    ///
+    /// Behind [`Direction::announce_sleep`], `Some(Mode::Tcp)` stays true until the announcement
+    /// is withdrawn: the caller may read TCP without looking for a mark.
+    pub fn settled_mode(&self) -> Option<Mode> {
+        // In this order. The other way round, an upgrade between the two looks would be missed.
+        if self.is_write_in_flight() {
+            return None;
+        }
+        Some(self.mode())
+    }
+
+    /// Whether the sender is between deciding and publishing. Once this is false, what the last
+    /// write published is visible; so look at this first and at ring and mode afterwards.
     pub fn is_write_in_flight(&self) -> bool {
         self.sender().intent.load(Ordering::Acquire) != 0
     }
 
     /// Announces one more thread that sleeps on the socket or reads its TCP bytes. A full
-    /// fence; the caller looks at ring, mode and intent once more before it enters the kernel.
+    /// fence; the caller enters the kernel only if [`crate::Consumer::may_sleep`] and
+    /// [`Direction::settled_mode`], asked afterwards, allow it.
     pub fn announce_sleep(&self) {
         self.receiver().sleepers.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        fence_after_rmw();
     }
 
     /// Takes one announcement back.
@@ -224,13 +236,14 @@ impl Direction {
         self.receiver().closed.store(1, Ordering::Release);
     }
 
-    /// Adds an epoll instance to those that watch this direction. A full fence; the caller
-    /// looks at the ring and the intent afterwards.
+    /// Adds an epoll instance to those that watch this direction. A full fence. A
+    /// write that began before may not set the instance's ready bit: the caller asks
+    /// [`crate::Consumer::may_sleep`] afterwards and treats `false` as a bit taken.
     pub fn watch(&self, slot: u32) {
         self.receiver()
             .watchers
             .fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        fence_after_rmw();
     }
 
     /// Removes an epoll instance.

@@ -16,6 +16,9 @@ pub mod ready;
 mod ring;
 mod sync;
 
+#[cfg(all(test, loom))]
+mod loom_models;
+
 pub use ring::{Consumer, Producer};
 
 /// The peer wrote something impossible into shared memory. The connection is over.

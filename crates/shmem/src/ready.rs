@@ -6,17 +6,25 @@
 //! decides that the reader is awake.
 #![allow(unsafe_code)]
 
+#[cfg(not(loom))]
 use crate::geometry::LANES_MAX;
+use crate::geometry::READY_LINE_BYTES;
 use crate::sync::{AtomicU64, Ordering};
 use core::ptr::NonNull;
 
+/// A model has few lanes, and each further word multiplies the interleavings.
+#[cfg(loom)]
+const LANES_MAX: u32 = 64;
 const WORDS: usize = LANES_MAX as usize / 64;
 
 /// The bits of 512 lanes.
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct ReadyLine {
     words: [AtomicU64; WORDS],
 }
+
+const _: () = assert!(size_of::<ReadyLine>() == READY_LINE_BYTES as usize || cfg!(loom));
 
 /// A ready line in shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +52,7 @@ impl Ready {
         unsafe { self.line.as_ref() }
     }
 
-    /// Sets the bit of `lane`. A full fence, because it is a read-modify-write with SeqCst
-    /// order.
+    /// Sets the bit of `lane`. Whoever takes the bit sees all that the caller stored before.
     pub fn set(&self, lane: u32) {
         let lane = lane % LANES_MAX;
         self.line().words[(lane / 64) as usize].fetch_or(1 << (lane % 64), Ordering::SeqCst);

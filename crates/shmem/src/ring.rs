@@ -3,35 +3,44 @@
 //! Positions count bytes and never wrap (2^64 bytes at 100 GB/s are 5 years); a byte's place is
 //! its position modulo the capacity. Both structs are the private half: what the peer last
 //! said, checked, and what this end decided. They live in memory that only forks of this
-//! process share.
+//! process share, and one of those may go on with what another left when it died: whatever
+//! instruction was the last, the next operation finds a state that it can use.
 #![allow(unsafe_code)]
 
 use crate::Broken;
 use crate::direction::Direction;
 use crate::sync::Ordering;
+use core::sync::atomic::compiler_fence;
 
 /// A sender whose ring is empty goes back to its start once it is this far in, so that small
 /// messages keep to few pages and cache lines.
+#[cfg(not(loom))]
 pub const WINDOW_BYTES: u64 = 8 * 1024;
+/// Models have rings of a few bytes.
+#[cfg(loom)]
+pub const WINDOW_BYTES: u64 = 2;
 
 /// The sending end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Producer {
+    /// Behind the last byte published. Below `base` after a skip, until the next publication.
     tail: u64,
+    /// Positions below this one that the receiver has not reached yet were skipped.
     base: u64,
+    /// The receiver's position as last seen.
     head: u64,
 }
 
 impl Producer {
     /// The position behind the last byte published.
     pub fn tail(&self) -> u64 {
-        self.tail
+        self.tail.max(self.base)
     }
 
     fn refresh(&mut self, direction: &Direction) -> Result<(), Broken> {
         let head = direction.receiver().head.load(Ordering::Acquire);
-        if head < self.head || head > self.tail {
+        if head < self.head || head > self.tail() {
             return Err(Broken);
         }
         self.head = head;
@@ -39,19 +48,18 @@ impl Producer {
     }
 
     fn used(&self) -> u64 {
-        self.tail - self.head.max(self.base)
+        self.tail() - self.head.max(self.base)
     }
 
     /// Bytes that can be pushed now. Looks at the receiver's position only if fewer than
     /// `wanted` fit by what is known already, or to return to the ring's start.
     pub fn room(&mut self, direction: &Direction, wanted: usize) -> Result<usize, Broken> {
         let capacity = u64::from(direction.capacity());
-        let place = self.tail & (capacity - 1);
+        let place = self.tail() & (capacity - 1);
         if capacity - self.used() < wanted as u64 || place >= WINDOW_BYTES {
             self.refresh(direction)?;
             if self.used() == 0 && place >= WINDOW_BYTES {
-                self.tail = self.tail.next_multiple_of(capacity);
-                self.base = self.tail;
+                self.base = self.tail().next_multiple_of(capacity);
             }
         }
         Ok((capacity - self.used()) as usize)
@@ -85,7 +93,7 @@ impl Producer {
         len: usize,
     ) {
         let capacity = direction.capacity() as usize;
-        let place = (self.tail as usize + offset) & (capacity - 1);
+        let place = (self.tail() as usize + offset) & (capacity - 1);
         let first = len.min(capacity - place);
         // SAFETY: `place < capacity` and both pieces end within the ring; the bytes are free,
         // because `room` checked the receiver's position. A peer that breaks the protocol and
@@ -99,7 +107,7 @@ impl Producer {
 
     /// Publishes `len` stored bytes.
     pub fn publish(&mut self, direction: &Direction, len: usize) {
-        self.tail += len as u64;
+        self.tail = self.tail() + len as u64;
         self.republish(direction);
     }
 
@@ -108,7 +116,7 @@ impl Producer {
     pub fn republish(&self, direction: &Direction) {
         let line = direction.sender();
         line.base.store(self.base, Ordering::Relaxed);
-        line.tail.store(self.tail, Ordering::Release);
+        line.tail.store(self.tail(), Ordering::Release);
     }
 }
 
@@ -117,6 +125,7 @@ impl Producer {
 #[repr(C)]
 pub struct Consumer {
     head: u64,
+    /// The sender's position as last seen.
     tail: u64,
 }
 
@@ -145,13 +154,27 @@ impl Consumer {
                     return Err(Broken);
                 }
                 self.head = base;
+                // A death here leaves a head beyond the tail, which the next look puts right.
+                // The other way round it would take the skipped positions for bytes.
+                compiler_fence(Ordering::SeqCst);
             }
             if tail < self.tail || tail < self.head || tail - self.head > capacity {
                 return Err(Broken);
             }
             self.tail = tail;
         }
-        Ok((self.tail - self.head) as usize)
+        match self.tail.checked_sub(self.head) {
+            Some(len) => Ok(len as usize),
+            None => Err(Broken),
+        }
+    }
+
+    /// Whether the ring is empty and the sender is not about to change that. Behind an
+    /// announcement ([`Direction::announce_sleep`], [`Direction::watch`]) `true` stays true
+    /// until it is withdrawn: whatever comes, comes by TCP or sets a ready bit.
+    pub fn may_sleep(&mut self, direction: &Direction) -> Result<bool, Broken> {
+        // In this order. The other way round, a write between the two looks would be missed.
+        Ok(!direction.is_write_in_flight() && self.available(direction)? == 0)
     }
 
     /// Copies `len` bytes, `offset` bytes behind the head, to `target`.

@@ -1,0 +1,355 @@
+//! The sleep handshake of docs/decisions/0001: no reader stays in the kernel while the ring has
+//! bytes, the sender is done and nothing comes by TCP.
+
+use super::{CAPACITY, LANE, World, check, pop, push};
+use crate::board::Board;
+use crate::direction::Direction;
+use crate::sync::Ordering;
+use crate::{Broken, Consumer, Producer};
+use loom::thread;
+
+type BeginWrite = fn(&Direction, Option<Board>) -> bool;
+type MaySleep = fn(&mut Consumer, &Direction) -> Result<bool, Broken>;
+
+/// Writes `count` bytes, each to the ring if the reader is awake and else to TCP.
+fn send(world: &World, producer: &mut Producer, count: u32, begin_write: BeginWrite) {
+    let direction = &world.direction;
+    for _ in 0..count {
+        let awake = begin_write(direction, Some(world.board));
+        if awake {
+            push(direction, producer, b"x");
+        }
+        direction.end_write();
+        if !awake {
+            world.kernel.send(b'x');
+        }
+    }
+}
+
+/// Reads `count` bytes as a thread that blocks in the kernel on the socket itself.
+fn receive_direct(world: &World, count: u32, may_sleep: MaySleep) {
+    let direction = &world.direction;
+    let mut consumer = Consumer::default();
+    let mut got = 0;
+    while got < count {
+        got += pop(direction, &mut consumer).len() as u32;
+        if got == count {
+            break;
+        }
+        direction.announce_sleep();
+        if may_sleep(&mut consumer, direction).unwrap() {
+            got += world.kernel.receive(1).len() as u32;
+            direction.withdraw_sleep();
+        } else {
+            direction.withdraw_sleep();
+            thread::yield_now();
+        }
+    }
+}
+
+/// Waits by epoll instance `slot` until ring or socket has bytes, and leaves them there.
+fn wait_epoll(world: &World, slot: u32, watch_first: bool) {
+    let direction = &world.direction;
+    let mut consumer = Consumer::default();
+    let mut pending = false;
+    if watch_first {
+        direction.watch(slot);
+        pending = !consumer.may_sleep(direction).unwrap();
+    }
+    loop {
+        world.ready[slot as usize].take(|lane| {
+            assert_eq!(lane, LANE);
+            pending = true;
+        });
+        if pending {
+            pending = !consumer.may_sleep(direction).unwrap();
+        }
+        if consumer.available(direction).unwrap() != 0 || world.kernel.is_readable() {
+            return;
+        }
+        if !pending {
+            world.board.announce_sleep(slot);
+            let quiet = !world.ready[slot as usize].any();
+            if quiet {
+                world.kernel.wait_readable();
+            }
+            world.board.withdraw_sleep(slot);
+            if quiet {
+                return;
+            }
+        }
+        thread::yield_now();
+    }
+}
+
+/// Reads `count` bytes by epoll instance 0, sleeping between them.
+fn receive_epoll(world: &World, count: u32) {
+    let direction = &world.direction;
+    let mut consumer = Consumer::default();
+    let mut pending = false;
+    let mut got = 0;
+    while got < count {
+        world.ready[0].take(|_| pending = true);
+        if pending {
+            got += pop(direction, &mut consumer).len() as u32;
+            pending = !consumer.may_sleep(direction).unwrap();
+        }
+        if got == count {
+            break;
+        }
+        if pending {
+            thread::yield_now();
+            continue;
+        }
+        world.board.announce_sleep(0);
+        if !world.ready[0].any() {
+            got += world.kernel.receive(1).len() as u32;
+        }
+        world.board.withdraw_sleep(0);
+    }
+}
+
+fn direct_model(writes: u32, begin_write: BeginWrite, may_sleep: MaySleep) -> impl Fn() {
+    assert!(writes <= CAPACITY);
+    move || {
+        let world = World::new();
+        let sender = world.clone();
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), writes, begin_write);
+        });
+        receive_direct(&world, writes, may_sleep);
+        sender.join().unwrap();
+    }
+}
+
+fn epoll_model(writes: u32, begin_write: BeginWrite) -> impl Fn() {
+    move || {
+        let world = World::new();
+        world.direction.watch(0);
+        let sender = world.clone();
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), writes, begin_write);
+        });
+        receive_epoll(&world, writes);
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn reader_sleeps_on_the_socket() {
+    check(
+        3,
+        direct_model(2, Direction::begin_write, Consumer::may_sleep),
+    );
+}
+
+#[test]
+fn reader_sleeps_in_epoll() {
+    check(3, epoll_model(2, Direction::begin_write));
+}
+
+#[test]
+fn reader_starts_to_watch_during_a_write() {
+    check(3, || {
+        let world = World::new();
+        let sender = world.clone();
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), 2, Direction::begin_write);
+        });
+        wait_epoll(&world, 0, true);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn two_epoll_instances_both_hear_of_a_write() {
+    check(2, || {
+        let world = World::new();
+        world.direction.watch(0);
+        let (sender, second) = (world.clone(), world.clone());
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), 1, Direction::begin_write);
+        });
+        let second = thread::spawn(move || wait_epoll(&second, 1, true));
+        wait_epoll(&world, 0, false);
+        sender.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn one_reader_in_epoll_and_one_on_the_socket() {
+    check(2, || {
+        let world = World::new();
+        world.direction.watch(0);
+        let (sender, second) = (world.clone(), world.clone());
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), 1, Direction::begin_write);
+        });
+        let second = thread::spawn(move || wait_epoll(&second, 0, false));
+        let direction = &world.direction;
+        let mut consumer = Consumer::default();
+        loop {
+            direction.announce_sleep();
+            let sleeps = consumer.may_sleep(direction).unwrap();
+            if sleeps {
+                world.kernel.wait_readable();
+            }
+            direction.withdraw_sleep();
+            if sleeps || consumer.available(direction).unwrap() != 0 {
+                break;
+            }
+            thread::yield_now();
+        }
+        sender.join().unwrap();
+        second.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_sleeps_gets_everything_by_tcp() {
+    check(3, || {
+        let world = World::new();
+        let direction = &world.direction;
+        direction.announce_sleep();
+        let sender = world.clone();
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), 2, Direction::begin_write);
+        });
+        let mut got = 0;
+        while got < 2 {
+            got += world.kernel.receive(2).len();
+        }
+        assert_eq!(Consumer::default().available(direction), Ok(0));
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn a_receiver_without_a_board_counts_as_asleep() {
+    check(2, || {
+        let world = World::new();
+        world.direction.watch(1);
+        assert!(!world.direction.begin_write(None));
+        world.direction.end_write();
+    });
+}
+
+// Broken variants.
+
+fn begin_without_fence(direction: &Direction, _: Option<Board>) -> bool {
+    direction.sender().intent.store(1, Ordering::SeqCst);
+    direction.receiver().sleepers.load(Ordering::SeqCst) == 0
+}
+
+fn begin_without_intent(direction: &Direction, board: Option<Board>) -> bool {
+    let awake = direction.begin_write(board);
+    direction.end_write();
+    awake
+}
+
+fn begin_without_bits(direction: &Direction, board: Option<Board>) -> bool {
+    direction.sender().intent.swap(1, Ordering::SeqCst);
+    crate::sync::fence_after_rmw();
+    let watchers = direction.receiver().watchers.load(Ordering::Acquire);
+    !board.is_some_and(|board| board.any_asleep(watchers))
+}
+
+/// Sets the bit by a `SeqCst` operation, which orders nothing but itself.
+fn begin_without_fence_behind_bits(direction: &Direction, board: Option<Board>) -> bool {
+    direction.sender().intent.store(1, Ordering::SeqCst);
+    let watchers = direction.receiver().watchers.load(Ordering::SeqCst);
+    direction.ready(0).set(LANE);
+    !board.is_some_and(|board| board.any_asleep(watchers))
+}
+
+fn look_at_ring_then_intent(
+    consumer: &mut Consumer,
+    direction: &Direction,
+) -> Result<bool, Broken> {
+    Ok(consumer.available(direction)? == 0 && !direction.is_write_in_flight())
+}
+
+fn look_at_ring_only(consumer: &mut Consumer, direction: &Direction) -> Result<bool, Broken> {
+    Ok(consumer.available(direction)? == 0)
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_sender_without_fence() {
+    check(3, direct_model(1, begin_without_fence, Consumer::may_sleep));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_sender_without_intent() {
+    check(
+        3,
+        direct_model(1, begin_without_intent, Consumer::may_sleep),
+    );
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_reader_that_looks_at_the_intent_last() {
+    check(
+        3,
+        direct_model(1, Direction::begin_write, look_at_ring_then_intent),
+    );
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_reader_that_ignores_the_intent() {
+    check(
+        3,
+        direct_model(1, Direction::begin_write, look_at_ring_only),
+    );
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_sender_that_sets_no_ready_bit() {
+    check(3, epoll_model(1, begin_without_bits));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_sender_without_fence_behind_the_ready_bits() {
+    check(3, epoll_model(1, begin_without_fence_behind_bits));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn broken_reader_that_trusts_one_ready_bit() {
+    check(3, || {
+        let world = World::new();
+        world.direction.watch(0);
+        let sender = world.clone();
+        let sender = thread::spawn(move || {
+            send(&sender, &mut Producer::default(), 1, Direction::begin_write);
+        });
+        let mut consumer = Consumer::default();
+        let mut got = 0;
+        while got == 0 {
+            // Takes the bit, finds the ring empty and forgets that a write is in flight.
+            world.ready[0].take(|_| got += pop(&world.direction, &mut consumer).len());
+            if got == 0 {
+                got += sleep_in_epoll(&world);
+            }
+        }
+        sender.join().unwrap();
+    });
+}
+
+fn sleep_in_epoll(world: &World) -> usize {
+    world.board.announce_sleep(0);
+    let quiet = !world.ready[0].any();
+    let got = if quiet {
+        world.kernel.receive(1).len()
+    } else {
+        0
+    };
+    world.board.withdraw_sleep(0);
+    got
+}
