@@ -1,1 +1,19 @@
-fn main() {}
+//! The `sluice` command: runs programs over lanes, shows what happens, and why.
+
+#![cfg_attr(not(test), no_main)]
+
+mod args;
+mod commands;
+mod daemon;
+mod doctor;
+mod elf;
+mod entry;
+mod error;
+mod exec;
+mod locate;
+mod man;
+mod run;
+mod status;
+mod terminal;
+mod top;
+mod units;

@@ -1,0 +1,280 @@
+//! The command line: every subcommand and flag, with the help that the man pages repeat.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Runs unmodified socket programs over the fastest path between their two ends.
+///
+/// A TCP connection between two programs on one host that were both started under 'sluice run'
+/// exchanges its bytes through shared memory. Every other connection stays on kernel TCP, and
+/// 'sluice status' says why.
+#[derive(Debug, Parser)]
+#[command(
+    name = "sluice",
+    version,
+    long_version = env!("SLUICE_LONG_VERSION"),
+    propagate_version = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(RunArgs),
+    Status(StatusArgs),
+    Top(TopArgs),
+    Doctor(DoctorArgs),
+    Up(UpArgs),
+    Down(DownArgs),
+    Man(ManArgs),
+    Completions(CompletionsArgs),
+}
+
+/// How much the library and the daemon say on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    /// The word that `SLUICE_LOG` and `sluiced --log` take.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// Runs a program with its TCP connections accelerated.
+///
+/// The program is executed in place of sluice (it keeps the process id), so signals and the exit
+/// status are its own. Programs that it starts are accelerated too. If no daemon runs for this
+/// user, one is started; it ends by itself when nothing has used it for a minute. Whatever cannot
+/// be accelerated runs on TCP as it would have without sluice.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Print a summary on standard error when the program ends. Sluice then stays as the
+    /// program's parent, passes signals on, and ends as the program ended.
+    #[arg(long)]
+    pub stats: bool,
+
+    /// Let the library and sluice say on standard error what they do [default: off]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<LogLevel>,
+
+    /// Poll for at most this many microseconds before sleeping, 0 to 10000; 0 never polls
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=10_000))]
+    pub spin_us: Option<u32>,
+
+    /// Ask for a lane after this many operations on a connection
+    #[arg(long, value_name = "N")]
+    pub min_ops: Option<u32>,
+
+    /// Do not start a daemon; use one if it runs
+    #[arg(long)]
+    pub no_daemon: bool,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_names = ["PROGRAM", "ARGS"],
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// Lists live connections and the path that each takes.
+///
+/// Bytes are counted from the program's side: IN is what it read, OUT what it wrote. A
+/// connection's bytes may go both ways in its life; SWITCHES counts how often it changed between
+/// lane and TCP.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Ask every daemon on this machine, not only this user's (the default for root)
+    #[arg(long, conflicts_with = "socket")]
+    pub all: bool,
+
+    /// Print again every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+
+    /// Show every column at its full width
+    #[arg(long)]
+    pub wide: bool,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Shows live connections with their rates, in the terminal.
+///
+/// Keys: q quit, s next sort column, r reverse, / filter (Enter keeps it, Esc drops it), p pause,
+/// arrows and PageUp/PageDown scroll.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Seconds between two looks, 0.1 to 60
+    #[arg(long, short = 'd', value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    pub interval: std::time::Duration,
+
+    /// Ask every daemon on this machine, not only this user's (the default for root)
+    #[arg(long, conflicts_with = "socket")]
+    pub all: bool,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=60.0).contains(&seconds) => {
+            Ok(std::time::Duration::from_secs_f64(seconds))
+        }
+        _ => Err("give a number of seconds from 0.1 to 60".to_owned()),
+    }
+}
+
+/// Says what this machine offers and what would be used.
+///
+/// Each line is ok, a note, or missing, with what to do about it. The exit status is 0 if two
+/// programs started now would get lanes, 1 otherwise.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Starts the daemon and leaves it running.
+///
+/// 'sluice run' starts a daemon by itself. One that was started here does not end when it is
+/// idle, and takes the limits given here.
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Serve all users of this machine on /run/sluice/control.sock (root only)
+    #[arg(long, conflicts_with = "socket")]
+    pub system: bool,
+
+    /// Stay in the foreground, for a service manager
+    #[arg(long)]
+    pub foreground: bool,
+
+    /// Bytes of each ring, a power of two
+    #[arg(long, value_name = "N")]
+    pub ring_bytes: Option<u32>,
+
+    /// Lanes that exist at most, over all programs
+    #[arg(long, value_name = "N")]
+    pub max_lanes: Option<u32>,
+
+    /// What the daemon says on standard error
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<LogLevel>,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Stops the daemon.
+///
+/// Connections that have a lane keep it until they end: the daemon is not on their data path. No
+/// connection gets a new one.
+#[derive(Debug, Args)]
+pub struct DownArgs {
+    /// The daemon of all users (root only)
+    #[arg(long, conflicts_with = "socket")]
+    pub system: bool,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+}
+
+/// Writes the man pages into a directory.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to write sluice.1, sluice-run.1 and the others
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+}
+
+/// Writes a completion script for a shell to standard output.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn run(arguments: &[&str]) -> Result<RunArgs, clap::Error> {
+        let all = ["sluice", "run"].iter().chain(arguments);
+        match Cli::try_parse_from(all)?.command {
+            Command::Run(run) => Ok(run),
+            other => panic!("parsed as {other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_programs_own_flags_are_left_alone() {
+        let parsed = run(&["--stats", "--", "prog", "--stats", "--", "-x"]).unwrap();
+        assert!(parsed.stats);
+        assert_eq!(parsed.command, ["prog", "--stats", "--", "-x"]);
+        let parsed = run(&["prog", "--stats", "--socket"]).unwrap();
+        assert!(!parsed.stats);
+        assert_eq!(parsed.command, ["prog", "--stats", "--socket"]);
+    }
+
+    #[test]
+    fn a_misspelt_flag_is_not_taken_for_a_program() {
+        assert!(run(&["--stat", "prog"]).is_err());
+        assert!(run(&[]).is_err());
+        assert!(run(&["--spin-us", "2000000", "prog"]).is_err());
+    }
+
+    #[test]
+    fn intervals_are_bounded() {
+        assert!(parse_interval("0").is_err());
+        assert!(parse_interval("nan").is_err());
+        assert!(parse_interval("1e9").is_err());
+        assert_eq!(parse_interval("0.5").unwrap().as_millis(), 500);
+    }
+}

@@ -1,0 +1,66 @@
+//! From the command line to the command, and from its end to the exit status.
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command, CompletionsArgs};
+use crate::error::{EXIT_OWN_FAILURE, Failure};
+use crate::terminal;
+use crate::{daemon, doctor, man, run, status, top};
+
+/// What a command ends with: an exit status, or a failure to report.
+pub type Outcome = Result<u8, Failure>;
+
+/// Runs the command that the arguments name. Returns the exit status.
+pub fn main() -> u8 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nobody can be told if standard error is closed.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
+                // A status below 125 would be the program's, had it been started.
+                _ if std::env::args_os().nth(1).is_some_and(|a| a == "run") => EXIT_OWN_FAILURE,
+                _ => 2,
+            };
+        }
+    };
+    let outcome = match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Up(args) => daemon::up(&args),
+        Command::Down(args) => daemon::down(&args),
+        Command::Man(args) => man::run(&args),
+        Command::Completions(args) => completions(&args),
+    };
+    match outcome {
+        Ok(status) => status,
+        Err(failure) => {
+            terminal::complain(&failure.to_string());
+            failure.status
+        }
+    }
+}
+
+fn completions(args: &CompletionsArgs) -> Outcome {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "sluice", &mut script);
+    print(&String::from_utf8_lossy(&script))?;
+    Ok(0)
+}
+
+/// Writes to standard output. Returns false if its reader has gone away.
+pub fn print(text: &str) -> Result<bool, Failure> {
+    terminal::print(text).map_err(|error| {
+        Failure::new(
+            format!(
+                "cannot write to standard output: {}",
+                crate::error::reason(&error)
+            ),
+            "check where it is redirected to",
+        )
+    })
+}

@@ -1,0 +1,393 @@
+//! The daemon from outside: is it there, start it, stop it.
+
+mod client;
+mod sockets;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{geteuid, getuid};
+
+use crate::args::{DownArgs, UpArgs};
+use crate::commands::{Outcome, print};
+use crate::error::{Failure, reason};
+use crate::exec::close_descriptors_on_exec;
+use crate::{elf, locate};
+
+pub use client::{fetch_status, probe};
+pub use sockets::{SYSTEM_SOCKET, Target, everywhere};
+
+/// How long a daemon that works may take for an answer, on a loaded machine.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long it may take from its start until it listens.
+const START_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long it may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause between two looks at a daemon that starts or ends.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// A daemon that `sluice run` started goes away when nothing used it for so long.
+const IDLE_EXIT_S: u32 = 60;
+
+/// What answers on a control socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// A daemon that speaks our protocol.
+    Running { pid: u32, uid: u32 },
+    /// There is no socket.
+    Absent,
+    /// There is a socket and nobody listens: a daemon was killed.
+    Stale,
+    /// Somebody listens and does not answer in time.
+    Hung,
+    /// A daemon of another protocol version, or no daemon at all.
+    Strange(String),
+    /// The socket or its directory belongs to somebody who must not be trusted.
+    WrongOwner(String),
+    /// The socket cannot be reached: the kernel's words.
+    Unreachable(String),
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running { pid, uid } => write!(f, "running, pid {pid}, uid {uid}"),
+            Self::Absent => f.write_str("no daemon runs"),
+            Self::Stale => f.write_str("the socket is left over from a daemon that was killed"),
+            Self::Hung => write!(
+                f,
+                "the daemon did not answer within {} ms",
+                ANSWER_TIMEOUT.as_millis()
+            ),
+            Self::Strange(what) | Self::WrongOwner(what) => f.write_str(what),
+            Self::Unreachable(why) => write!(f, "the socket cannot be reached: {why}"),
+        }
+    }
+}
+
+impl State {
+    /// What to do about it; empty if nothing needs to be done.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Running { .. } => "",
+            Self::Absent | Self::Stale => "start one with 'sluice up', or run a program",
+            Self::Hung => "see what sluiced does, end it, and start again with 'sluice up'",
+            Self::Strange(_) => {
+                "end the daemon with the sluice that started it, or use another --socket"
+            }
+            Self::WrongOwner(_) => "remove the directory, or use another --socket",
+            Self::Unreachable(_) => "check the path and its permissions",
+        }
+    }
+
+    /// The failure of a command that needed an answer from this socket.
+    pub fn failure(&self, socket: &Path) -> Failure {
+        Failure::new(format!("{} ({})", self, socket.display()), self.hint())
+    }
+}
+
+/// The socket that a command uses: the flag's, made absolute, or the usual one.
+pub fn socket_path(flag: Option<&Path>) -> Result<PathBuf, Failure> {
+    match flag {
+        Some(path) => std::path::absolute(path).map_err(|error| {
+            Failure::new(
+                format!(
+                    "cannot use the socket path {}: {}",
+                    path.display(),
+                    reason(&error)
+                ),
+                "give an absolute path",
+            )
+        }),
+        None => client::usual_path(),
+    }
+}
+
+/// How to start a daemon.
+#[derive(Debug, Default, Clone)]
+struct Settings {
+    idle_exit_s: Option<u32>,
+    ring_bytes: Option<u32>,
+    max_lanes: Option<u32>,
+    allow_all_users: bool,
+    log: Option<String>,
+}
+
+impl Settings {
+    fn arguments(&self, socket: &Path) -> Vec<OsString> {
+        let mut arguments: Vec<OsString> = vec!["--socket".into(), socket.into()];
+        let mut number = |flag: &str, value: Option<u32>| {
+            if let Some(value) = value {
+                arguments.extend([flag.into(), value.to_string().into()]);
+            }
+        };
+        number("--idle-exit", self.idle_exit_s);
+        number("--ring-bytes", self.ring_bytes);
+        number("--max-lanes", self.max_lanes);
+        if self.allow_all_users {
+            arguments.push("--allow-all-users".into());
+        }
+        if let Some(level) = &self.log {
+            arguments.extend(["--log".into(), level.into()]);
+        }
+        arguments
+    }
+
+    fn command(&self, socket: &Path) -> Result<Command, Failure> {
+        let program = locate::daemon()?;
+        if let Some(verdict) = elf::inspect(&program)
+            && verdict.obstacle == Some(elf::Obstacle::Foreign)
+        {
+            return Err(Failure::new(
+                format!("{} is for another machine", program.display()),
+                "install the sluice of this machine",
+            ));
+        }
+        let mut command = Command::new(program);
+        command.args(self.arguments(socket));
+        // The daemon must not carry its own clients' library.
+        command.env_remove("LD_PRELOAD");
+        command.env_remove("SLUICE_STATS_FILE");
+        command.env_remove("SLUICE_PROBE_FD");
+        Ok(command)
+    }
+}
+
+/// Makes sure that a daemon answers on `socket`, and starts one if there is none. Waits for a
+/// few seconds at most. `log`: what a started daemon says on standard error; `None`: nothing.
+pub fn ensure(socket: &Path, log: Option<&str>) -> Result<(), Failure> {
+    match probe(socket) {
+        State::Running { .. } => Ok(()),
+        State::Absent | State::Stale => {
+            let settings = Settings {
+                idle_exit_s: Some(IDLE_EXIT_S),
+                log: log.map(str::to_owned),
+                ..Settings::default()
+            };
+            start(socket, &settings, log.is_some()).map(drop)
+        }
+        state => Err(state.failure(socket)),
+    }
+}
+
+/// Starts a daemon that leaves the terminal, and waits until it answers. Somebody else's daemon
+/// on the same socket, started in the same moment, is as good.
+fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Failure> {
+    let deadline = Instant::now() + START_TIMEOUT;
+    let mut command = settings.command(socket)?;
+    command.arg("--daemonize").current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.stderr(if speaks {
+        Stdio::inherit()
+    } else {
+        Stdio::null()
+    });
+    // What waits for the end of the caller's pipes must not wait for the daemon's.
+    close_descriptors_on_exec(&mut command);
+    let child = command.spawn().map_err(|error| {
+        Failure::new(
+            format!(
+                "cannot start {}: {}",
+                command.get_program().display(),
+                reason(&error)
+            ),
+            "check its permissions, or set SLUICE_LIBDIR to the folder of a working one",
+        )
+    })?;
+    reap(child, deadline);
+    loop {
+        let state = probe(socket);
+        if matches!(state, State::Running { .. }) {
+            return Ok(state);
+        }
+        if Instant::now() >= deadline {
+            return Err(Failure::new(
+                format!(
+                    "sluiced was started and does not serve {}: {state}",
+                    socket.display()
+                ),
+                "see what it says with 'sluice up --foreground'",
+            ));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// Waits for the starter process, which ends when the daemon listens. This process becomes
+/// another program soon, which must not inherit a child that it knows nothing of.
+fn reap(mut child: Child, deadline: Instant) {
+    // An error means that the caller ignores SIGCHLD, so that the kernel reaps.
+    while let Ok(None) = child.try_wait() {
+        if Instant::now() >= deadline {
+            // It may have ended by itself since.
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn require_root() -> Result<(), Failure> {
+    if geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "only root can serve all users",
+        "use sudo, or leave --system out for a daemon of your own",
+    ))
+}
+
+fn chosen_socket(system: bool, flag: Option<&Path>) -> Result<PathBuf, Failure> {
+    if system {
+        require_root()?;
+        return Ok(PathBuf::from(SYSTEM_SOCKET));
+    }
+    socket_path(flag)
+}
+
+/// `sluice up`.
+pub fn up(args: &UpArgs) -> Outcome {
+    let socket = chosen_socket(args.system, args.socket.as_deref())?;
+    match probe(&socket) {
+        State::Running { pid, .. } => {
+            print(&format!(
+                "sluiced already runs, pid {pid}, on {}; 'sluice down' stops it\n",
+                socket.display()
+            ))?;
+            return Ok(0);
+        }
+        State::Absent | State::Stale => {}
+        state => return Err(state.failure(&socket)),
+    }
+    let settings = Settings {
+        ring_bytes: args.ring_bytes,
+        max_lanes: args.max_lanes,
+        allow_all_users: args.system,
+        log: args.log.map(|level| level.name().to_owned()),
+        ..Settings::default()
+    };
+    if args.foreground {
+        let mut command = settings.command(&socket)?;
+        let error = command.arg("--foreground").exec();
+        return Err(Failure::new(
+            format!(
+                "cannot run {}: {}",
+                command.get_program().display(),
+                reason(&error)
+            ),
+            "check its permissions",
+        ));
+    }
+    if let State::Running { pid, .. } = start(&socket, &settings, true)? {
+        print(&format!(
+            "sluiced runs, pid {pid}, on {}\n",
+            socket.display()
+        ))?;
+    }
+    Ok(0)
+}
+
+/// Tells the daemon `pid` to end and waits until it does not serve `socket` any more.
+fn end(socket: &Path, pid: u32) -> Result<(), Failure> {
+    client::shut_down(socket)?;
+    let deadline = Instant::now() + STOP_TIMEOUT;
+    loop {
+        match probe(socket) {
+            State::Absent | State::Stale => return Ok(()),
+            // A program was started meanwhile, and a daemon for it.
+            State::Running { pid: now, .. } if now != pid => return Ok(()),
+            _ if Instant::now() >= deadline => {
+                return Err(Failure::new(
+                    format!("sluiced, pid {pid}, was told to end and still serves"),
+                    format!("end it with 'kill {pid}'"),
+                ));
+            }
+            _ => std::thread::sleep(LOOK_AGAIN),
+        }
+    }
+}
+
+/// Ends the daemon on `socket`, whoever started it. `Ok` if there is none.
+pub fn stop(socket: &Path) -> Result<(), Failure> {
+    match probe(socket) {
+        State::Running { pid, .. } => end(socket, pid),
+        State::Absent | State::Stale => Ok(()),
+        state => Err(state.failure(socket)),
+    }
+}
+
+/// `sluice down`.
+pub fn down(args: &DownArgs) -> Outcome {
+    let socket = chosen_socket(args.system, args.socket.as_deref())?;
+    let pid = match probe(&socket) {
+        State::Running { pid, uid } => {
+            let user = getuid();
+            if !user.is_root() && user.as_raw() != uid {
+                return Err(Failure::new(
+                    format!("the daemon on {} belongs to uid {uid}", socket.display()),
+                    "stop it as that user or as root",
+                ));
+            }
+            pid
+        }
+        state @ (State::Absent | State::Stale) => {
+            print(&format!("{state} ({})\n", socket.display()))?;
+            return Ok(0);
+        }
+        state => return Err(state.failure(&socket)),
+    };
+    end(&socket, pid)?;
+    print(&format!("sluiced, pid {pid}, has ended\n"))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_become_the_daemons_flags() {
+        let settings = Settings {
+            idle_exit_s: Some(60),
+            max_lanes: Some(7),
+            allow_all_users: true,
+            log: Some("info".to_owned()),
+            ..Settings::default()
+        };
+        assert_eq!(
+            settings.arguments(Path::new("/s")),
+            [
+                "--socket",
+                "/s",
+                "--idle-exit",
+                "60",
+                "--max-lanes",
+                "7",
+                "--allow-all-users",
+                "--log",
+                "info"
+            ]
+        );
+    }
+
+    #[test]
+    fn every_state_that_is_no_success_says_what_to_do() {
+        let states = [
+            State::Absent,
+            State::Stale,
+            State::Hung,
+            State::Strange("x".to_owned()),
+            State::WrongOwner("x".to_owned()),
+            State::Unreachable("x".to_owned()),
+        ];
+        for state in states {
+            assert!(!state.hint().is_empty(), "{state:?}");
+            let text = state.failure(Path::new("/s")).to_string();
+            assert!(text.contains("(/s); "), "{text}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The files of this installation, whether they fit together, and the daemon.
+
+use std::io::Read;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use sluice_sys::unix::wait_readable;
+
+use super::Check;
+use crate::daemon::{self, State};
+use crate::error::{Failure, reason};
+use crate::{locate, status::model::Document};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The variable that asks the library to write its version to this descriptor when it is loaded.
+const PROBE_VARIABLE: &str = "SLUICE_PROBE_FD";
+/// A program that only prints its version must have ended by then, on a loaded machine too.
+const CHILD_TIMEOUT: Duration = Duration::from_secs(5);
+/// No version is longer.
+const ANNOUNCEMENT_BYTES_MAX: usize = 256;
+
+/// Every check of the installation, in the order of the report.
+pub fn checks(socket: Option<&Path>) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match locate::library() {
+        Ok(path) => {
+            checks.push(Check::ok("library", path.display().to_string()));
+            checks.push(preload(&path));
+        }
+        Err(failure) => checks.push(missing("library", &failure)),
+    }
+    let program = match locate::daemon() {
+        Ok(path) => {
+            checks.push(daemon_program(&path));
+            true
+        }
+        Err(failure) => {
+            checks.push(missing("daemon", &failure));
+            false
+        }
+    };
+    match daemon::socket_path(socket) {
+        Ok(path) => checks.push(control_socket(&path, program)),
+        Err(failure) => checks.push(missing("control socket", &failure)),
+    }
+    checks
+}
+
+fn missing(name: &'static str, failure: &Failure) -> Check {
+    let text = failure.to_string();
+    let (found, hint) = text.split_once("; ").unwrap_or((&text, ""));
+    Check::missing(name, found, hint)
+}
+
+/// Runs a program that ends by itself, and ends it if it does not.
+fn run_bounded(command: &mut Command) -> std::io::Result<Output> {
+    let mut child = command.spawn()?;
+    let deadline = Instant::now() + CHILD_TIMEOUT;
+    while child.try_wait()?.is_none() {
+        if Instant::now() >= deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(std::io::Error::other(format!(
+                "it did not end within {} s",
+                CHILD_TIMEOUT.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output()
+}
+
+/// Starts a program with the library preloaded and listens whether it announces itself.
+fn preload(library: &Path) -> Check {
+    const NAME: &str = "LD_PRELOAD";
+    match announcement(library) {
+        Ok((version, _)) if version == VERSION => {
+            Check::ok(NAME, format!("works, the library is version {version}"))
+        }
+        Ok((version, complaint)) if version.is_empty() => Check::missing(
+            NAME,
+            match complaint.lines().next() {
+                Some(line) => format!("the library was not loaded: {line}"),
+                None => "the library was not loaded".to_owned(),
+            },
+            "see 'LD_DEBUG=files sluice --version' with the library in LD_PRELOAD; a file system \
+             mounted noexec or a security module may forbid it",
+        ),
+        Ok((version, _)) => Check::missing(
+            NAME,
+            format!("the library is version {version}, sluice is {VERSION}"),
+            "install both from one release, or point SLUICE_LIBDIR at the right folder",
+        ),
+        Err(error) => Check::missing(
+            NAME,
+            format!("cannot try: {}", reason(&error)),
+            "check that this process may start others",
+        ),
+    }
+}
+
+/// The version that the library announces, empty if it is silent, and what the dynamic linker
+/// said on standard error.
+fn announcement(library: &Path) -> std::io::Result<(String, String)> {
+    let (reader, writer) = rustix::pipe::pipe()?;
+    rustix::io::fcntl_setfd(&reader, rustix::io::FdFlags::CLOEXEC)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("--version")
+        .env("LD_PRELOAD", library)
+        .env(PROBE_VARIABLE, writer.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let output = run_bounded(&mut command)?;
+    // Ours was the last writer: from here the pipe ends where the announcement ends.
+    drop(writer);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    Ok((first_line(reader)?, complaint))
+}
+
+fn first_line(reader: OwnedFd) -> std::io::Result<String> {
+    // Something that the program started may hold the pipe open.
+    let timeout_ms = i32::try_from(CHILD_TIMEOUT.as_millis()).unwrap_or(i32::MAX);
+    if !wait_readable(reader.as_raw_fd(), timeout_ms)? {
+        return Ok(String::new());
+    }
+    let mut buffer = [0; ANNOUNCEMENT_BYTES_MAX];
+    let length = std::fs::File::from(reader).read(&mut buffer)?;
+    let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn daemon_program(path: &Path) -> Check {
+    const NAME: &str = "daemon";
+    let mut command = Command::new(path);
+    command
+        .arg("--version")
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let shown = path.display();
+    match run_bounded(&mut command) {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            let line = text.lines().next().unwrap_or_default();
+            if line.split_whitespace().any(|word| word == VERSION) {
+                Check::ok(NAME, format!("{shown}, version {VERSION}"))
+            } else {
+                Check::missing(
+                    NAME,
+                    format!("{shown} says '{line}', sluice is {VERSION}"),
+                    "install both from one release, or point SLUICE_LIBDIR at the right folder",
+                )
+            }
+        }
+        Ok(output) => Check::missing(
+            NAME,
+            format!("{shown} ends with {}", output.status),
+            "run it by hand with --version and see what it says",
+        ),
+        Err(error) => Check::missing(
+            NAME,
+            format!("{shown} cannot be run: {}", reason(&error)),
+            "check its permissions",
+        ),
+    }
+}
+
+fn control_socket(socket: &Path, program: bool) -> Check {
+    const NAME: &str = "control socket";
+    let state = daemon::probe(socket);
+    let shown = socket.display();
+    match state {
+        State::Running { pid, uid } => match running_version(socket) {
+            Some(version) if version != VERSION => Check::missing(
+                NAME,
+                format!("{shown}: a daemon of version {version} runs, sluice is {VERSION}"),
+                "stop it with 'sluice down'; the next 'sluice run' starts the right one",
+            ),
+            _ => Check::ok(NAME, format!("{shown}: running, pid {pid}, uid {uid}")),
+        },
+        State::Absent | State::Stale if program => trial(socket, &state),
+        // The line of the daemon's program says what is missing.
+        State::Absent | State::Stale => Check::note(NAME, format!("{shown}: {state}"), ""),
+        state => Check::missing(NAME, format!("{shown}: {state}"), state.hint()),
+    }
+}
+
+fn running_version(socket: &Path) -> Option<String> {
+    let (_, text) = daemon::fetch_status(socket).ok()?;
+    let document: Document = serde_json::from_slice(&text).ok()?;
+    (!document.version.is_empty()).then_some(document.version)
+}
+
+/// No daemon runs: tries whether one would, on a socket of its own that goes away again.
+fn trial(socket: &Path, state: &State) -> Check {
+    const NAME: &str = "control socket";
+    let shown = socket.display();
+    let folder = std::env::temp_dir().join(format!("sluice-doctor-{}", std::process::id()));
+    let attempt = || -> Result<(), Failure> {
+        use std::os::unix::fs::DirBuilderExt;
+        let mut builder = std::fs::DirBuilder::new();
+        builder.mode(0o700).create(&folder).map_err(|error| {
+            Failure::new(
+                format!("cannot make {}: {}", folder.display(), reason(&error)),
+                "point TMPDIR at a directory that you can write",
+            )
+        })?;
+        let private: PathBuf = folder.join("control.sock");
+        let outcome = daemon::ensure(&private, None).and_then(|()| daemon::stop(&private));
+        // Left in a temporary directory if it cannot be removed.
+        let _ = std::fs::remove_dir_all(&folder);
+        outcome.map(drop)
+    };
+    match attempt() {
+        Ok(()) => Check::ok(
+            NAME,
+            format!("{shown}: {state}; 'sluice run' starts one (tried, works)"),
+        ),
+        Err(failure) => missing(NAME, &failure),
+    }
+}

@@ -1,0 +1,84 @@
+//! What went wrong, for a person: what happened, and what to do about it.
+
+use std::fmt;
+
+/// The exit status of `sluice` when `sluice` itself failed, as env(1) has it: 125 cannot be
+/// confused with what the program that `sluice run` runs is likely to return.
+pub const EXIT_OWN_FAILURE: u8 = 125;
+/// The exit status when the program was found but could not be executed.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// The exit status when the program was not found.
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+/// An error that ends a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    what: String,
+    hint: String,
+    /// The exit status that it ends with.
+    pub status: u8,
+}
+
+impl Failure {
+    /// A failure with exit status 1. `what` says what happened, `hint` what to do; neither
+    /// ends with a full stop.
+    pub fn new(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            hint: hint.into(),
+            status: 1,
+        }
+    }
+
+    /// The same failure with another exit status.
+    #[must_use]
+    pub fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
+        self
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; {}", self.what, self.hint)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The kernel's words for an error, without Rust's "(os error N)".
+pub fn reason(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => {
+            let text = std::io::Error::from_raw_os_error(code).to_string();
+            match text.find(" (os error") {
+                Some(end) => text[..end].to_owned(),
+                None => text,
+            }
+        }
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_and_what_to_do() {
+        let failure = Failure::new("no daemon runs", "start one with 'sluice up'");
+        assert_eq!(
+            failure.to_string(),
+            "no daemon runs; start one with 'sluice up'"
+        );
+        assert_eq!(failure.status, 1);
+        assert_eq!(failure.with_status(125).status, 125);
+    }
+
+    #[test]
+    fn system_errors_lose_their_number() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOENT);
+        assert_eq!(reason(&error), "No such file or directory");
+        assert_eq!(reason(&std::io::Error::other("odd")), "odd");
+    }
+}

@@ -1,0 +1,175 @@
+//! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
+
+mod sections;
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+
+use crate::args::{Cli, ManArgs};
+use crate::commands::Outcome;
+use crate::error::{Failure, reason};
+
+use sections::{Block, Section};
+
+/// Writes every page into the directory, which is made if it is missing.
+pub fn run(args: &ManArgs) -> Outcome {
+    write_pages(&args.directory).map_err(|error| {
+        Failure::new(
+            format!(
+                "cannot write man pages to {}: {}",
+                args.directory.display(),
+                reason(&error)
+            ),
+            "name a directory that you can write",
+        )
+    })?;
+    Ok(0)
+}
+
+fn write_pages(directory: &Path) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    for (name, page) in pages()? {
+        fs::write(directory.join(format!("{name}.1")), page)?;
+    }
+    Ok(())
+}
+
+/// Every page by its name: `sluice`, `sluice-run`, …
+fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
+    let mut root = Cli::command();
+    // Fills in the full names of the subcommands.
+    root.build();
+    let mut pages = vec![("sluice".to_owned(), page(&root, "sluice")?)];
+    for command in root.get_subcommands() {
+        if command.is_hide_set() || command.get_name() == "help" {
+            continue;
+        }
+        let name = format!("sluice-{}", command.get_name());
+        let page = page(command, &name)?;
+        pages.push((name, page));
+    }
+    Ok(pages)
+}
+
+fn page(command: &Command, name: &str) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let man = Man::new(command.clone())
+        .title(name.to_uppercase())
+        .section("1")
+        .manual("Sluice")
+        .source(concat!("sluice ", env!("CARGO_PKG_VERSION")));
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    for section in sections::of(name) {
+        render(section)?.to_writer(&mut page)?;
+    }
+    see_also(name).to_writer(&mut page)?;
+    Ok(page)
+}
+
+fn render(section: &Section) -> io::Result<Roff> {
+    let mut roff = Roff::new();
+    roff.control("SH", [section.title]);
+    for block in section.blocks {
+        match block {
+            Block::Text(text) => {
+                roff.control("PP", []);
+                roff.text([roman(*text)]);
+            }
+            Block::Entry(term, text) => {
+                roff.control("TP", []);
+                roff.text([bold(*term)]);
+                roff.text([roman(*text)]);
+            }
+            Block::Example(text, commands) => {
+                roff.control("PP", []);
+                roff.text([roman(*text)]);
+                roff.control("PP", []);
+                roff.control("RS", ["4"]);
+                roff.control("nf", []);
+                for line in commands.lines() {
+                    roff.text([bold(line)]);
+                }
+                roff.control("fi", []);
+                roff.control("RE", []);
+            }
+        }
+    }
+    Ok(roff)
+}
+
+fn see_also(name: &str) -> Roff {
+    let others: Vec<String> = sections::PAGES
+        .iter()
+        .filter(|page| page.name != name)
+        .map(|page| format!("{}(1)", page.name))
+        .chain(["ld.so(8)".to_owned()])
+        .collect();
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman(others.join(", "))]);
+    roff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(page: &[u8]) -> String {
+        String::from_utf8(page.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_hand_written_sections() {
+        let pages = pages().unwrap();
+        let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
+        let described: Vec<&str> = sections::PAGES.iter().map(|page| page.name).collect();
+        assert_eq!(names.len(), described.len());
+        for name in &described {
+            assert!(
+                names.contains(name),
+                "{name} is described and does not exist"
+            );
+        }
+        for (name, page) in &pages {
+            let page = text(page);
+            for title in ["NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "EXIT STATUS"] {
+                assert!(
+                    page.contains(&format!(".SH {title}"))
+                        || page.contains(&format!(".SH \"{title}\"")),
+                    "{name} has no {title}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn examples_parse() {
+        use clap::Parser;
+        for line in sections::example_commands() {
+            let mut words = line.split_whitespace().peekable();
+            while words.next_if(|word| word.contains('=')).is_some() {}
+            // What follows a pipe or an ampersand is another command.
+            let words: Vec<&str> = words
+                .take_while(|w| !matches!(*w, "|" | "&" | ">"))
+                .collect();
+            if words.first() != Some(&"sluice") {
+                continue;
+            }
+            if let Err(error) = Cli::try_parse_from(&words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The sections of the man pages that no program can derive.
+
+/// A section of a page.
+pub struct Section {
+    pub title: &'static str,
+    pub blocks: &'static [Block],
+}
+
+/// A part of a section.
+pub enum Block {
+    /// A paragraph.
+    Text(&'static str),
+    /// A term and what it means.
+    Entry(&'static str, &'static str),
+    /// What an example does, and its commands, one a line.
+    Example(&'static str, &'static str),
+}
+
+/// The sections of one page.
+pub struct Page {
+    pub name: &'static str,
+    sections: &'static [Section],
+}
+
+use Block::{Entry, Example, Text};
+
+const SOCKET_VARIABLE: Block = Entry(
+    "SLUICE_SOCKET",
+    "The daemon's control socket, if --socket does not name it.",
+);
+const COLOUR_VARIABLE: Block = Entry(
+    "NO_COLOR",
+    "If set and not empty, output has no colours, whatever the terminal can show.",
+);
+const LIBDIR_VARIABLE: Block = Entry(
+    "SLUICE_LIBDIR",
+    "The folder of libsluice_preload.so and sluiced. By default they are looked for beside \
+     sluice and in ../lib/sluice from there.",
+);
+const SOCKETS: [Block; 3] = [
+    Entry(
+        "/run/sluice/control.sock",
+        "The control socket of a daemon for all users ('sluice up --system'). It is preferred if \
+         it exists.",
+    ),
+    Entry(
+        "$XDG_RUNTIME_DIR/sluice/control.sock",
+        "The control socket of this user's daemon.",
+    ),
+    Entry(
+        "/tmp/sluice-UID/control.sock",
+        "The same where XDG_RUNTIME_DIR is not set. The directory must belong to the user, be \
+         closed to others and be no symbolic link; else it is refused.",
+    ),
+];
+const USUAL_STATUS: Section = Section {
+    title: "EXIT STATUS",
+    blocks: &[
+        Entry("0", "Success."),
+        Entry("1", "It failed; standard error says why and what to do."),
+        Entry("2", "The command line is wrong."),
+    ],
+};
+
+/// Every page.
+pub static PAGES: [Page; 9] = [
+    Page {
+        name: "sluice",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example(
+                        "Run a server and its client with their connections in shared memory, and \
+                         look at them:",
+                        "sluice run -- redis-server --port 6400 &\n\
+                         sluice run -- redis-benchmark -p 6400\n\
+                         sluice status",
+                    ),
+                    Example(
+                        "See whether this machine has what it takes:",
+                        "sluice doctor",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE, LIBDIR_VARIABLE, COLOUR_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[Text(
+                    "Each command's page says it. 0 is success, 2 a wrong command line.",
+                )],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-run",
+        sections: &[
+            Section {
+                title: "WHAT IS ACCELERATED",
+                blocks: &[
+                    Text(
+                        "A TCP connection gets a lane, a pair of byte rings in shared memory, when \
+                         both of its ends run under 'sluice run' on this host, in the same \
+                         container or not. The kernel's connection stays open beside it: names, \
+                         firewalls and errors are the kernel's, and bytes go back to it whenever a \
+                         lane cannot carry them.",
+                    ),
+                    Text(
+                        "Statically linked programs, programs that gain rights when executed \
+                         (setuid) and programs for another architecture cannot load the library. \
+                         Sluice says so once on standard error and runs them on TCP.",
+                    ),
+                ],
+            },
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example(
+                        "A server and a client:",
+                        "sluice run -- nginx -c /etc/nginx/nginx.conf &\n\
+                         sluice run -- wrk -c 50 http://127.0.0.1:8080/",
+                    ),
+                    Example(
+                        "The same with a summary at the client's end:",
+                        "sluice run --stats -- wrk -c 50 http://127.0.0.1:8080/",
+                    ),
+                    Example(
+                        "Everything that a shell script starts:",
+                        "sluice run -- sh ./integration-tests.sh",
+                    ),
+                    Example(
+                        "See why a connection stays on TCP:",
+                        "sluice run --log debug -- ./client",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[
+                    SOCKET_VARIABLE,
+                    LIBDIR_VARIABLE,
+                    Entry(
+                        "SLUICE_LOG",
+                        "What the library and sluice say on standard error: off (the default), \
+                         error, warn, info, debug or trace. --log sets it.",
+                    ),
+                    Entry(
+                        "SLUICE_SPIN_US",
+                        "The longest time in microseconds that a waiting thread polls before it \
+                         sleeps. --spin-us sets it.",
+                    ),
+                    Entry(
+                        "SLUICE_MIN_OPS",
+                        "Operations on a connection before it asks for a lane. --min-ops sets it.",
+                    ),
+                    Entry(
+                        "SLUICE_RING_BYTES",
+                        "The ring size of a daemon that is started on the way, a power of two.",
+                    ),
+                    Entry(
+                        "SLUICE_STATS_FILE",
+                        "A file to which each process appends one line of JSON at its end. --stats \
+                         sets it for its own use; without --stats you may.",
+                    ),
+                    Entry(
+                        "LD_PRELOAD",
+                        "The library is put before what is there, for the program and what it \
+                         starts.",
+                    ),
+                    Entry(
+                        "UV_USE_IO_URING",
+                        "Set to 0 for the program unless it is set: libuv's use of io_uring passes \
+                         by every library.",
+                    ),
+                ],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Text("The program's own, which replaces sluice. Otherwise, as env(1):"),
+                    Entry("125", "Sluice itself failed."),
+                    Entry("126", "The program was found and could not be executed."),
+                    Entry("127", "The program was not found."),
+                    Text(
+                        "With --stats sluice ends with the program's status or by the signal that \
+                         ended it.",
+                    ),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-status",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example("This user's connections:", "sluice status"),
+                    Example("Why are there connections on TCP?", "sluice status --wide"),
+                    Example(
+                        "For a script: bytes by lane, over all connections of this user:",
+                        "sluice status --json | jq '[.daemons[].status.processes[].connections[].lane_tx_bytes] | add'",
+                    ),
+                ],
+            },
+            Section {
+                title: "OUTPUT",
+                blocks: &[
+                    Text(
+                        "With --json one document: an object whose member daemons is a list with \
+                         an object for each daemon, with its socket and owner (uid), and either \
+                         status, the daemon's own document, or error, a text.",
+                    ),
+                    Text(
+                        "SLEEPS counts waits that ended in the kernel, SPINS waits that ended \
+                         while polling.",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE, COLOUR_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Entry("0", "At least one daemon answered."),
+                    Entry(
+                        "1",
+                        "No daemon runs or none answered; standard error says why.",
+                    ),
+                    Entry("2", "The command line is wrong."),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-top",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example("This user's connections, live:", "sluice top"),
+                    Example("Twice a second:", "sluice top -d 0.5"),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE, COLOUR_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            USUAL_STATUS,
+        ],
+    },
+    Page {
+        name: "sluice-doctor",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example("Look at this machine:", "sluice doctor"),
+                    Example(
+                        "In a script, before a measurement:",
+                        "sluice doctor > /dev/null || exit 1",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE, LIBDIR_VARIABLE, COLOUR_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Entry("0", "Two programs started now would get lanes."),
+                    Entry("1", "They would not; the lines marked missing say why."),
+                    Entry("2", "The command line is wrong."),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-up",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example("A daemon for this user that stays:", "sluice up"),
+                    Example(
+                        "One for all users, from a service manager, as root:",
+                        "sluice up --system --foreground",
+                    ),
+                    Example(
+                        "Larger rings for bulk transfers:",
+                        "sluice up --ring-bytes 1048576",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE, LIBDIR_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            USUAL_STATUS,
+        ],
+    },
+    Page {
+        name: "sluice-down",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[Example("Stop this user's daemon:", "sluice down")],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[SOCKET_VARIABLE],
+            },
+            Section {
+                title: "FILES",
+                blocks: &SOCKETS,
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Entry("0", "No daemon runs any more."),
+                    Entry("1", "It could not be stopped; standard error says why."),
+                    Entry("2", "The command line is wrong."),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-man",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[Example(
+                    "Write the pages and read one:",
+                    "sluice man ./pages\nman ./pages/sluice-run.1",
+                )],
+            },
+            USUAL_STATUS,
+        ],
+    },
+    Page {
+        name: "sluice-completions",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example(
+                        "For bash, in this shell:",
+                        "source <(sluice completions bash)",
+                    ),
+                    Example(
+                        "For fish, to stay:",
+                        "sluice completions fish > ~/.config/fish/completions/sluice.fish",
+                    ),
+                ],
+            },
+            USUAL_STATUS,
+        ],
+    },
+];
+
+/// The hand-written sections of the page called `name`.
+pub fn of(name: &str) -> &'static [Section] {
+    PAGES
+        .iter()
+        .find(|page| page.name == name)
+        .map_or(&[], |page| page.sections)
+}
+
+/// Every command line in an example.
+#[cfg(test)]
+pub fn example_commands() -> Vec<&'static str> {
+    let mut lines = Vec::new();
+    for page in &PAGES {
+        for section in page.sections {
+            for block in section.blocks {
+                if let Example(_, commands) = block {
+                    lines.extend(commands.lines());
+                }
+            }
+        }
+    }
+    lines
+}

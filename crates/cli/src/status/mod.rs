@@ -1,0 +1,233 @@
+//! `sluice status`: live connections, the path of each, and why.
+
+pub mod layout;
+pub mod model;
+pub mod table;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::args::StatusArgs;
+use crate::commands::{Outcome, print};
+use crate::daemon::{self, Target};
+use crate::error::Failure;
+use crate::terminal::{self, Style, complain, harmless};
+
+use model::Document;
+
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Back to the top left corner, and everything below it erased.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// One daemon's answer.
+#[derive(Debug, Serialize)]
+pub struct Answer {
+    pub socket: PathBuf,
+    /// The user whose daemon it is, where the socket's place or the daemon says so.
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<serde_json::Value>,
+    #[serde(skip)]
+    pub document: Option<Document>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Which daemons a command asks.
+pub struct Source {
+    targets: Vec<Target>,
+    socket: PathBuf,
+    all: bool,
+}
+
+impl Source {
+    /// `flag`: one socket by name. Otherwise this user's daemon or, with `all` and for root, all.
+    pub fn new(flag: Option<&Path>, all: bool) -> Result<Self, Failure> {
+        let socket = daemon::socket_path(flag)?;
+        let named = flag.is_some() || std::env::var_os("SLUICE_SOCKET").is_some();
+        let mut source = Self {
+            targets: Vec::new(),
+            socket,
+            all: all || (rustix::process::geteuid().is_root() && !named),
+        };
+        source.look_again();
+        Ok(source)
+    }
+
+    /// Finds daemons that have come and gone.
+    pub fn look_again(&mut self) {
+        self.targets = if self.all {
+            daemon::everywhere(self.socket.clone())
+        } else {
+            vec![Target {
+                socket: self.socket.clone(),
+                uid: None,
+            }]
+        };
+    }
+
+    /// Asks each daemon. A place without a daemon gives no answer, unless it is the only one.
+    pub fn ask(&self) -> Vec<Answer> {
+        let mut answers: Vec<Answer> = self.targets.iter().filter_map(ask_one).collect();
+        if answers.is_empty() {
+            let state = daemon::probe(&self.socket);
+            answers.push(Answer {
+                socket: self.socket.clone(),
+                uid: None,
+                status: None,
+                document: None,
+                error: Some(state.failure(&self.socket).to_string()),
+            });
+        }
+        answers
+    }
+}
+
+/// `None` if no daemon is there.
+fn ask_one(target: &Target) -> Option<Answer> {
+    let mut answer = Answer {
+        socket: target.socket.clone(),
+        uid: target.uid,
+        status: None,
+        document: None,
+        error: None,
+    };
+    if let Err(what) = target.check_owner() {
+        answer.error = Some(what);
+        return Some(answer);
+    }
+    match daemon::fetch_status(&target.socket) {
+        Ok((uid, text)) => {
+            answer.uid = Some(uid);
+            if target.uid.is_some_and(|expected| expected != uid) {
+                answer.error = Some(format!("a daemon of uid {uid} answers there"));
+                return Some(answer);
+            }
+            match serde_json::from_slice::<serde_json::Value>(&text) {
+                Ok(value) => match serde_json::from_value(value.clone()) {
+                    Ok(document) => {
+                        answer.document = Some(document);
+                        answer.status = Some(value);
+                    }
+                    Err(error) => answer.error = Some(unexpected(&error)),
+                },
+                Err(error) => answer.error = Some(unexpected(&error)),
+            }
+        }
+        Err(daemon::State::Absent | daemon::State::Stale) => return None,
+        Err(state) => answer.error = Some(state.failure(&target.socket).to_string()),
+    }
+    Some(answer)
+}
+
+fn unexpected(error: &serde_json::Error) -> String {
+    format!("the daemon's answer is not understood ({error}); is it of this version?")
+}
+
+#[derive(Serialize)]
+struct Output<'a> {
+    daemons: &'a [Answer],
+}
+
+/// Runs the command.
+pub fn run(args: &StatusArgs) -> Outcome {
+    let mut source = Source::new(args.socket.as_deref(), args.all)?;
+    let style = Style::for_stream(&std::io::stdout());
+    let screen = std::io::IsTerminal::is_terminal(&std::io::stdout());
+    loop {
+        let answers = source.ask();
+        let any = answers.iter().any(|answer| answer.document.is_some());
+        let mut text = if args.json {
+            json(&answers)?
+        } else {
+            let limit = (!args.wide).then(terminal::columns);
+            human(&answers, style, limit)
+        };
+        if args.watch && screen && !args.json {
+            text = format!("{CLEAR}{text}");
+        }
+        if !print(&text)? {
+            return Ok(0);
+        }
+        if !args.json {
+            for answer in answers.iter().filter(|answer| answer.document.is_none()) {
+                let error = answer.error.as_deref().unwrap_or("no answer");
+                complain(&harmless(error));
+            }
+        }
+        if !args.watch {
+            return Ok(u8::from(!any));
+        }
+        std::thread::sleep(WATCH_INTERVAL);
+        source.look_again();
+    }
+}
+
+fn json(answers: &[Answer]) -> Result<String, Failure> {
+    serde_json::to_string_pretty(&Output { daemons: answers })
+        .map(|text| text + "\n")
+        .map_err(|error| {
+            Failure::new(
+                format!("cannot write the status as JSON: {error}"),
+                "please report this",
+            )
+        })
+}
+
+fn human(answers: &[Answer], style: Style, limit: Option<usize>) -> String {
+    let mut text = String::new();
+    for answer in answers {
+        let Some(document) = &answer.document else {
+            continue;
+        };
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        if answers.len() > 1 {
+            let socket = harmless(&answer.socket.display().to_string());
+            text.push_str(&format!("{}\n", style.dim(&socket)));
+        }
+        text.push_str(&table::render(document, style, limit));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(document: Option<&str>) -> Answer {
+        let status: Option<serde_json::Value> = document.map(|d| serde_json::from_str(d).unwrap());
+        Answer {
+            socket: PathBuf::from("/s/control.sock"),
+            uid: Some(1000),
+            document: status.clone().map(|v| serde_json::from_value(v).unwrap()),
+            error: status.is_none().then(|| "no".to_owned()),
+            status,
+        }
+    }
+
+    #[test]
+    fn json_passes_on_what_the_daemon_says_unchanged() {
+        let text = json(&[answer(Some(r#"{"pid":3,"unknown":[1]}"#)), answer(None)]).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["daemons"][0]["status"]["unknown"][0], 1);
+        assert_eq!(value["daemons"][0]["uid"], 1000);
+        assert_eq!(value["daemons"][1]["error"], "no");
+        assert!(value["daemons"][1].get("status").is_none());
+    }
+
+    #[test]
+    fn several_daemons_are_told_apart_by_their_sockets() {
+        let one = human(&[answer(Some("{}"))], Style::PLAIN, Some(100));
+        assert!(!one.contains("/s/control.sock"), "{one}");
+        let two = human(
+            &[answer(Some("{}")), answer(Some("{}"))],
+            Style::PLAIN,
+            Some(100),
+        );
+        assert_eq!(two.matches("/s/control.sock").count(), 2, "{two}");
+    }
+}

@@ -1,0 +1,130 @@
+//! The daemon's status document, as this program reads it.
+//!
+//! Every field has a default: a daemon that is a little older or newer is still worth showing,
+//! and as root one reads what other users' daemons say, which may be anything.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What one daemon says about itself and the programs that it knows.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Document {
+    pub version: String,
+    pub pid: u32,
+    pub uptime_s: u64,
+    /// Bytes of each ring of new lanes.
+    pub ring_bytes: u64,
+    pub lanes: Lanes,
+    pub counters: BTreeMap<String, serde_json::Value>,
+    pub processes: Vec<Process>,
+}
+
+/// Lanes of one daemon, over all programs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Lanes {
+    pub in_use: u64,
+    pub max: u64,
+}
+
+/// A program that is connected to the daemon.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    pub client: u32,
+    pub pid: u32,
+    pub program: String,
+    pub uid: u32,
+    pub connections: Vec<Connection>,
+}
+
+/// One end of a connection, as its program sees it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connection {
+    pub local: String,
+    pub peer: String,
+    /// `lane`, `tcp`, or a state on the way between them.
+    pub state: String,
+    /// Why it is on TCP; empty for a lane.
+    pub reason: String,
+    pub lane_rx_bytes: u64,
+    pub lane_tx_bytes: u64,
+    pub tcp_rx_bytes: u64,
+    pub tcp_tx_bytes: u64,
+    pub switches: u64,
+    pub sleeps: u64,
+    pub spins: u64,
+    /// Bytes of each of its rings, if the daemon says so; the document's value else.
+    pub ring_bytes: Option<u64>,
+    pub peer_pid: Option<u32>,
+    pub peer_program: Option<String>,
+}
+
+impl Connection {
+    /// True if it has a lane now.
+    pub fn on_lane(&self) -> bool {
+        self.state == "lane"
+    }
+
+    /// Why it is not on a lane, in words; empty if it is.
+    pub fn why_tcp(&self) -> &str {
+        if self.on_lane() {
+            ""
+        } else if !self.reason.is_empty() {
+            &self.reason
+        } else if self.state == "tcp" || self.state.is_empty() {
+            "no reason given"
+        } else {
+            &self.state
+        }
+    }
+
+    /// `redis-server[1234]`, or nothing if the peer is not under Sluice.
+    pub fn peer_name(&self) -> String {
+        match (&self.peer_program, self.peer_pid) {
+            (Some(program), Some(pid)) => format!("{program}[{pid}]"),
+            (None, Some(pid)) => format!("[{pid}]"),
+            (Some(program), None) => program.clone(),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_unknown_fields_are_no_error() {
+        let text = r#"{"pid": 3, "new": 1, "processes": [{"connections": [{"state": "tcp"}]}]}"#;
+        let document: Document = serde_json::from_str(text).unwrap();
+        assert_eq!(document.pid, 3);
+        assert_eq!(
+            document.processes[0].connections[0].why_tcp(),
+            "no reason given"
+        );
+    }
+
+    #[test]
+    fn a_connection_says_its_path() {
+        let mut connection = Connection {
+            state: "lane".to_owned(),
+            reason: "left over".to_owned(),
+            ..Connection::default()
+        };
+        assert!(connection.on_lane());
+        assert_eq!(connection.why_tcp(), "");
+        connection.state = "tcp".to_owned();
+        assert_eq!(connection.why_tcp(), "left over");
+        connection.reason.clear();
+        connection.state = "draining".to_owned();
+        assert_eq!(connection.why_tcp(), "draining");
+        assert_eq!(connection.peer_name(), "");
+        connection.peer_pid = Some(7);
+        connection.peer_program = Some("nc".to_owned());
+        assert_eq!(connection.peer_name(), "nc[7]");
+    }
+}

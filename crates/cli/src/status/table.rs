@@ -1,0 +1,274 @@
+//! Live connections as a table, grouped by program.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::layout::{Column, Widths, fit, line, titles};
+use super::model::{Connection, Document, Process};
+use crate::terminal::{Style, harmless};
+use crate::units;
+
+/// Without a lower bound for the reason's width a narrow table would drop to nothing useful.
+const COLUMNS: [Column; 13] = [
+    Column::left("LOCAL").shrinks_to(9),
+    Column::left("PEER").shrinks_to(9),
+    Column::left("PEER PROGRAM").shrinks_to(12),
+    Column::left("PATH"),
+    Column::right("LANE-IN"),
+    Column::right("LANE-OUT"),
+    Column::right("TCP-IN"),
+    Column::right("TCP-OUT"),
+    Column::right("SWITCHES").sacrifice(2),
+    Column::right("SLEEPS").sacrifice(3),
+    Column::right("SPINS").sacrifice(4),
+    Column::right("RING").sacrifice(5),
+    Column::left("WHY TCP").sacrifice(1).shrinks_to(10),
+];
+const INDENT: usize = 2;
+
+fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
+    let path = if connection.on_lane() { "lane" } else { "tcp" };
+    let ring = if connection.on_lane() {
+        units::bytes(connection.ring_bytes.unwrap_or(ring_bytes))
+    } else {
+        String::new()
+    };
+    vec![
+        harmless(&connection.local),
+        harmless(&connection.peer),
+        harmless(&connection.peer_name()),
+        path.to_owned(),
+        units::bytes(connection.lane_rx_bytes),
+        units::bytes(connection.lane_tx_bytes),
+        units::bytes(connection.tcp_rx_bytes),
+        units::bytes(connection.tcp_tx_bytes),
+        units::count(connection.switches),
+        units::count(connection.sleeps),
+        units::count(connection.spins),
+        ring,
+        harmless(connection.why_tcp()),
+    ]
+}
+
+/// `nginx (pid 12, uid 33): 3 connections, 1 on a lane, 2 on TCP (too little traffic yet ×2)`.
+fn heading(process: &Process, style: Style) -> String {
+    let total = process.connections.len() as u64;
+    let laned = process.connections.iter().filter(|c| c.on_lane()).count() as u64;
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for connection in process.connections.iter().filter(|c| !c.on_lane()) {
+        *reasons.entry(connection.why_tcp()).or_default() += 1;
+    }
+    let program = if process.program.is_empty() {
+        "?".to_owned()
+    } else {
+        harmless(&process.program)
+    };
+    let mut text = format!(
+        "{} (pid {}, uid {}): {}",
+        style.bold(&program),
+        process.pid,
+        process.uid,
+        units::plural(total, "connection")
+    );
+    // Writing to a String cannot fail.
+    if total > 0 {
+        let _ = write!(text, ", {laned} on a lane");
+    }
+    if total > laned {
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
+        let reasons: Vec<String> = reasons
+            .into_iter()
+            .map(|(reason, count)| match count {
+                1 => harmless(reason),
+                _ => format!("{} ×{count}", harmless(reason)),
+            })
+            .collect();
+        let _ = write!(text, ", {} on TCP ({})", total - laned, reasons.join(", "));
+    }
+    text
+}
+
+/// One daemon's line: `sluiced 0.1.0, pid 7, up 3m05s, 12 of 65536 lanes in use, rings of 64K`.
+pub fn daemon_line(document: &Document) -> String {
+    format!(
+        "sluiced {}, pid {}, up {}, {} of {} lanes in use, rings of {}",
+        harmless(&document.version),
+        document.pid,
+        units::seconds(document.uptime_s),
+        document.lanes.in_use,
+        document.lanes.max,
+        units::bytes(document.ring_bytes),
+    )
+}
+
+fn colour_path(text: String, connection: &Connection, style: Style) -> String {
+    // The path is the only cell that can be exactly one of these words between blanks.
+    let (word, painted) = if connection.on_lane() {
+        (" lane ", style.good("lane"))
+    } else {
+        (" tcp ", style.note("tcp"))
+    };
+    text.replacen(word, &format!(" {painted} "), 1)
+}
+
+/// The whole table of one daemon. `limit` is the width that lines may have, `None` for any.
+pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String {
+    let mut text = format!("{}\n", style.dim(&daemon_line(document)));
+    let mut processes: Vec<&Process> = document.processes.iter().collect();
+    processes.sort_by_key(|process| (&process.program, process.pid));
+    if processes.is_empty() {
+        text.push_str("no program is connected; start one with 'sluice run -- PROGRAM'\n");
+        return text;
+    }
+    let rows: Vec<Vec<String>> = processes
+        .iter()
+        .flat_map(|process| &process.connections)
+        .map(|connection| cells(connection, document.ring_bytes))
+        .collect();
+    // One set of widths for all programs keeps the columns under each other.
+    let limit = limit.map(|limit| limit.saturating_sub(INDENT));
+    let mut widths: Widths = fit(&COLUMNS, &rows, limit);
+    let last = COLUMNS.len() - 1;
+    if rows.iter().all(|row| row[last].is_empty()) {
+        // Nothing is on TCP: the room of the reasons belongs to the other columns.
+        let rows: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
+        widths = fit(&COLUMNS[..last], &rows, limit);
+        widths.push(None);
+    }
+    let mut rows = rows.iter();
+    for process in processes {
+        text.push_str(&heading(process, style));
+        text.push('\n');
+        if process.connections.is_empty() {
+            continue;
+        }
+        let indent = " ".repeat(INDENT);
+        let _ = writeln!(text, "{indent}{}", style.dim(&titles(&COLUMNS, &widths)));
+        for (connection, row) in process.connections.iter().zip(&mut rows) {
+            let row = colour_path(line(&COLUMNS, &widths, row), connection, style);
+            let _ = writeln!(text, "{indent}{row}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::model::Lanes;
+
+    fn connection(state: &str, reason: &str) -> Connection {
+        Connection {
+            local: "127.0.0.1:6379".to_owned(),
+            peer: "127.0.0.1:54321".to_owned(),
+            state: state.to_owned(),
+            reason: reason.to_owned(),
+            lane_rx_bytes: 123_456_789,
+            lane_tx_bytes: 2048,
+            tcp_rx_bytes: 999,
+            tcp_tx_bytes: 17,
+            switches: 2,
+            sleeps: 4321,
+            spins: 98_765,
+            peer_pid: Some(4711),
+            peer_program: Some("redis-benchmark".to_owned()),
+            ..Connection::default()
+        }
+    }
+
+    fn document(connections: Vec<Connection>) -> Document {
+        Document {
+            version: "0.1.0".to_owned(),
+            pid: 7,
+            uptime_s: 185,
+            ring_bytes: 65_536,
+            lanes: Lanes {
+                in_use: 1,
+                max: 65_536,
+            },
+            processes: vec![Process {
+                pid: 12,
+                program: "redis-server".to_owned(),
+                connections,
+                ..Process::default()
+            }],
+            ..Document::default()
+        }
+    }
+
+    #[test]
+    fn lines_fit_a_hundred_columns() {
+        let mixed = document(vec![
+            connection("lane", ""),
+            connection("tcp", "the other end is not under sluice run"),
+        ]);
+        for limit in [100, 120, 160] {
+            for line in render(&mixed, Style::PLAIN, Some(limit)).lines().skip(2) {
+                assert!(line.chars().count() <= limit, "{limit}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn wide_tables_show_everything() {
+        let mut ipv6 = connection("lane", "");
+        ipv6.local = "[2001:db8:1111:2222:3333:4444:5555:6666]:6379".to_owned();
+        let text = render(
+            &document(vec![
+                ipv6.clone(),
+                connection("tcp", "too little traffic yet"),
+            ]),
+            Style::PLAIN,
+            None,
+        );
+        for part in [
+            ipv6.local.as_str(),
+            "redis-benchmark[4711]",
+            "117M",
+            "64K",
+            "98k",
+            "too little traffic yet",
+            "1 on a lane, 1 on TCP (too little traffic yet)",
+            "1 of 65536 lanes in use",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn reasons_take_no_room_when_all_are_on_lanes() {
+        let text = render(
+            &document(vec![connection("lane", "")]),
+            Style::PLAIN,
+            Some(100),
+        );
+        assert!(!text.contains("WHY TCP"), "{text}");
+        assert!(text.contains("SWITCHES"), "{text}");
+    }
+
+    #[test]
+    fn equal_reasons_are_counted() {
+        let few = || connection("tcp", "too little traffic yet");
+        let text = render(&document(vec![few(), few()]), Style::PLAIN, Some(100));
+        assert!(
+            text.contains("2 on TCP (too little traffic yet ×2)"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_empty_daemon_says_how_to_use_it() {
+        let mut empty = document(Vec::new());
+        empty.processes.clear();
+        let text = render(&empty, Style::PLAIN, Some(100));
+        assert!(text.contains("sluice run -- PROGRAM"), "{text}");
+    }
+
+    #[test]
+    fn names_are_made_harmless() {
+        let mut evil = document(vec![connection("tcp", "a\x1b[2Jb")]);
+        evil.processes[0].program = "x\x1b]0;title\x07".to_owned();
+        assert!(!render(&evil, Style::PLAIN, None).contains('\x1b'));
+    }
+}
