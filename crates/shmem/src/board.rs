@@ -111,3 +111,62 @@ impl Board {
         false
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn slots() -> [Slot; SLOTS as usize] {
+        core::array::from_fn(|_| Slot::default())
+    }
+
+    fn board(slots: &[Slot; SLOTS as usize]) -> Board {
+        // SAFETY: no test uses the board after its slots.
+        unsafe { Board::from_raw(NonNull::from(slots).cast()) }
+    }
+
+    #[test]
+    fn hands_out_each_slot_once() {
+        let slots = slots();
+        let board = board(&slots);
+        let mut taken: Vec<u32> = core::iter::from_fn(|| board.take_slot()).collect();
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..SLOTS));
+        board.free_slot(17);
+        assert_eq!(board.take_slot(), Some(17));
+        assert_eq!(board.take_slot(), None);
+    }
+
+    #[test]
+    fn sees_only_sleepers_of_the_mask() {
+        let slots = slots();
+        let board = board(&slots);
+        board.announce_sleep(63);
+        assert!(board.any_asleep(u64::MAX));
+        assert!(board.any_asleep(1 << 63));
+        assert!(!board.any_asleep(!(1 << 63)));
+        board.withdraw_sleep(63);
+        assert!(!board.any_asleep(u64::MAX));
+    }
+
+    #[test]
+    fn slot_reused_while_a_thread_still_sleeps_on_it() {
+        let slots = slots();
+        let board = board(&slots);
+        let first = board.take_slot().unwrap();
+        board.announce_sleep(first);
+        board.free_slot(first);
+        let mut slot = board.take_slot().unwrap();
+        assert_ne!(slot, first, "a slot with a sleeper is the last choice");
+        while slot != first {
+            slot = board.take_slot().unwrap();
+        }
+        // The old sleeper leaves, and a new one comes in between: it must not be cancelled out.
+        board.announce_sleep(slot);
+        board.withdraw_sleep(slot);
+        assert!(board.any_asleep(1 << slot));
+        board.withdraw_sleep(slot);
+        board.announce_sleep(slot);
+        assert!(board.any_asleep(1 << slot));
+    }
+}

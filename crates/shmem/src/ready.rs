@@ -80,3 +80,27 @@ impl Ready {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_each_bit_once() {
+        let line = ReadyLine::default();
+        // SAFETY: the line lives to the end of the test.
+        let ready = unsafe { Ready::from_raw(NonNull::from(&line).cast()) };
+        let lanes = [0, 1, 63, 64, 130, 511];
+        assert!(!ready.any());
+        for lane in lanes {
+            ready.set(lane);
+            ready.set(lane);
+        }
+        assert!(ready.any());
+        let mut found = Vec::new();
+        ready.take(|lane| found.push(lane));
+        assert_eq!(found, lanes);
+        assert!(!ready.any());
+        ready.take(|lane| panic!("bit {lane} was taken before"));
+    }
+}

@@ -209,3 +209,7 @@ impl Consumer {
             .store(self.head, Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "ring_oracle.rs"]
+mod oracle;
