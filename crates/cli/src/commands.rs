@@ -16,12 +16,20 @@ pub fn main() -> u8 {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Nobody can be told if standard error is closed.
-            let _ = error.print();
-            return match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => 0,
-                // A status below 125 would be the program's, had it been started.
-                _ if std::env::args_os().nth(1).is_some_and(|a| a == "run") => EXIT_OWN_FAILURE,
+            if matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            ) {
+                // Whoever does not read help does not miss it.
+                let _ = error.print();
+                return 0;
+            }
+            let text = error.render().to_string();
+            let text = text.strip_prefix("error: ").unwrap_or(&text);
+            terminal::complain(text.trim_end());
+            // A status below 125 would be the program's, had it been started.
+            return match std::env::args_os().nth(1) {
+                Some(command) if command == "run" => EXIT_OWN_FAILURE,
                 _ => 2,
             };
         }

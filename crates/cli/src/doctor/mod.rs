@@ -99,7 +99,7 @@ impl Report {
         text.push_str(if self.lanes {
             "\nPrograms started with 'sluice run' get lanes on this machine.\n"
         } else {
-            "\nPrograms started with 'sluice run' stay on TCP until what is missing is there.\n"
+            "\nLanes do not work here until what is missing is there.\n"
         });
         text
     }
@@ -139,7 +139,7 @@ mod tests {
         let text = report.human(Style::PLAIN);
         assert!(text.contains("missing  c  none"), "{text}");
         assert!(
-            text.contains("get it") && text.contains("stay on TCP"),
+            text.contains("get it") && text.contains("do not work here"),
             "{text}"
         );
     }
