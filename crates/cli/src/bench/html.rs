@@ -1,0 +1,180 @@
+//! The report as one HTML file that needs nothing else: no script, no font, no network.
+
+use std::fmt::Write;
+
+use super::model::{Report, WorkloadReport};
+use super::plot::{self, escape};
+use super::text;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--line:#8884;--soft:#8882}\
+body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}\
+h1{font-size:1.6rem}h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}h3{margin-bottom:.2rem}\
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}\
+.wide{overflow-x:auto}\
+th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
+th:first-child,td:first-child{text-align:left}\
+svg{width:100%;max-width:760px;height:auto;display:block;margin:.5rem 0}\
+svg text{font:12px system-ui,sans-serif;fill:currentColor}svg .grid{stroke:currentColor;opacity:.2}\
+pre{background:var(--soft);padding:.6rem;overflow-x:auto;font-size:.8rem;white-space:pre-wrap}\
+.failed{border-left:4px solid #c92a2a;padding-left:.6rem;white-space:pre-wrap}\
+.note{opacity:.75;font-size:.9rem}";
+
+/// The whole page.
+pub fn render(report: &Report) -> String {
+    let mut page =
+        String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page.push_str("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n");
+    let _ = writeln!(
+        page,
+        "<title>sluice bench, {}</title>",
+        escape(&report.date)
+    );
+    let _ = writeln!(
+        page,
+        "<style>{STYLE}</style>\n</head>\n<body>\n<h1>sluice bench</h1>"
+    );
+    introduction(&mut page, report);
+    for workload in &report.workloads {
+        section(&mut page, workload);
+    }
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+fn introduction(page: &mut String, report: &Report) {
+    let _ = writeln!(
+        page,
+        "<p>Medians of {} repetitions of {} s. Within a repetition the variants ran one after the \
+         other, so that changes of the machine meet all of them. No program was pinned to a core. \
+         CPU costs are user and system time of server, client and sluiced together. A ratio is \
+         given only if every run of both sides succeeded.</p>",
+        report.repetitions, report.seconds_per_run
+    );
+    let machine = &report.machine;
+    let kind = if machine.virtual_machine {
+        "virtual machine"
+    } else {
+        "not virtual"
+    };
+    let mut rows = vec![
+        ("date", report.date.clone()),
+        ("command", report.command.clone()),
+        ("sluice", report.sluice_version.to_owned()),
+        (
+            "machine",
+            format!(
+                "{}, {} cores, {} MiB, {kind}",
+                machine.cpu, machine.cores, machine.memory_mib
+            ),
+        ),
+        (
+            "system",
+            format!("{}, Linux {}", machine.distribution, machine.kernel),
+        ),
+        ("load before", machine.load_before.clone()),
+        ("open files", machine.descriptors_max.to_string()),
+    ];
+    rows.extend(
+        machine
+            .settings
+            .iter()
+            .map(|(name, value)| (*name, value.clone())),
+    );
+    rows.extend(
+        report
+            .versions
+            .iter()
+            .map(|(name, version)| (*name, version.clone())),
+    );
+    page.push_str(
+        "<details open><summary>Machine and versions</summary><div class=\"wide\"><table>\n",
+    );
+    for (name, value) in rows {
+        let (name, value) = (escape(name), escape(&value));
+        let _ = writeln!(
+            page,
+            "<tr><td>{name}</td><td style=\"text-align:left\">{value}</td></tr>"
+        );
+    }
+    page.push_str("</table></div></details>\n");
+}
+
+fn section(page: &mut String, workload: &WorkloadReport) {
+    let _ = writeln!(
+        page,
+        "<h2 id=\"{}\">{}</h2>\n<p>{}</p>",
+        escape(workload.name),
+        escape(workload.title),
+        escape(workload.about)
+    );
+    if let Some(reason) = &workload.skipped {
+        let _ = writeln!(page, "<p class=\"failed\">Skipped: {}</p>", escape(reason));
+    }
+    for (group, points) in text::groups(workload) {
+        let _ = writeln!(page, "<h3>{}</h3>", escape(&group));
+        if let Some(point) = points.first() {
+            let (unit, meaning) = (point.spec.unit, text::ratio_meaning(point.spec.better));
+            let _ = writeln!(page, "<p class=\"note\">{}; {meaning}</p>", escape(unit));
+        }
+        page.push_str(&plot::render(&points));
+        table(page, &text::table(&group, &points, false));
+        details(page, &points);
+    }
+    for failure in text::failures(workload) {
+        let _ = writeln!(page, "<p class=\"failed\">{}</p>", escape(&failure));
+    }
+    if !workload.commands.is_empty() {
+        let commands = escape(&workload.commands.join("\n"));
+        let _ = writeln!(
+            page,
+            "<details><summary>Commands of the first repetition</summary><pre>{commands}</pre></details>"
+        );
+    }
+}
+
+fn table(page: &mut String, rows: &[Vec<String>]) {
+    page.push_str("<div class=\"wide\"><table>\n");
+    for (index, row) in rows.iter().enumerate() {
+        let tag = if index == 0 { "th" } else { "td" };
+        let cells: String = row
+            .iter()
+            .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
+            .collect();
+        let _ = writeln!(page, "<tr>{cells}</tr>");
+    }
+    page.push_str("</table></div>\n");
+}
+
+/// The other results of the same runs, if there are any: latencies, mostly.
+fn details(page: &mut String, points: &[&super::model::Point]) {
+    let all = points.iter().flat_map(|point| &point.series);
+    let mut names: Vec<&'static str> = all
+        .flat_map(|series| series.details.keys().copied())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let Some(first) = points.first().filter(|_| !names.is_empty()) else {
+        return;
+    };
+    let mut header = vec![String::new()];
+    for name in &names {
+        for series in &first.series {
+            header.push(format!("{name} {}", series.variant.title()));
+        }
+    }
+    let mut rows = vec![header];
+    for point in points {
+        let mut row = vec![point.spec.label.clone()];
+        for name in &names {
+            for series in &point.series {
+                let value = series.details.get(name).copied();
+                row.push(value.map_or_else(|| "–".to_owned(), text::number));
+            }
+        }
+        rows.push(row);
+    }
+    page.push_str("<details><summary>Other results of these runs (medians)</summary>");
+    table(page, &rows);
+    page.push_str("</details>\n");
+}

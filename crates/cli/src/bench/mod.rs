@@ -1,0 +1,281 @@
+//! `sluice bench`: the same real programs over TCP, Unix sockets and lanes, in turn.
+//!
+//! What a reader must be able to trust: every variant is started in the same way, the variants
+//! alternate within one run, warm-up is not counted, and a ratio exists only if every run of both
+//! of its sides succeeded.
+
+mod error;
+mod helper;
+mod html;
+mod machine;
+mod model;
+mod parse;
+mod plot;
+mod process;
+mod progress;
+mod runner;
+mod session;
+mod signals;
+mod text;
+mod usage;
+mod workloads;
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+
+use error::{BenchError, Result};
+use model::{Report, Variant};
+use workloads::{Options, redis};
+
+/// Compares TCP, Unix sockets and Sluice with real programs on this machine.
+///
+/// Runs each workload over every variant in turn, several times, prints medians and ratios, and
+/// writes a JSON file and an HTML report. Everything that it starts runs on ports of its own and
+/// is gone when it ends.
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    /// Only these workloads (see --list)
+    #[arg(long, value_name = "W", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// List the workloads and the programs that they need, then end
+    #[arg(long)]
+    list: bool,
+
+    /// Fewer points and three short repetitions: for a first look
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+
+    /// Five repetitions of three seconds: for numbers to quote
+    #[arg(long)]
+    full: bool,
+
+    /// How often each variant is measured [default: 3, with --full 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    reps: Option<u16>,
+
+    /// How long one measurement takes, in seconds [default: 1, with --full 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60))]
+    seconds: Option<u32>,
+
+    /// Only these variants
+    #[arg(
+        long,
+        value_name = "V",
+        value_delimiter = ',',
+        default_values = ["tcp", "unix", "sluice"]
+    )]
+    variants: Vec<VariantArg>,
+
+    /// Numbers of clients for the redis workload
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+    clients: Vec<u32>,
+
+    /// Requests for the redis workload
+    #[arg(long, value_name = "T", value_delimiter = ',', value_parser = redis::TESTS)]
+    tests: Vec<String>,
+
+    /// The folder for report.json and report.html
+    #[arg(long, value_name = "DIR", default_value = "sluice-bench")]
+    out: PathBuf,
+
+    /// Write the JSON file here instead
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write the HTML report here instead
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+
+    #[command(subcommand)]
+    helper: Option<helper::Helper>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum VariantArg {
+    Tcp,
+    Unix,
+    Sluice,
+}
+
+/// Runs the command. The exit status is 0 if every measurement succeeded, 1 if not, and 128 plus
+/// the signal's number after an interruption.
+pub fn run(args: BenchArgs) -> ExitCode {
+    if let Some(helper) = &args.helper {
+        return helper::run(helper);
+    }
+    if args.list {
+        say(&list());
+        return ExitCode::SUCCESS;
+    }
+    match compare(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            complain(&error.to_string());
+            match error {
+                BenchError::Interrupted(signal) => {
+                    ExitCode::from(u8::try_from(128 + signal).unwrap_or(1))
+                }
+                BenchError::Failed(_) => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Measures, prints and writes the report; returns whether everything succeeded.
+fn compare(args: &BenchArgs) -> Result<bool> {
+    let chosen = chosen_workloads(&args.only)?;
+    let options = options(args);
+    // Before the first measurement: a run of half an hour must not end with a wrong path.
+    let files = OutputFiles::prepare(args)?;
+    signals::install().map_err(|error| BenchError::io("handle signals", &error))?;
+    let report = runner::run(&chosen, &options)?;
+    say(&text::render(&report, args.quick));
+    files.write(&report)?;
+    let failed = report
+        .workloads
+        .iter()
+        .flat_map(|workload| &workload.points)
+        .flat_map(|point| &point.series)
+        .any(|series| series.failure.is_some());
+    Ok(!failed)
+}
+
+fn chosen_workloads(only: &[String]) -> Result<Vec<&'static workloads::Workload>> {
+    let known = |name: &str| workloads::ALL.iter().any(|workload| workload.name == name);
+    if let Some(unknown) = only.iter().find(|name| !known(name)) {
+        let names: Vec<&str> = workloads::ALL
+            .iter()
+            .map(|workload| workload.name)
+            .collect();
+        return Err(BenchError::Failed(format!(
+            "there is no workload '{unknown}'; choose from {}",
+            names.join(", ")
+        )));
+    }
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|wanted| wanted == name);
+    Ok(workloads::ALL
+        .iter()
+        .filter(|workload| wanted(workload.name))
+        .collect())
+}
+
+fn options(args: &BenchArgs) -> Options {
+    let or = |given: &[u32], standard: &[u32]| {
+        if given.is_empty() {
+            standard.to_vec()
+        } else {
+            given.to_vec()
+        }
+    };
+    let (clients, tests): (&[u32], &[&str]) = if args.quick {
+        (&[1, 10, 50], &["set", "get"])
+    } else {
+        (&redis::CLIENTS, &redis::TESTS)
+    };
+    let named = |variant: &VariantArg| match variant {
+        VariantArg::Tcp => Variant::Tcp,
+        VariantArg::Unix => Variant::Unix,
+        VariantArg::Sluice => Variant::Sluice,
+    };
+    Options {
+        variants: args.variants.iter().map(named).collect(),
+        repetitions: args.reps.map_or(if args.full { 5 } else { 3 }, usize::from),
+        seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
+        redis_clients: or(&args.clients, clients),
+        redis_tests: if args.tests.is_empty() {
+            tests.iter().map(|test| (*test).to_owned()).collect()
+        } else {
+            args.tests.clone()
+        },
+        idle_connections: 1_000,
+        idle_seconds: if args.quick { 3 } else { 10 },
+    }
+}
+
+fn list() -> String {
+    let mut text = String::new();
+    for workload in &workloads::ALL {
+        let missing = runner::missing_programs(workload);
+        let state = if missing.is_empty() {
+            String::new()
+        } else {
+            format!(" (missing: {})", missing.join(", "))
+        };
+        text.push_str(&format!(
+            "{:<10} {}{state}\n",
+            workload.name, workload.title
+        ));
+    }
+    text
+}
+
+/// Where the report goes.
+#[derive(Debug)]
+struct OutputFiles {
+    json: PathBuf,
+    html: PathBuf,
+}
+
+impl OutputFiles {
+    fn prepare(args: &BenchArgs) -> Result<Self> {
+        let files = Self {
+            json: args
+                .json
+                .clone()
+                .unwrap_or_else(|| args.out.join("report.json")),
+            html: args
+                .html
+                .clone()
+                .unwrap_or_else(|| args.out.join("report.html")),
+        };
+        for file in [&files.json, &files.html] {
+            if let Some(folder) = file
+                .parent()
+                .filter(|folder| !folder.as_os_str().is_empty())
+            {
+                fs::create_dir_all(folder).map_err(|error| {
+                    BenchError::io(format!("make the folder {}", folder.display()), &error)
+                })?;
+            }
+            let opened = fs::OpenOptions::new().append(true).create(true).open(file);
+            opened.map_err(|error| {
+                BenchError::io(format!("write the report to {}", file.display()), &error)
+            })?;
+        }
+        Ok(files)
+    }
+
+    fn write(&self, report: &Report) -> Result<()> {
+        let json = serde_json::to_string_pretty(report)
+            .map_err(|error| BenchError::Failed(format!("cannot express the report: {error}")))?;
+        write_file(&self.json, &json)?;
+        write_file(&self.html, &html::render(report))?;
+        say(&format!(
+            "Report: {} and {}\n",
+            self.html.display(),
+            self.json.display()
+        ));
+        Ok(())
+    }
+}
+
+fn write_file(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text)
+        .map_err(|error| BenchError::io(format!("write {}", path.display()), &error))
+}
+
+/// Writes to standard output; a reader that went away is no error of ours.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "sluice: {text}");
+}

@@ -1,0 +1,328 @@
+//! What was measured: variants, samples, points, and the report that holds them.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::machine::Machine;
+
+/// How the two programs of a workload are connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// Kernel TCP over loopback, as it is.
+    Tcp,
+    /// A Unix stream socket, where both programs can.
+    Unix,
+    /// Both programs under `sluice run`.
+    Sluice,
+    /// Only the server under `sluice run`.
+    ServerOnly,
+    /// Only the client under `sluice run`.
+    ClientOnly,
+}
+
+impl Variant {
+    /// The words in tables and plots.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Unix => "AF_UNIX",
+            Self::Sluice => "Sluice",
+            Self::ServerOnly => "server only",
+            Self::ClientOnly => "client only",
+        }
+    }
+
+    pub fn server_accelerated(self) -> bool {
+        matches!(self, Self::Sluice | Self::ServerOnly)
+    }
+
+    pub fn client_accelerated(self) -> bool {
+        matches!(self, Self::Sluice | Self::ClientOnly)
+    }
+
+    /// Whether anything in it runs under `sluice run`.
+    pub fn needs_sluice(self) -> bool {
+        self.server_accelerated() || self.client_accelerated()
+    }
+}
+
+/// Which way is good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Better {
+    Higher,
+    Lower,
+}
+
+/// What CPU seconds are divided by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CostUnit {
+    /// Microseconds per request, message or connection.
+    Operation,
+    /// Seconds per 10^9 bytes.
+    Gigabyte,
+    /// The value itself is a cost.
+    None,
+}
+
+/// One run of one variant.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Sample {
+    /// In the unit of its point.
+    pub value: f64,
+    /// User and system seconds of the processes that served, over the client's whole life.
+    pub cpu_server_s: f64,
+    /// User and system seconds of the client.
+    pub cpu_client_s: f64,
+    /// User and system seconds of sluiced; 0 in variants without Sluice.
+    pub cpu_daemon_s: f64,
+    /// Requests, messages or connections in the time that the CPU seconds cover.
+    pub operations: f64,
+    /// Payload bytes in that time, one way plus the other.
+    pub bytes: f64,
+    /// Other results of the same run, by name with unit (`latency_p50_us`).
+    pub details: BTreeMap<&'static str, f64>,
+}
+
+impl Sample {
+    /// CPU cost of all processes: microseconds per operation or seconds per GB.
+    fn cost(&self, unit: CostUnit) -> Option<f64> {
+        let cpu_s = self.cpu_server_s + self.cpu_client_s + self.cpu_daemon_s;
+        let (scale, amount) = match unit {
+            CostUnit::Operation => (1e6, self.operations),
+            CostUnit::Gigabyte => (1e9, self.bytes),
+            CostUnit::None => return None,
+        };
+        (amount > 0.0).then(|| cpu_s * scale / amount)
+    }
+}
+
+/// What a point is about, before anything was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct PointSpec {
+    /// Points with the same group make one table and one plot.
+    pub group: String,
+    /// The row of the table: `10 clients`.
+    pub label: String,
+    /// The place on the plot's horizontal axis, when the group is a curve.
+    pub x: Option<f64>,
+    pub unit: &'static str,
+    pub better: Better,
+    pub cost_unit: CostUnit,
+}
+
+/// The results of one variant at one point.
+#[derive(Debug, Clone, Serialize)]
+pub struct Series {
+    pub variant: Variant,
+    pub samples: Vec<Sample>,
+    /// Why there is no result. Samples from before the failure are kept but not summarised.
+    pub failure: Option<String>,
+    /// The median of the samples' values.
+    pub median: Option<f64>,
+    pub min: Option<f64>,
+    pub max: Option<f64>,
+    /// How many times better than TCP at the same point: above 1 is better, whatever the unit.
+    pub ratio_to_tcp: Option<f64>,
+    /// The median CPU cost of all processes, in the point's cost unit.
+    pub cpu_cost: Option<f64>,
+    /// CPU cost divided by TCP's: below 1 is better.
+    pub cpu_cost_to_tcp: Option<f64>,
+    /// Medians of the details.
+    pub details: BTreeMap<&'static str, f64>,
+}
+
+impl Series {
+    pub fn new(variant: Variant) -> Self {
+        Self {
+            variant,
+            samples: Vec::new(),
+            failure: None,
+            median: None,
+            min: None,
+            max: None,
+            ratio_to_tcp: None,
+            cpu_cost: None,
+            cpu_cost_to_tcp: None,
+            details: BTreeMap::new(),
+        }
+    }
+
+    fn summarise(&mut self, cost_unit: CostUnit) {
+        if self.failure.is_some() || self.samples.is_empty() {
+            return;
+        }
+        let values: Vec<f64> = self.samples.iter().map(|sample| sample.value).collect();
+        self.median = median(&values);
+        self.min = values.iter().copied().reduce(f64::min);
+        self.max = values.iter().copied().reduce(f64::max);
+        let costs: Option<Vec<f64>> = self.samples.iter().map(|s| s.cost(cost_unit)).collect();
+        self.cpu_cost = costs.and_then(|costs| median(&costs));
+        let names: Vec<&'static str> = self.samples[0].details.keys().copied().collect();
+        for name in names {
+            let values: Option<Vec<f64>> = self
+                .samples
+                .iter()
+                .map(|s| s.details.get(name).copied())
+                .collect();
+            if let Some(middle) = values.and_then(|values| median(&values)) {
+                self.details.insert(name, middle);
+            }
+        }
+    }
+}
+
+/// A point with its results.
+#[derive(Debug, Clone, Serialize)]
+pub struct Point {
+    #[serde(flatten)]
+    pub spec: PointSpec,
+    pub series: Vec<Series>,
+}
+
+impl Point {
+    /// Computes medians and ratios from the samples.
+    ///
+    /// A ratio exists only if every run of both variants succeeded, and never against zero.
+    pub fn summarise(&mut self) {
+        for series in &mut self.series {
+            series.summarise(self.spec.cost_unit);
+        }
+        let tcp = self
+            .series
+            .iter()
+            .find(|series| series.variant == Variant::Tcp);
+        let (tcp_value, tcp_cost) = tcp.map_or((None, None), |tcp| (tcp.median, tcp.cpu_cost));
+        let quotient = |above: Option<f64>, below: Option<f64>| match (above, below) {
+            (Some(above), Some(below)) if below > 0.0 => Some(above / below),
+            _ => None,
+        };
+        for series in &mut self.series {
+            series.ratio_to_tcp = match self.spec.better {
+                Better::Higher => quotient(series.median, tcp_value),
+                Better::Lower => quotient(tcp_value, series.median),
+            };
+            series.cpu_cost_to_tcp = quotient(series.cpu_cost, tcp_cost);
+        }
+    }
+}
+
+/// One workload with all its points.
+#[derive(Debug, Serialize)]
+pub struct WorkloadReport {
+    pub name: &'static str,
+    pub title: &'static str,
+    /// What is done and measured, for the reader of the report.
+    pub about: &'static str,
+    /// Why it was not run.
+    pub skipped: Option<String>,
+    pub points: Vec<Point>,
+    /// The exact command lines, each once. The scratch folder is written as `$DIR`.
+    pub commands: Vec<String>,
+}
+
+/// Everything that one `sluice bench` found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Grows when a field changes its meaning or goes away.
+    pub format: u32,
+    pub sluice_version: &'static str,
+    /// UTC, ISO 8601.
+    pub date: String,
+    pub command: String,
+    pub repetitions: usize,
+    pub seconds_per_run: u32,
+    pub machine: Machine,
+    /// The first line that each program says about its version.
+    pub versions: BTreeMap<&'static str, String>,
+    pub workloads: Vec<WorkloadReport>,
+}
+
+/// The middle of `values`; the mean of the two middle ones if their number is even.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    let lower = *sorted.get(sorted.len() / 2 - 1)?;
+    Some(f64::midpoint(lower, upper))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(better: Better, tcp: &[f64], sluice: &[f64]) -> Point {
+        let series = |variant, values: &[f64]| {
+            let mut series = Series::new(variant);
+            series.samples = values
+                .iter()
+                .map(|&value| Sample {
+                    value,
+                    cpu_server_s: 0.5,
+                    cpu_client_s: 0.5,
+                    operations: value,
+                    ..Sample::default()
+                })
+                .collect();
+            series
+        };
+        let mut point = Point {
+            spec: PointSpec {
+                group: "g".to_owned(),
+                label: "l".to_owned(),
+                x: None,
+                unit: "requests/s",
+                better,
+                cost_unit: CostUnit::Operation,
+            },
+            series: vec![series(Variant::Tcp, tcp), series(Variant::Sluice, sluice)],
+        };
+        point.summarise();
+        point
+    }
+
+    #[test]
+    fn median_is_the_middle_and_not_the_mean() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), Some(3.0));
+    }
+
+    #[test]
+    fn ratio_above_one_is_better_for_rates_and_for_latencies() {
+        let rates = point(Better::Higher, &[100.0], &[300.0]);
+        assert_eq!(rates.series[1].ratio_to_tcp, Some(3.0));
+        let latencies = point(Better::Lower, &[30.0], &[10.0]);
+        assert_eq!(latencies.series[1].ratio_to_tcp, Some(3.0));
+    }
+
+    #[test]
+    fn cost_counts_both_ends() {
+        let rates = point(Better::Higher, &[1e6], &[2e6]);
+        assert_eq!(rates.series[0].cpu_cost, Some(1.0));
+        assert_eq!(rates.series[1].cpu_cost_to_tcp, Some(0.5));
+    }
+
+    #[test]
+    fn failed_variant_has_no_ratio() {
+        let mut failed = point(Better::Higher, &[100.0], &[]);
+        assert_eq!(failed.series[1].ratio_to_tcp, None);
+        failed.series[1].samples = failed.series[0].samples.clone();
+        failed.series[1].failure = Some("broken".to_owned());
+        failed.summarise();
+        assert_eq!(failed.series[1].ratio_to_tcp, None);
+        assert_eq!(failed.series[1].median, None);
+    }
+
+    #[test]
+    fn nothing_is_compared_with_zero() {
+        let idle = point(Better::Lower, &[0.0], &[0.0]);
+        assert_eq!(idle.series[1].ratio_to_tcp, None);
+    }
+}

@@ -1,0 +1,236 @@
+//! One run of the benchmark: the scratch folder, the daemon, and how programs are started.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::{BenchError, Result};
+use super::machine;
+use super::model::{Sample, Variant};
+use super::process::{Output, Process, Ready};
+use super::signals::Scratch;
+use super::usage;
+
+/// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
+const CLIENT_GRACE: Duration = Duration::from_secs(60);
+
+/// What workloads start programs with.
+#[derive(Debug)]
+pub struct Session {
+    // Dropped in this order: the daemon before the folder that holds its socket.
+    daemon: Option<Process>,
+    scratch: Scratch,
+    sluice: PathBuf,
+    socket: PathBuf,
+    pub seconds: u32,
+    commands: RefCell<Vec<String>>,
+    /// Ports given out, written as `$PORT` in the commands that the report shows.
+    ports: RefCell<Vec<u16>>,
+}
+
+impl Session {
+    /// Makes the scratch folder and, for accelerated variants, starts a daemon of its own: one
+    /// that already runs may be of another build, and its CPU time would not be ours alone.
+    pub fn start(seconds: u32, with_sluice: bool) -> Result<Self> {
+        let sluice = std::env::current_exe()
+            .map_err(|error| BenchError::io("find the sluice program", &error))?;
+        let scratch = Scratch::create()?;
+        let control = scratch.path().join("control");
+        fs::create_dir(&control)
+            .and_then(|()| fs::set_permissions(&control, private()))
+            .map_err(|error| BenchError::io("make the daemon's folder", &error))?;
+        let socket = control.join("control.sock");
+        let mut session = Self {
+            daemon: None,
+            scratch,
+            sluice,
+            socket,
+            seconds,
+            commands: RefCell::new(Vec::new()),
+            ports: RefCell::new(Vec::new()),
+        };
+        if with_sluice {
+            session.start_daemon()?;
+        }
+        Ok(session)
+    }
+
+    fn start_daemon(&mut self) -> Result<()> {
+        let sluiced = crate::locate::daemon().map_err(|e| BenchError::Failed(e.to_string()))?;
+        crate::locate::library().map_err(|e| BenchError::Failed(e.to_string()))?;
+        let words = [
+            path_text(&sluiced),
+            "--foreground".to_owned(),
+            "--socket".to_owned(),
+            path_text(&self.socket),
+        ];
+        let mut daemon = Process::start(&words, self.scratch.path(), false)?;
+        daemon.wait_ready(&Ready::Unix(self.socket.clone()))?;
+        self.daemon = Some(daemon);
+        Ok(())
+    }
+
+    /// A command line, put under `sluice run` when it is to be accelerated.
+    pub fn command_line(&self, accelerated: bool, words: &[String]) -> Vec<String> {
+        let mut argv = Vec::new();
+        if accelerated {
+            argv.extend([
+                path_text(&self.sluice),
+                "run".to_owned(),
+                "--socket".to_owned(),
+                path_text(&self.socket),
+                "--".to_owned(),
+            ]);
+        }
+        if let Some((program, arguments)) = words.split_first() {
+            let found = machine::find_program(program).map(|path| path_text(&path));
+            argv.push(found.unwrap_or_else(|| program.clone()));
+            argv.extend_from_slice(arguments);
+        }
+        self.note_command(accelerated, words);
+        argv
+    }
+
+    /// A hidden subcommand of this program, for workloads that need a program of our own.
+    pub fn helper(&self, words: &[&str]) -> Vec<String> {
+        let mut argv = vec![path_text(&self.sluice), "bench".to_owned()];
+        argv.extend(words.iter().map(|word| (*word).to_owned()));
+        argv
+    }
+
+    /// Starts a server and waits until it accepts connections.
+    pub fn server(&self, variant: Variant, words: &[String], ready: &Ready) -> Result<Process> {
+        let argv = self.command_line(variant.server_accelerated(), words);
+        let mut process = Process::start(&argv, self.scratch.path(), false)?;
+        process.wait_ready(ready)?;
+        Ok(process)
+    }
+
+    /// Runs a client to its end; the time that it was told to take is `seconds`.
+    pub fn client(&self, variant: Variant, words: &[String], seconds: u32) -> Result<Output> {
+        let argv = self.command_line(variant.client_accelerated(), words);
+        let limit = Duration::from_secs(u64::from(seconds)) + CLIENT_GRACE;
+        Process::start(&argv, self.scratch.path(), false)?.finish(limit)
+    }
+
+    /// Runs a client as [`Self::client`] and counts the CPU time that it, the servers and the
+    /// daemon use meanwhile.
+    pub fn measured(
+        &self,
+        variant: Variant,
+        servers: &[&Process],
+        words: &[String],
+    ) -> Result<(Output, Sample)> {
+        let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
+        let daemon = self.daemon_group(variant);
+        let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
+        let output = self.client(variant, words, self.seconds)?;
+        let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
+        let sample = Sample {
+            cpu_server_s: after.0 - before.0,
+            cpu_daemon_s: after.1 - before.1,
+            cpu_client_s: output.cpu_s,
+            ..Sample::default()
+        };
+        Ok((output, sample))
+    }
+
+    /// The daemon's process group, if the variant uses it.
+    pub fn daemon_group(&self, variant: Variant) -> Vec<i32> {
+        let daemon = self.daemon.as_ref().filter(|_| variant.needs_sluice());
+        daemon.map(Process::group).into_iter().collect()
+    }
+
+    /// Starts a program that takes orders on its standard input.
+    pub fn interactive(&self, variant: Variant, words: &[String]) -> Result<Process> {
+        let argv = self.command_line(variant.client_accelerated(), words);
+        Process::start(&argv, self.scratch.path(), true)
+    }
+
+    /// A new folder below the scratch folder, readable by workers that gave up their user.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        let path = self.scratch.path().join(name);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(BenchError::io(
+                format!("make the folder {}", path.display()),
+                &error,
+            )),
+            _ => Ok(path),
+        }
+    }
+
+    /// A port of 127.0.0.1 that nobody listens on. Another program may take it before ours does;
+    /// then ours fails to start and says so.
+    pub fn free_port(&self) -> Result<u16> {
+        let port = std::net::TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .map(|address| address.port())
+            .map_err(|error| BenchError::io("find a free port", &error))?;
+        self.ports.borrow_mut().push(port);
+        Ok(port)
+    }
+
+    /// The command lines started since the last call, each once, with `$DIR` for the scratch
+    /// folder.
+    pub fn take_commands(&self) -> Vec<String> {
+        self.commands.take()
+    }
+
+    fn note_command(&self, accelerated: bool, words: &[String]) {
+        let prefix = if accelerated { "sluice run -- " } else { "" };
+        let mut line = words
+            .iter()
+            .map(|word| quoted(word))
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace(&path_text(self.scratch.path()), "$DIR")
+            .replace(&path_text(&self.sluice), "sluice");
+        for port in self.ports.borrow().iter() {
+            line = line.replace(&port.to_string(), "$PORT");
+        }
+        let line = format!("{prefix}{line}");
+        let mut commands = self.commands.borrow_mut();
+        if !commands.contains(&line) {
+            commands.push(line);
+        }
+    }
+}
+
+fn private() -> fs::Permissions {
+    <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700)
+}
+
+/// A path as text. Scratch and build folders are ours; a byte that is not UTF-8 would make the
+/// program's start fail visibly.
+pub fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// `words!["redis-server", "--port", port]`: a command line of mixed types.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { vec![$($word.to_string()),*] };
+}
+pub(super) use words;
+
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+$".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_as_a_shell_wants_them() {
+        assert_eq!(quoted("--port=1"), "--port=1");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("Connection: close"), "'Connection: close'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}

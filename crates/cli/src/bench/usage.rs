@@ -1,0 +1,102 @@
+//! What processes use: CPU time, wake-ups and memory of whole process groups.
+
+use std::fs;
+
+use super::signals;
+
+/// Totals over all processes of some groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    pub cpu_ns: u64,
+    /// Voluntary context switches of all threads: each is a sleep that something ended.
+    pub sleeps: u64,
+    /// Proportional set size, shared memory included, in KiB.
+    pub pss_kib: u64,
+}
+
+/// CPU seconds of everything in the process groups, from each process's own clock.
+///
+/// Processes that end between two calls drop out; the servers measured here keep theirs.
+pub fn cpu_s(groups: &[i32]) -> f64 {
+    let total: u64 = members(groups)
+        .into_iter()
+        .filter_map(signals::process_cpu_ns)
+        .sum();
+    total as f64 / 1e9
+}
+
+/// CPU, sleeps and memory of everything in the process groups.
+pub fn usage(groups: &[i32]) -> Usage {
+    let mut total = Usage::default();
+    for pid in members(groups) {
+        total.cpu_ns += signals::process_cpu_ns(pid).unwrap_or(0);
+        total.sleeps += sleeps(pid);
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        total.pss_kib += number_after(&rollup, "Pss:").unwrap_or(0);
+    }
+    total
+}
+
+/// The number behind a key, as /proc writes it: `Pss:   123 kB`.
+fn number_after(text: &str, key: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(key))?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn sleeps(pid: i32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return 0;
+    };
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("status")).ok())
+        .filter_map(|status| number_after(&status, "voluntary_ctxt_switches:"))
+        .sum()
+}
+
+/// The processes of the groups, by `/proc/PID/stat`.
+fn members(groups: &[i32]) -> Vec<i32> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/stat"))
+                .ok()
+                .and_then(|stat| process_group(&stat))
+                .is_some_and(|group| groups.contains(&group))
+        })
+        .collect()
+}
+
+/// The group in a stat line. The name before it may hold anything, parentheses included.
+fn process_group(stat: &str) -> Option<i32> {
+    let after_name = stat.rsplit_once(')')?.1;
+    after_name.split_whitespace().nth(2)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_found_behind_a_hostile_name() {
+        assert_eq!(process_group("12 (a) b (c) S 1 77 77 0 -1"), Some(77));
+        assert_eq!(process_group("12"), None);
+    }
+
+    #[test]
+    fn own_group_has_used_cpu_and_memory() {
+        let stat = fs::read_to_string("/proc/self/stat").expect("own stat");
+        let group = process_group(&stat).expect("own group");
+        let usage = usage(&[group]);
+        assert!(usage.cpu_ns > 0 && usage.pss_kib > 0, "{usage:?}");
+        assert!(cpu_s(&[group]) > 0.0);
+    }
+}

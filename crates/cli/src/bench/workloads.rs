@@ -1,0 +1,72 @@
+//! The workloads, in the order in which they run.
+
+mod connect;
+mod idle;
+mod iperf;
+mod nginx;
+mod one_end;
+pub mod redis;
+mod sockperf;
+
+use super::error::Result;
+use super::model::{PointSpec, Sample, Variant};
+use super::session::Session;
+
+/// What the command line asks of workloads.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub variants: Vec<Variant>,
+    pub repetitions: usize,
+    pub seconds: u32,
+    pub redis_clients: Vec<u32>,
+    pub redis_tests: Vec<String>,
+    /// How many connections the idle workload opens, and for how long it watches them.
+    pub idle_connections: u32,
+    pub idle_seconds: u32,
+}
+
+/// Some points that one start of the servers measures together.
+///
+/// The runner goes through the variants in turn, as often as there are repetitions, so that a
+/// machine that grows slower or faster meanwhile does so for all of them.
+pub struct Cell {
+    /// What the progress line says: `redis, 10 clients`.
+    pub title: String,
+    pub variants: Vec<Variant>,
+    pub repetitions: usize,
+    pub points: Vec<PointSpec>,
+    pub run: CellRun,
+}
+
+/// Starts servers, warms them up, measures: one sample for each point, in their order.
+pub type CellRun = Box<dyn Fn(&Session, Variant) -> Result<Vec<Sample>>>;
+
+/// A kind of measurement that can be asked for by name.
+pub struct Workload {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub about: &'static str,
+    /// Programs that must be installed.
+    pub programs: &'static [&'static str],
+    pub cells: fn(&Options) -> Vec<Cell>,
+}
+
+/// Every workload.
+pub const ALL: [Workload; 7] = [
+    redis::WORKLOAD,
+    sockperf::WORKLOAD,
+    iperf::WORKLOAD,
+    nginx::WORKLOAD,
+    connect::WORKLOAD,
+    one_end::WORKLOAD,
+    idle::WORKLOAD,
+];
+
+impl Options {
+    /// The variants that were asked for, among those that a workload has.
+    fn variants_of(&self, possible: &[Variant]) -> Vec<Variant> {
+        let mut variants = self.variants.clone();
+        variants.retain(|variant| possible.contains(variant));
+        variants
+    }
+}

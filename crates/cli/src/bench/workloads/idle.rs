@@ -1,0 +1,111 @@
+//! Open connections on which nothing happens: they must cost no CPU and little memory.
+
+use std::time::{Duration, Instant};
+
+use super::{Cell, Options, Workload};
+use crate::bench::error::{BenchError, Result};
+use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
+use crate::bench::process::{Process, Ready};
+use crate::bench::session::Session;
+use crate::bench::usage;
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "idle",
+    title: "Idle connections",
+    about: "A client opens 1,000 connections, exchanges a few messages on each, and then both \
+            ends wait in epoll_wait. CPU time and voluntary context switches are those of server, \
+            client and sluiced in the following 10 s. Memory is the growth of their proportional \
+            set size, shared memory included, against the time before the first connection; what \
+            the kernel holds for sockets is in no process and not counted.",
+    programs: &[],
+    cells,
+};
+
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn cells(options: &Options) -> Vec<Cell> {
+    let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
+    let (connections, seconds) = (options.idle_connections, options.idle_seconds);
+    let point = |group: &str, unit| PointSpec {
+        group: group.to_owned(),
+        label: format!("{connections} connections, {seconds} s"),
+        x: None,
+        unit,
+        better: Better::Lower,
+        cost_unit: CostUnit::None,
+    };
+    let cell = Cell {
+        title: format!("idle, {connections} connections"),
+        variants,
+        // Nothing here varies as rates do, and a repetition takes long.
+        repetitions: options.repetitions.min(2),
+        points: vec![
+            point("CPU time of all processes", "ms"),
+            point("voluntary context switches", "switches"),
+            point("memory per connection, both ends", "KiB"),
+        ],
+        run: Box::new(move |session, variant| measure(session, variant, connections, seconds)),
+    };
+    vec![cell]
+}
+
+fn measure(
+    session: &Session,
+    variant: Variant,
+    connections: u32,
+    seconds: u32,
+) -> Result<Vec<Sample>> {
+    let port = session.free_port()?;
+    let port_word = port.to_string();
+    let server_words = session.helper(&["hold-server", &port_word]);
+    let server = session.server(variant, &server_words, &Ready::Tcp(port))?;
+    let client_words = session.helper(&["hold-client", &port_word, &connections.to_string()]);
+    let mut client = session.interactive(variant, &client_words)?;
+    client.wait_output("waiting", OPEN_TIMEOUT)?;
+    let mut groups = session.daemon_group(variant);
+    groups.extend([server.group(), client.group()]);
+    let empty = usage::usage(&groups);
+    open(&mut client)?;
+    let start = usage::usage(&groups);
+    pause(Duration::from_secs(u64::from(seconds)))?;
+    let end = usage::usage(&groups);
+    client.ensure_running()?;
+    let memory_kib = end.pss_kib.saturating_sub(empty.pss_kib) as f64;
+    let sample = |value: f64| Sample {
+        value,
+        ..Sample::default()
+    };
+    Ok(vec![
+        sample(end.cpu_ns.saturating_sub(start.cpu_ns) as f64 / 1e6),
+        sample(end.sleeps.saturating_sub(start.sleeps) as f64),
+        sample(memory_kib / f64::from(connections)),
+    ])
+}
+
+/// Lets the client open its connections, and waits until it has used them all.
+///
+/// The end of its input, when `input` is dropped, is what it waits for.
+fn open(client: &mut Process) -> Result<()> {
+    let input = client.take_input();
+    if input.is_none() {
+        return Err(BenchError::Failed(
+            "the holding client has no input".to_owned(),
+        ));
+    }
+    drop(input);
+    client.wait_output("open", OPEN_TIMEOUT)?;
+    Ok(())
+}
+
+/// The measured time itself: nothing is waited for, only Ctrl-C ends it early.
+fn pause(duration: Duration) -> Result<()> {
+    let until = Instant::now() + duration;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        crate::bench::signals::wait_signal(left_ms.saturating_add(1))?;
+    }
+}

@@ -1,0 +1,73 @@
+//! iperf3: as many bytes as possible.
+
+use super::{Cell, Options, Workload};
+use crate::bench::error::Result;
+use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
+use crate::bench::parse;
+use crate::bench::process::Ready;
+use crate::bench::session::{Session, words};
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "iperf3",
+    title: "iperf3 with 1, 3 and 8 streams",
+    about: "Bytes that the receiver counted. iperf3 serves all streams of a run from one thread. \
+            256 MB are sent first and dropped. 'Reverse' sends from the server to the client.",
+    programs: &["iperf3"],
+    cells,
+};
+
+const STREAMS: [u32; 3] = [1, 3, 8];
+
+fn cells(options: &Options) -> Vec<Cell> {
+    let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
+    let cell = |(reverse, streams): (bool, u32)| Cell {
+        title: format!("iperf3, {streams} streams"),
+        variants: variants.clone(),
+        repetitions: options.repetitions,
+        points: vec![PointSpec {
+            group: if reverse { "reverse" } else { "forward" }.to_owned(),
+            label: if streams == 1 {
+                "1 stream".to_owned()
+            } else {
+                format!("{streams} streams")
+            },
+            x: None,
+            unit: "Gbit/s",
+            better: Better::Higher,
+            cost_unit: CostUnit::Gigabyte,
+        }],
+        run: Box::new(move |session, variant| {
+            Ok(vec![measure(session, variant, reverse, streams)?])
+        }),
+    };
+    [false, true]
+        .into_iter()
+        .flat_map(|reverse| STREAMS.map(|streams| (reverse, streams)))
+        .map(cell)
+        .collect()
+}
+
+fn measure(session: &Session, variant: Variant, reverse: bool, streams: u32) -> Result<Sample> {
+    let port = session.free_port()?;
+    let server_words = words!["iperf3", "-s", "-B", "127.0.0.1", "-p", port];
+    let server = session.server(variant, &server_words, &Ready::Tcp(port))?;
+    let client_words = |amount: [String; 2]| {
+        let mut words = words!["iperf3", "-c", "127.0.0.1", "-p", port, "-P", streams, "-J"];
+        words.extend(amount);
+        if reverse {
+            words.push("-R".to_owned());
+        }
+        words
+    };
+    let warm_up = client_words(["-n".to_owned(), "256M".to_owned()]);
+    session
+        .client(variant, &warm_up, session.seconds)?
+        .read(parse::iperf)?;
+    let words = client_words(["-t".to_owned(), session.seconds.to_string()]);
+    let (output, mut sample) = session.measured(variant, &[&server], &words)?;
+    let result = output.read(parse::iperf)?;
+    sample.value = result.bits_per_s / 1e9;
+    sample.bytes = result.bytes;
+    sample.details.insert("retransmits", result.retransmits);
+    Ok(sample)
+}
