@@ -7,6 +7,16 @@ pub enum Align {
     Right,
 }
 
+/// Which part of a cell stays when there is no room for all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    Start,
+    /// Of an address: the port.
+    End,
+    /// Of `program[pid]`: some of each.
+    Both,
+}
+
 /// A column of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
@@ -17,6 +27,7 @@ pub struct Column {
     pub sacrifice: u8,
     /// A narrow table cuts the cells of this column down to this many characters, if need be.
     pub shrinks_to: Option<usize>,
+    pub keep: Keep,
 }
 
 impl Column {
@@ -26,6 +37,7 @@ impl Column {
             align: Align::Left,
             sacrifice: 0,
             shrinks_to: None,
+            keep: Keep::Start,
         }
     }
     pub const fn right(title: &'static str) -> Self {
@@ -38,8 +50,9 @@ impl Column {
         self.sacrifice = order;
         self
     }
-    pub const fn shrinks_to(mut self, characters: usize) -> Self {
+    pub const fn shrinks_to(mut self, characters: usize, keep: Keep) -> Self {
         self.shrinks_to = Some(characters);
+        self.keep = keep;
         self
     }
 }
@@ -108,15 +121,24 @@ pub fn fit(columns: &[Column], rows: &[Vec<String>], limit: Option<usize>) -> Wi
     }
 }
 
-/// Cuts text to `width` characters, the last of which says that something is missing.
-pub fn cut(text: &str, width: usize) -> String {
-    if characters(text) <= width {
+/// Cuts text to `width` characters, one of which says that something is missing.
+pub fn cut(text: &str, width: usize, keep: Keep) -> String {
+    let length = characters(text);
+    if length <= width {
         return text.to_owned();
     }
-    let mut cut: String = text.chars().take(width.saturating_sub(1)).collect();
+    let room = width.saturating_sub(1);
+    let start = match keep {
+        Keep::Start => room,
+        Keep::End => 0,
+        Keep::Both => room.div_ceil(2),
+    };
+    let end = room - start;
+    let mut cut: String = text.chars().take(start).collect();
     if width > 0 {
         cut.push('…');
     }
+    cut.extend(text.chars().skip(length - end));
     cut
 }
 
@@ -130,7 +152,7 @@ pub fn line(columns: &[Column], widths: &Widths, cells: &[String]) -> String {
             line.push_str(&" ".repeat(GAP));
         }
         first = false;
-        let cell = cut(cell, width);
+        let cell = cut(cell, width, column.keep);
         let blanks = " ".repeat(width - characters(&cell));
         match column.align {
             Align::Left => line.extend([cell, blanks]),
@@ -152,7 +174,7 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 4] = [
-        Column::left("NAME").shrinks_to(6),
+        Column::left("NAME").shrinks_to(6, Keep::Start),
         Column::right("BYTES"),
         Column::right("LESS").sacrifice(1),
         Column::right("LEAST").sacrifice(2),
@@ -203,8 +225,11 @@ mod tests {
 
     #[test]
     fn cutting_says_so() {
-        assert_eq!(cut("abc", 3), "abc");
-        assert_eq!(cut("abcd", 3), "ab…");
-        assert_eq!(cut("abcd", 0), "");
+        assert_eq!(cut("abc", 3, Keep::Start), "abc");
+        assert_eq!(cut("abcd", 3, Keep::Start), "ab…");
+        assert_eq!(cut("abcd", 0, Keep::Start), "");
+        assert_eq!(cut("abcd", 0, Keep::End), "");
+        assert_eq!(cut("127.0.0.1:6379", 8, Keep::End), "….1:6379");
+        assert_eq!(cut("redis-benchmark[77]", 10, Keep::Both), "redis…[77]");
     }
 }

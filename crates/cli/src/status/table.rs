@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::layout::{Column, Widths, fit, line, titles};
+use super::layout::{Column, Keep, Widths, fit, line, titles};
 use super::model::{Connection, Document, Process};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
-/// Without a lower bound for the reason's width a narrow table would drop to nothing useful.
+/// An IPv4 address with its port is 15 characters or more and is shown whole on loopback.
 const COLUMNS: [Column; 13] = [
-    Column::left("LOCAL").shrinks_to(9),
-    Column::left("PEER").shrinks_to(9),
-    Column::left("PEER PROGRAM").shrinks_to(12),
+    Column::left("LOCAL").shrinks_to(15, Keep::End),
+    Column::left("PEER").shrinks_to(15, Keep::End),
+    Column::left("PEER PROGRAM").shrinks_to(12, Keep::Both),
     Column::left("PATH"),
     Column::right("LANE-IN"),
     Column::right("LANE-OUT"),
@@ -22,7 +22,9 @@ const COLUMNS: [Column; 13] = [
     Column::right("SLEEPS").sacrifice(3),
     Column::right("SPINS").sacrifice(4),
     Column::right("RING").sacrifice(5),
-    Column::left("WHY TCP").sacrifice(1).shrinks_to(10),
+    Column::left("WHY TCP")
+        .sacrifice(1)
+        .shrinks_to(10, Keep::Start),
 ];
 const INDENT: usize = 2;
 
@@ -50,10 +52,11 @@ fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
     ]
 }
 
-/// `nginx (pid 12, uid 33): 3 connections, 1 on a lane, 2 on TCP (too little traffic yet ×2)`.
+/// `nginx (pid 12, uid 33): 3 connections, 1 on a lane`, and a line for each reason that keeps
+/// others on TCP.
 fn heading(process: &Process, style: Style) -> String {
     let total = process.connections.len() as u64;
-    let laned = process.connections.iter().filter(|c| c.on_lane()).count() as u64;
+    let laned = process.connections.iter().filter(|c| c.on_lane()).count();
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
     for connection in process.connections.iter().filter(|c| !c.on_lane()) {
         *reasons.entry(connection.why_tcp()).or_default() += 1;
@@ -74,17 +77,12 @@ fn heading(process: &Process, style: Style) -> String {
     if total > 0 {
         let _ = write!(text, ", {laned} on a lane");
     }
-    if total > laned {
-        let mut reasons: Vec<_> = reasons.into_iter().collect();
-        reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
-        let reasons: Vec<String> = reasons
-            .into_iter()
-            .map(|(reason, count)| match count {
-                1 => harmless(reason),
-                _ => format!("{} ×{count}", harmless(reason)),
-            })
-            .collect();
-        let _ = write!(text, ", {} on TCP ({})", total - laned, reasons.join(", "));
+    text.push('\n');
+    let mut reasons: Vec<_> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
+    for (reason, count) in reasons {
+        let indent = " ".repeat(INDENT);
+        let _ = writeln!(text, "{indent}{count} on TCP: {}", harmless(reason));
     }
     text
 }
@@ -139,7 +137,6 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
     let mut rows = rows.iter();
     for process in processes {
         text.push_str(&heading(process, style));
-        text.push('\n');
         if process.connections.is_empty() {
             continue;
         }
@@ -204,7 +201,7 @@ mod tests {
             connection("tcp", "the other end is not under sluice run"),
         ]);
         for limit in [100, 120, 160] {
-            for line in render(&mixed, Style::PLAIN, Some(limit)).lines().skip(2) {
+            for line in render(&mixed, Style::PLAIN, Some(limit)).lines() {
                 assert!(line.chars().count() <= limit, "{limit}: {line}");
             }
         }
@@ -229,7 +226,8 @@ mod tests {
             "64K",
             "98k",
             "too little traffic yet",
-            "1 on a lane, 1 on TCP (too little traffic yet)",
+            "2 connections, 1 on a lane",
+            "  1 on TCP: too little traffic yet",
             "1 of 65536 lanes in use",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");
@@ -251,10 +249,7 @@ mod tests {
     fn equal_reasons_are_counted() {
         let few = || connection("tcp", "too little traffic yet");
         let text = render(&document(vec![few(), few()]), Style::PLAIN, Some(100));
-        assert!(
-            text.contains("2 on TCP (too little traffic yet ×2)"),
-            "{text}"
-        );
+        assert!(text.contains("2 on TCP: too little traffic yet"), "{text}");
     }
 
     #[test]

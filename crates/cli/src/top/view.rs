@@ -7,15 +7,17 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Clear, Paragraph};
 
 use super::model::{Model, Rates, Row};
-use crate::status::layout::{Column, fit, line, titles};
+use crate::status::layout::{Column, Keep, fit, line, titles};
 use crate::terminal::harmless;
 use crate::units;
 
 const COLUMNS: [Column; 13] = [
-    Column::left("PROGRAM").shrinks_to(12),
-    Column::left("LOCAL").shrinks_to(10),
-    Column::left("PEER").shrinks_to(10),
-    Column::left("PEER PROGRAM").sacrifice(2).shrinks_to(12),
+    Column::left("PROGRAM").shrinks_to(12, Keep::Both),
+    Column::left("LOCAL").shrinks_to(13, Keep::End),
+    Column::left("PEER").shrinks_to(13, Keep::End),
+    Column::left("PEER PROGRAM")
+        .sacrifice(2)
+        .shrinks_to(12, Keep::Both),
     Column::left("PATH"),
     Column::right("LANE-IN"),
     Column::right("LANE-OUT"),
@@ -24,7 +26,9 @@ const COLUMNS: [Column; 13] = [
     Column::right("SWITCHES").sacrifice(5),
     Column::right("SLEEPS").sacrifice(4),
     Column::right("SPINS").sacrifice(3),
-    Column::left("WHY TCP").sacrifice(1).shrinks_to(12),
+    Column::left("WHY TCP")
+        .sacrifice(1)
+        .shrinks_to(12, Keep::Start),
 ];
 
 /// Whether colours may be used, besides bold and reverse.
@@ -82,7 +86,7 @@ fn cells(row: &Row) -> Vec<String> {
 
 /// Rows of the table that a screen of this height has room for.
 pub fn table_rows(height: u16) -> usize {
-    usize::from(height.saturating_sub(6))
+    usize::from(height.saturating_sub(7))
 }
 
 /// Draws everything.
@@ -92,7 +96,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Min(0),
-        Constraint::Length(2),
+        Constraint::Length(3),
         Constraint::Length(1),
     ])
     .areas(frame.area());
@@ -149,7 +153,7 @@ fn totals(model: &Model) -> Paragraph<'static> {
     let mut spans = vec![
         Span::styled("sluice top", Style::new().add_modifier(Modifier::BOLD)),
         Span::raw(format!(
-            "  {}, {laned} on a lane  lane {}/s in {}/s out  tcp {}/s in {}/s out",
+            "  {}, {laned} on a lane  lane/s {} in {} out  tcp/s {} in {} out",
             units::plural(ends as u64, "end"),
             bytes(sum.lane_in),
             bytes(sum.lane_out),
@@ -178,21 +182,22 @@ fn daemon_line(model: &Model, palette: Palette) -> Paragraph<'static> {
 fn details(row: &Row) -> Text<'static> {
     let c = &row.connection;
     let path = if c.on_lane() {
-        "lane".to_owned()
+        "on a lane".to_owned()
     } else {
-        format!("tcp: {}", harmless(c.why_tcp()))
+        format!("on TCP: {}", harmless(c.why_tcp()))
     };
     Text::from(vec![
         Line::raw(format!(
-            "{}[{}]  {} - {} {}  {path}",
+            "{}[{}]  {} - {} {}",
             harmless(&row.program),
             row.pid,
             harmless(&c.local),
             harmless(&c.peer),
             harmless(&c.peer_name()),
         )),
+        Line::raw(path),
         Line::raw(format!(
-            "in all: lane {} in {} out, tcp {} in {} out, {}, {} sleeps, {} spins",
+            "lane {} in {} out, tcp {} in {} out, {}, {} sleeps, {} spins",
             units::bytes(c.lane_rx_bytes),
             units::bytes(c.lane_tx_bytes),
             units::bytes(c.tcp_rx_bytes),
@@ -258,7 +263,7 @@ mod tests {
         for title in ["PROGRAM", "LOCAL", "PEER", "PATH", "LANE-IN", "TCP-OUT"] {
             assert!(lines[2].contains(title), "{title} in {}", lines[2]);
         }
-        assert!(lines.iter().any(|line| line.contains("redis-serv")));
+        assert!(lines.iter().any(|line| line.contains("redis-")));
         assert!(lines[23].contains("q quit"));
     }
 
@@ -275,7 +280,7 @@ mod tests {
         model.select(100);
         let lines = screen(&model, 80, 24);
         let last = model.shown()[model.selected].connection.local.clone();
-        assert!(lines[20].contains(&last[..9]), "{lines:?}");
+        assert!(lines[19].contains(&last[..9]), "{lines:?}");
     }
 
     #[test]
