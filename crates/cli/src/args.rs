@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::BenchArgs;
+
 /// Runs unmodified socket programs over the fastest path between their two ends.
 ///
 /// A TCP connection between two programs on one host that were both started under 'sluice run'
@@ -24,11 +26,13 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)] // There is one value of it in the whole run.
 pub enum Command {
     Run(RunArgs),
     Status(StatusArgs),
     Top(TopArgs),
     Doctor(DoctorArgs),
+    Bench(BenchArgs),
     Up(UpArgs),
     Down(DownArgs),
     Man(ManArgs),

@@ -1,12 +1,15 @@
 //! From the command line to the command, and from its end to the exit status.
 
+use std::process::ExitCode;
+
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command, CompletionsArgs};
+use crate::bench::BenchArgs;
 use crate::error::{EXIT_OWN_FAILURE, Failure};
 use crate::terminal;
-use crate::{daemon, doctor, man, run, status, top};
+use crate::{bench as benchmarks, daemon, doctor, exec, man, run, status, top};
 
 /// What a command ends with: an exit status, or a failure to report.
 pub type Outcome = Result<u8, Failure>;
@@ -39,6 +42,7 @@ pub fn main() -> u8 {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Bench(args) => Ok(bench(args)),
         Command::Up(args) => daemon::up(&args),
         Command::Down(args) => daemon::down(&args),
         Command::Man(args) => man::run(&args),
@@ -51,6 +55,16 @@ pub fn main() -> u8 {
             failure.status
         }
     }
+}
+
+fn bench(args: BenchArgs) -> u8 {
+    // A reader that goes away must not end it by a signal: it has servers to stop first.
+    exec::ignore_broken_pipes();
+    let exit = benchmarks::run(args);
+    // ExitCode does not give its number away.
+    (0..=u8::MAX)
+        .find(|status| ExitCode::from(*status) == exit)
+        .unwrap_or(1)
 }
 
 fn completions(args: &CompletionsArgs) -> Outcome {

@@ -234,6 +234,12 @@ pub fn die_by(signal: c_int) -> u8 {
     128_u8.wrapping_add(signal as u8)
 }
 
+/// Makes a write to a pipe without a reader an error instead of this process's end.
+pub fn ignore_broken_pipes() {
+    // SAFETY: SIG_IGN runs no code of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
 /// Marks every descriptor above the standard three close-on-exec in the child that `command`
 /// starts: a daemon must not keep its starter's pipes open.
 pub fn close_descriptors_on_exec(command: &mut std::process::Command) {

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
+mod bench;
 mod commands;
 mod daemon;
 mod doctor;

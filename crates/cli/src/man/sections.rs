@@ -63,7 +63,7 @@ const USUAL_STATUS: Section = Section {
 };
 
 /// Every page.
-pub static PAGES: [Page; 9] = [
+pub static PAGES: [Page; 10] = [
     Page {
         name: "sluice",
         sections: &[
@@ -296,6 +296,39 @@ pub static PAGES: [Page; 9] = [
                 blocks: &[
                     Entry("0", "Two programs started now would get lanes."),
                     Entry("1", "They would not; the lines marked missing say why."),
+                    Entry("2", "The command line is wrong."),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-bench",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example(
+                        "A first look, with redis only:",
+                        "sluice bench --quick --only redis",
+                    ),
+                    Example(
+                        "Numbers to quote, with a report to keep:",
+                        "sluice bench --full --html report.html",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[LIBDIR_VARIABLE, COLOUR_VARIABLE],
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Entry("0", "Every workload that was wanted ran."),
+                    Entry(
+                        "1",
+                        "One failed; standard error has the program's own words.",
+                    ),
                     Entry("2", "The command line is wrong."),
                 ],
             },
