@@ -107,10 +107,11 @@ pub static PAGES: [Page; 10] = [
                 blocks: &[
                     Text(
                         "A TCP connection gets a lane, a pair of byte rings in shared memory, when \
-                         both of its ends run under 'sluice run' on this host, in the same \
-                         container or not. The kernel's connection stays open beside it: names, \
-                         firewalls and errors are the kernel's, and bytes go back to it whenever a \
-                         lane cannot carry them.",
+                         both of its ends run under 'sluice run' on this host and use one daemon. \
+                         Programs in containers do if the daemon's socket is mounted there. The \
+                         kernel's connection stays open beside the lane: names, firewalls and \
+                         errors are the kernel's, and bytes go back to it whenever the lane \
+                         cannot carry them.",
                     ),
                     Text(
                         "Statically linked programs, programs that gain rights when executed \
