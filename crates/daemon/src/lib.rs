@@ -1,1 +1,18 @@
-//! Placeholder.
+//! sluiced: matches the two ends of a connection and gives them memory to share.
+//!
+//! It is on no data path. Programs announce their connections over a Unix socket ([`server`]),
+//! [`matching`] finds the two ends of one connection, [`lanes`] hands out the memory between
+//! their processes, and [`status`] tells people about it.
+
+mod closer;
+pub mod config;
+pub mod counters;
+mod end_table;
+pub mod lanes;
+pub mod listener;
+pub mod matching;
+mod namespace;
+mod program;
+pub mod server;
+mod socket;
+mod status;

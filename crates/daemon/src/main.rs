@@ -1,1 +1,170 @@
-fn main() {}
+//! The sluiced command.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use clap::Parser;
+use sluice_control::paths;
+use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
+use sluice_daemon::server::Server;
+use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
+use sluice_sys::unix::close_all_from;
+use tracing_subscriber::EnvFilter;
+
+/// Matches the two ends of TCP connections between programs under sluice and gives them shared
+/// memory.
+#[derive(Debug, Parser)]
+#[command(name = "sluiced", version)]
+struct Arguments {
+    /// Where to listen [default: as `sluice run` chooses it]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// End when no program has been connected for so long
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit: Option<u64>,
+
+    /// Size of each of a connection's two rings, a power of two
+    #[arg(long, value_name = "BYTES", env = "SLUICE_RING_BYTES", default_value_t = RING_BYTES_DEFAULT, value_parser = ring_bytes)]
+    ring_bytes: u32,
+
+    /// Most connections with a lane at a time
+    #[arg(long, value_name = "COUNT", default_value_t = LANES_MAX_DEFAULT)]
+    max_lanes: u32,
+
+    /// Serve all users of this machine (for a sluiced of root)
+    #[arg(long)]
+    allow_all_users: bool,
+
+    /// Stay in the foreground (the default)
+    #[arg(long, conflicts_with = "daemonize")]
+    foreground: bool,
+
+    /// Return as soon as programs can connect, and go on in the background
+    #[arg(long)]
+    daemonize: bool,
+
+    /// What to log: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    log: String,
+
+    /// Where to log to instead of standard error, which is closed with --daemonize
+    #[arg(long, value_name = "PATH")]
+    log_file: Option<PathBuf>,
+
+    /// Set by --daemonize for the process in the background
+    #[arg(long, hide = true)]
+    detached: bool,
+}
+
+fn ring_bytes(text: &str) -> Result<u32, String> {
+    let bytes = text
+        .parse()
+        .map_err(|_| format!("{text} is not a number"))?;
+    match Geometry::new(1, bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What the process in the background prints when programs can connect.
+const READY: &str = "ready";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = if arguments.daemonize {
+        daemonize()
+    } else {
+        serve(arguments)
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "sluiced: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Starts this program again in the background and waits until it listens.
+///
+/// A second start instead of a fork: no state of this process can leak into the daemon.
+fn daemonize() -> Outcome {
+    let arguments = std::env::args_os().skip(1);
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(arguments.filter(|argument| argument != "--daemonize"))
+        .arg("--detached")
+        // It may have been started by a program that runs under sluice.
+        .env_remove("LD_PRELOAD")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .process_group(0)
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    if line.trim_end() == READY {
+        return Ok(());
+    }
+    // It has said why on standard error.
+    let status = child.wait()?;
+    Err(format!("could not start in the background ({status})").into())
+}
+
+fn serve(arguments: Arguments) -> Outcome {
+    if arguments.detached {
+        // Whoever waits for the end of a pipe of the starting program must not wait for us.
+        close_all_from(3)?;
+        let _ = rustix::process::setsid();
+    }
+    start_log(&arguments)?;
+    let socket = match arguments.socket {
+        Some(socket) => std::path::absolute(socket)?,
+        None => paths::control_socket()?,
+    };
+    let (stop, signalled) = UnixStream::pair()?;
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        signal_hook::low_level::pipe::register(signal, signalled.try_clone()?)?;
+    }
+    let config = Config {
+        socket,
+        idle_exit: arguments.idle_exit.map(Duration::from_secs),
+        ring_bytes: arguments.ring_bytes,
+        lanes_max: arguments.max_lanes,
+        allow_all_users: arguments.allow_all_users,
+    };
+    let server = Server::bind(config, Limits::of_this_process())?;
+    if arguments.detached {
+        std::env::set_current_dir("/")?;
+        let mut output = io::stdout();
+        writeln!(output, "{READY}")?;
+        output.flush()?;
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+    }
+    server.run(stop)?;
+    Ok(())
+}
+
+fn start_log(arguments: &Arguments) -> Outcome {
+    let filter = EnvFilter::try_new(&arguments.log)?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    match &arguments.log_file {
+        Some(path) => {
+            let file = File::options().create(true).append(true).open(path)?;
+            log.with_ansi(false).with_writer(Mutex::new(file)).init();
+        }
+        None => log.with_ansi(false).with_writer(io::stderr).init(),
+    }
+    Ok(())
+}

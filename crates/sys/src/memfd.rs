@@ -142,25 +142,6 @@ pub fn write_at(fd: RawFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
     }
 }
 
-/// Where the next bytes that were ever written start, at or after `offset`; `None` if there are
-/// none (`lseek` with `SEEK_DATA`). Moves the file offset, which nothing else here uses.
-pub fn next_data(fd: RawFd, offset: u64) -> Result<Option<u64>, Errno> {
-    // SAFETY: lseek takes integers only.
-    let ret = unsafe {
-        syscall3(
-            libc::SYS_lseek,
-            int(fd),
-            offset as usize,
-            int(libc::SEEK_DATA),
-        )
-    };
-    match check(ret) {
-        Ok(at) => Ok(Some(at as u64)),
-        Err(Errno(libc::ENXIO)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Gives the memory of a range back; it reads as zero afterwards.
 pub fn punch_hole(fd: RawFd, offset: u64, bytes: u64) -> Result<(), Errno> {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -260,9 +241,7 @@ mod tests {
         let mut buffer = [0; 5];
         assert_eq!(read_at(fd.raw(), &mut buffer, 4096), Ok(5));
         assert_eq!(&buffer, b"hello");
-        assert_eq!(next_data(fd.raw(), 0), Ok(Some(4096)));
         punch_hole(fd.raw(), 4096, 4096).unwrap();
-        assert_eq!(next_data(fd.raw(), 0), Ok(None));
         read_at(fd.raw(), &mut buffer, 4096).unwrap();
         assert_eq!(buffer, [0; 5]);
         assert_eq!(stat(fd.raw()).unwrap().bytes, 16384);

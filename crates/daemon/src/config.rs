@@ -1,0 +1,87 @@
+//! What an operator can choose, and what the machine allows.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Choices for one sluiced.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// End when no client has been connected for that long; `None`: never.
+    pub idle_exit: Option<Duration>,
+    /// Bytes of each ring; checked by `Geometry::new`.
+    pub ring_bytes: u32,
+    /// Most lanes in use at a time, over all programs.
+    pub lanes_max: u32,
+    /// Serve every user of the machine and not only the own one and root.
+    pub allow_all_users: bool,
+}
+
+/// Lanes in use at most when nobody says otherwise.
+pub const LANES_MAX_DEFAULT: u32 = 65_536;
+
+/// Ends of one program that may wait for their other end at a time. Most servers have more
+/// connections from elsewhere than this and none of them will ever be matched; the oldest goes.
+pub const WAITING_PER_CLIENT_MAX: usize = 8_192;
+
+/// The same over all programs, which bounds the memory of the tables to some 60 MB.
+pub const WAITING_MAX: usize = 262_144;
+
+/// Descriptors that are not clients' or chunks'.
+const DESCRIPTORS_OWN: u64 = 64;
+/// Descriptors held for each client: its socket, its board, its end table, and possibly its
+/// network namespace.
+const DESCRIPTORS_PER_CLIENT: u64 = 4;
+
+/// What the limit of open files leaves room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub clients_max: usize,
+    /// A chunk costs one descriptor.
+    pub chunks_max: usize,
+}
+
+impl Limits {
+    /// Divides `descriptors` half and half between clients and chunks.
+    pub fn for_descriptors(descriptors: u64) -> Limits {
+        let half = descriptors.saturating_sub(DESCRIPTORS_OWN) / 2;
+        let count = |n: u64| usize::try_from(n.clamp(1, 1 << 20)).unwrap_or(1);
+        Limits {
+            clients_max: count(half / DESCRIPTORS_PER_CLIENT),
+            chunks_max: count(half),
+        }
+    }
+
+    /// Raises the soft limit of open files to the hard one and divides that.
+    pub fn of_this_process() -> Limits {
+        let limit = getrlimit(Resource::Nofile);
+        let raised = Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        };
+        // An unprivileged process may always raise the soft limit; should a sandbox refuse, the
+        // soft limit is what there is.
+        let _ = setrlimit(Resource::Nofile, raised);
+        Limits::for_descriptors(getrlimit(Resource::Nofile).current.unwrap_or(1 << 20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_stay_within_the_descriptors() {
+        for descriptors in [256, 1024, 20_000, 1 << 20] {
+            let limits = Limits::for_descriptors(descriptors);
+            let used = limits.clients_max as u64 * DESCRIPTORS_PER_CLIENT
+                + limits.chunks_max as u64
+                + DESCRIPTORS_OWN;
+            assert!(used <= descriptors, "{descriptors}: {used}");
+        }
+        assert_eq!(Limits::for_descriptors(10).clients_max, 1);
+    }
+}

@@ -1,0 +1,186 @@
+//! The control socket's place in the file system: at most one sluiced serves it, and none
+//! leaves anything behind.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{Shutdown, shutdown};
+use sluice_control::paths::{self, PathError};
+use sluice_sys::errno::Errno;
+use sluice_sys::unix::{self, Fd};
+
+/// Programs that may wait to be accepted. sluiced accepts within microseconds; the number
+/// matters when hundreds of processes start at once.
+const BACKLOG: i32 = 1024;
+
+/// How often to try again when another sluiced removes its lock file while we open it.
+const LOCK_ATTEMPTS_MAX: usize = 16;
+
+/// A listening control socket, with the lock that makes it the only one at its path.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Fd,
+    path: PathBuf,
+    lock_path: PathBuf,
+    mode: u32,
+    /// Held for its lock.
+    _lock: File,
+}
+
+/// Why the control socket cannot be served.
+#[derive(Debug)]
+pub enum ListenError {
+    /// Another sluiced serves it.
+    Taken(PathBuf),
+    Directory(PathError),
+    Lock(PathBuf, io::Error),
+    Socket(PathBuf, io::Error),
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken(path) => write!(
+                f,
+                "another sluiced serves {}; use that one, or `sluice down` first",
+                path.display()
+            ),
+            Self::Directory(error) => error.fmt(f),
+            Self::Lock(path, error) => write!(
+                f,
+                "the lock file {} cannot be used: {error}; choose another --socket",
+                path.display()
+            ),
+            Self::Socket(path, error) => write!(
+                f,
+                "cannot listen at {}: {error}; choose another --socket",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+impl Listener {
+    /// Locks `path` and listens there; whatever a dead sluiced left there is replaced.
+    ///
+    /// With `everybody` all users may connect; otherwise the directory is made private.
+    pub fn bind(path: &Path, everybody: bool) -> Result<Listener, ListenError> {
+        paths::prepare_directory(path).map_err(ListenError::Directory)?;
+        let mut lock_path = OsString::from(path);
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let lock = match lock(&lock_path) {
+            Ok(Some(lock)) => lock,
+            Ok(None) => return Err(ListenError::Taken(path.into())),
+            Err(error) => return Err(ListenError::Lock(lock_path, error)),
+        };
+        let mode = if everybody { 0o666 } else { 0o600 };
+        let socket = match listen(path, mode) {
+            Ok(socket) => socket,
+            Err(error) => {
+                let _ = fs::remove_file(&lock_path);
+                return Err(ListenError::Socket(path.into(), error));
+            }
+        };
+        if everybody && let Some(directory) = path.parent() {
+            // Programs of other users must be able to reach the socket.
+            let _ = fs::set_permissions(directory, Permissions::from_mode(0o755));
+        }
+        Ok(Listener {
+            socket,
+            path: path.into(),
+            lock_path,
+            mode,
+            _lock: lock,
+        })
+    }
+
+    /// The listening socket.
+    pub fn socket(&self) -> &Fd {
+        &self.socket
+    }
+
+    /// The next waiting connection; `EAGAIN` if there is none.
+    pub fn accept(&self) -> Result<Fd, Errno> {
+        unix::accept(self.socket.raw())
+    }
+
+    /// Refuses connections from now on. What had been connected before can still be accepted:
+    /// the kernel decides each connect under the socket's lock, either way.
+    pub fn refuse_new(&self) {
+        if let Err(error) = shutdown(&self.socket, Shutdown::Both) {
+            tracing::warn!("cannot shut the control socket down: {error}");
+        }
+    }
+
+    /// Listens anew, after [`Listener::refuse_new`] turned out to be premature.
+    pub fn listen_again(&mut self) -> io::Result<()> {
+        self.socket = listen(&self.path, self.mode)?;
+        Ok(())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // In this order, and with the lock held: nobody else makes either file meanwhile.
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+/// Takes the lock, unless another process has it.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    for _ in 0..LOCK_ATTEMPTS_MAX {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // The former holder may have removed the file between our open and our lock, and then
+        // the lock is on a file that nobody else will find.
+        let ours = file.metadata()?;
+        match fs::symlink_metadata(path) {
+            Ok(there) if there.ino() == ours.ino() && there.dev() == ours.dev() => {
+                return Ok(Some(file));
+            }
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Listens at `path` under the lock. The socket gets its mode and its listening state under
+/// another name, so that whoever finds it at `path` can use it.
+fn listen(path: &Path, mode: u32) -> io::Result<Fd> {
+    let mut temporary = OsString::from(path);
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = unix::seqpacket()?;
+    unix::bind(socket.raw(), temporary.as_os_str().as_bytes())?;
+    let placed = fs::set_permissions(&temporary, Permissions::from_mode(mode))
+        .and_then(|()| Ok(unix::listen(socket.raw(), BACKLOG)?))
+        .and_then(|()| fs::rename(&temporary, path));
+    if let Err(error) = placed {
+        let _ = fs::remove_file(&temporary);
+        return Err(error);
+    }
+    Ok(socket)
+}

@@ -1,0 +1,507 @@
+//! The daemon's one thread: waits for clients, reads what they say, and never blocks on any.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use sluice_control::message::{
+    DecodeError, FromDaemon, Hello, MESSAGE_BYTES_MAX, Reason, ToDaemon, VERSION,
+};
+use sluice_sys::errno::Errno;
+use sluice_sys::memfd;
+use sluice_sys::unix::{self, Credentials, Fd, Received};
+
+use crate::closer::Closer;
+use crate::config::{Config, Limits};
+use crate::counters::Counters;
+use crate::lanes::Lanes;
+use crate::listener::{ListenError, Listener};
+use crate::matching::{ClientId, Matcher};
+use crate::namespace::{Namespace, Prover};
+use crate::program::Program;
+use crate::status::{LaneCounts, Listed, Report, Sources};
+
+mod announce;
+
+/// Messages of one client that are read before others get their turn.
+const MESSAGES_PER_TURN_MAX: usize = 64;
+/// Events taken from the kernel at a time.
+const EVENTS_MAX: usize = 256;
+
+const LISTENER: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+/// One connection to the control socket.
+#[derive(Debug)]
+struct Client {
+    socket: Fd,
+    credentials: Credentials,
+    /// After its `Hello`.
+    program: Option<Program>,
+    /// The network namespaces of its ends, as long as it lives.
+    namespaces: HashMap<u64, Namespace>,
+}
+
+/// A running sluiced.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    limits: Limits,
+    uid: u32,
+    listener: Listener,
+    poll: OwnedFd,
+    clients: HashMap<ClientId, Client>,
+    next_client: ClientId,
+    matcher: Matcher,
+    lanes: Lanes,
+    prover: Prover,
+    retries: Vec<announce::Retry>,
+    closer: Closer,
+    counters: Counters,
+    started: Instant,
+    /// Since when there has been no client.
+    idle_since: Instant,
+    stopping: bool,
+    /// Given up for a moment to turn a client away when no descriptor is left.
+    spare: Option<File>,
+}
+
+impl Server {
+    /// Listens at the socket of `config`. Clients can connect when this returns.
+    pub fn bind(config: Config, limits: Limits) -> Result<Server, ListenError> {
+        let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+        let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
+        let now = Instant::now();
+        let server = Server {
+            lanes: Lanes::new(config.ring_bytes, config.lanes_max, limits.chunks_max),
+            config,
+            limits,
+            uid: unix::effective_uid(),
+            listener,
+            poll,
+            clients: HashMap::new(),
+            next_client: 1,
+            matcher: Matcher::default(),
+            prover: Prover::new(),
+            retries: Vec::new(),
+            closer: Closer::default(),
+            counters: Counters::default(),
+            started: now,
+            idle_since: now,
+            stopping: false,
+            spare: File::open("/dev/null").ok(),
+        };
+        server
+            .watch(server.listener.socket(), LISTENER)
+            .map_err(|error| ListenError::Socket(server.config.socket.clone(), error))?;
+        Ok(server)
+    }
+
+    /// Serves until `stop` becomes readable, a client asks for the end, or nobody has been
+    /// there for the configured time. Removes the socket.
+    ///
+    /// Errors: the kernel refuses to wait, or to let us listen again.
+    pub fn run(mut self, stop: impl AsFd) -> io::Result<()> {
+        epoll::add(
+            &self.poll,
+            &stop,
+            epoll::EventData::new_u64(STOP),
+            epoll::EventFlags::IN,
+        )?;
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !self.stopping {
+            events.clear();
+            let timeout = self.patience().map(|time| Timespec {
+                tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: i64::from(time.subsec_nanos()),
+            });
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.poll, spare, timeout.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                match event.data.u64() {
+                    LISTENER => self.accept_all(),
+                    STOP => self.stopping = true,
+                    // Client numbers are 32-bit.
+                    id => self.read_client(id as ClientId),
+                }
+            }
+            self.retry_proofs();
+            if self.is_idle_for_long() {
+                self.leave_unless_somebody_comes()?;
+            }
+        }
+        tracing::info!("ends");
+        Ok(())
+    }
+
+    /// How long to wait at most; `None`: until something happens.
+    fn patience(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let retry = self
+            .next_retry()
+            .map(|due| due.saturating_duration_since(now));
+        let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
+        let idle = idle.map(|limit| limit.saturating_sub(now.duration_since(self.idle_since)));
+        match (retry, idle) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn is_idle_for_long(&self) -> bool {
+        self.clients.is_empty()
+            && self
+                .config
+                .idle_exit
+                .is_some_and(|limit| self.idle_since.elapsed() >= limit)
+    }
+
+    /// A client that connects at this very moment is either refused by the kernel, so that it
+    /// starts a sluiced of its own, or it is served by this one.
+    fn leave_unless_somebody_comes(&mut self) -> io::Result<()> {
+        self.listener.refuse_new();
+        self.accept_all();
+        if self.clients.is_empty() {
+            tracing::info!("nobody needs me");
+            self.stopping = true;
+            return Ok(());
+        }
+        // Closing the former socket takes it out of the poll set.
+        self.listener.listen_again()?;
+        self.watch(self.listener.socket(), LISTENER)
+    }
+
+    fn watch(&self, socket: &Fd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        epoll::add(&self.poll, socket, data, epoll::EventFlags::IN)?;
+        Ok(())
+    }
+
+    fn accept_all(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok(socket) => self.welcome(socket),
+                Err(Errno(libc::EMFILE | libc::ENFILE)) => {
+                    if !self.turn_one_away() {
+                        return;
+                    }
+                }
+                // Nobody waits, or somebody has given up meanwhile.
+                Err(Errno(libc::ECONNABORTED)) => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Without this a connection that cannot be accepted would keep the listener ready and
+    /// sluiced busy.
+    fn turn_one_away(&mut self) -> bool {
+        if self.spare.take().is_none() {
+            return false;
+        }
+        let accepted = self.listener.accept();
+        if let Ok(socket) = &accepted {
+            refuse(socket, Reason::Full);
+            self.counters.clients_refused += 1;
+        }
+        let turned_away = accepted.is_ok();
+        drop(accepted);
+        self.spare = File::open("/dev/null").ok();
+        turned_away
+    }
+
+    /// A new connection to the control socket.
+    fn welcome(&mut self, socket: Fd) {
+        let credentials = match unix::peer_credentials(socket.raw()) {
+            Ok(credentials) => credentials,
+            Err(error) => {
+                tracing::debug!("a client's credentials cannot be read: {error}");
+                self.counters.clients_refused += 1;
+                return;
+            }
+        };
+        let known = credentials.uid == self.uid || credentials.uid == 0;
+        if !known && !self.config.allow_all_users {
+            tracing::info!("refuses uid {}", credentials.uid);
+            self.counters.clients_refused += 1;
+            refuse(&socket, Reason::User);
+            return;
+        }
+        self.admit(socket, credentials);
+    }
+
+    /// A connection that may be served, accepted or introduced by somebody who is.
+    fn admit(&mut self, socket: Fd, credentials: Credentials) {
+        if self.clients.len() >= self.limits.clients_max {
+            self.counters.clients_refused += 1;
+            refuse(&socket, Reason::Full);
+            return;
+        }
+        while self.clients.contains_key(&self.next_client) {
+            self.next_client = self.next_client.wrapping_add(1);
+        }
+        let id = self.next_client;
+        self.next_client = self.next_client.wrapping_add(1);
+        if let Err(error) = self.watch(&socket, u64::from(id)) {
+            tracing::warn!("a client cannot be watched: {error}");
+            self.counters.clients_refused += 1;
+            return;
+        }
+        self.counters.clients_accepted += 1;
+        let client = Client {
+            socket,
+            credentials,
+            program: None,
+            namespaces: HashMap::new(),
+        };
+        self.clients.insert(id, client);
+    }
+
+    fn read_client(&mut self, id: ClientId) {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        for _ in 0..MESSAGES_PER_TURN_MAX {
+            let Some(client) = self.clients.get(&id) else {
+                return;
+            };
+            match unix::receive_with_fds(client.socket.raw(), &mut buffer) {
+                Ok(received) if received.len == 0 => return self.remove(id),
+                Ok(received) => {
+                    let message = &buffer[..received.len];
+                    let message = if received.truncated {
+                        Err(DecodeError::Length)
+                    } else {
+                        ToDaemon::decode(message)
+                    };
+                    if let Err(reason) = self.dispatch(id, message, received) {
+                        return self.turn_out(id, reason);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.remove(id),
+            }
+        }
+    }
+
+    /// Does what one message asks for. An error ends the connection. Descriptors that nobody
+    /// took are closed with `received`.
+    fn dispatch(
+        &mut self,
+        id: ClientId,
+        message: Result<ToDaemon, DecodeError>,
+        mut received: Received,
+    ) -> Result<(), Reason> {
+        let message = message.map_err(|error| {
+            self.counters.messages_malformed += 1;
+            tracing::debug!("client {id}: {error}");
+            match error {
+                DecodeError::Version(_) => Reason::Version,
+                _ => Reason::Protocol,
+            }
+        })?;
+        let is_program = self.clients.get(&id).is_some_and(|c| c.program.is_some());
+        match message {
+            ToDaemon::Hello(hello) if !is_program => self.hello(id, &hello, received),
+            ToDaemon::Introduce if is_program => self.introduce(&mut received),
+            ToDaemon::Announce(announce) if is_program => {
+                self.announce(id, &announce, received);
+                Ok(())
+            }
+            ToDaemon::Release { end, generation } if is_program => {
+                self.release(id, end, generation);
+                Ok(())
+            }
+            ToDaemon::Ping => {
+                self.send(id, &self.pong(), &[]);
+                Ok(())
+            }
+            ToDaemon::Status => {
+                self.report(id);
+                Ok(())
+            }
+            ToDaemon::Shutdown => self.shut_down(id),
+            _ => Err(Reason::Protocol),
+        }
+    }
+
+    fn hello(&mut self, id: ClientId, hello: &Hello, mut received: Received) -> Result<(), Reason> {
+        let Some(client) = self.clients.get_mut(&id) else {
+            return Ok(());
+        };
+        let program = Program::new(hello, client.credentials, &mut received);
+        let program = program.map_err(|error| {
+            tracing::debug!("client {id} came with descriptors that do not serve: {error}");
+            Reason::Descriptors
+        })?;
+        tracing::debug!("client {id} is {} ({})", program.name, program.pid);
+        client.program = Some(program);
+        self.counters.programs += 1;
+        let welcome = FromDaemon::Welcome {
+            version: VERSION,
+            client: id,
+        };
+        self.send(id, &welcome, &[]);
+        Ok(())
+    }
+
+    fn introduce(&mut self, received: &mut Received) -> Result<(), Reason> {
+        let socket = received.take_fd(0).ok_or(Reason::Descriptors)?;
+        if !is_seqpacket(&socket) {
+            return Err(Reason::Descriptors);
+        }
+        match unix::peer_credentials(socket.raw()) {
+            Ok(credentials) => self.admit(socket, credentials),
+            Err(_) => return Err(Reason::Descriptors),
+        }
+        Ok(())
+    }
+
+    fn shut_down(&mut self, id: ClientId) -> Result<(), Reason> {
+        let uid = self.clients.get(&id).map(|client| client.credentials.uid);
+        if uid != Some(self.uid) && uid != Some(0) {
+            return Err(Reason::User);
+        }
+        self.send(id, &self.pong(), &[]);
+        tracing::info!("is asked to end");
+        self.stopping = true;
+        Ok(())
+    }
+
+    fn pong(&self) -> FromDaemon {
+        FromDaemon::Pong {
+            pid: std::process::id(),
+            clients: self.clients.len() as u32,
+        }
+    }
+
+    /// Sends without waiting and, to a program, rings its mailbox. Returns whether it went.
+    fn send(&self, id: ClientId, message: &FromDaemon, fds: &[i32]) -> bool {
+        let Some(client) = self.clients.get(&id) else {
+            return false;
+        };
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let bytes = message.encode(&mut buffer);
+        match unix::send_with_fds(client.socket.raw(), bytes, fds) {
+            Ok(_) => {
+                if let Some(program) = &client.program {
+                    program.ring();
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!("client {id} cannot be told: {error}");
+                false
+            }
+        }
+    }
+
+    fn turn_out(&mut self, id: ClientId, reason: Reason) {
+        self.send(id, &FromDaemon::Refused { reason }, &[]);
+        self.remove(id);
+    }
+
+    /// The client is gone, and everything that it had.
+    fn remove(&mut self, id: ClientId) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        // Not left to the close: somebody else may hold the same socket open.
+        let _ = epoll::delete(&self.poll, &client.socket);
+        drop(client);
+        self.matcher.remove_client(id);
+        for peer in self.lanes.remove_client(id) {
+            self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);
+        }
+        if self.clients.is_empty() {
+            self.idle_since = Instant::now();
+        }
+    }
+
+    fn report(&self, id: ClientId) {
+        let answer = self.status_document(id).and_then(|document| {
+            let memory = memfd::create(c"sluice-status")?;
+            memfd::write_at(memory.raw(), &document, 0)?;
+            Ok((memory, document.len() as u64))
+        });
+        match answer {
+            Ok((memory, bytes)) => {
+                self.send(id, &FromDaemon::Report { bytes }, &[memory.raw()]);
+            }
+            Err(error) => {
+                tracing::warn!("no status: {error}");
+                let reason = Reason::Full;
+                self.send(id, &FromDaemon::Refused { reason }, &[]);
+            }
+        }
+    }
+
+    /// What the client may see: everything for root and sluiced's own user, else its own.
+    fn status_document(&self, asker: ClientId) -> io::Result<Vec<u8>> {
+        let asker = self
+            .clients
+            .get(&asker)
+            .map(|client| client.credentials.uid);
+        let sees_all = asker == Some(0) || asker == Some(self.uid);
+        let programs = || {
+            self.clients
+                .iter()
+                .filter_map(|(id, client)| Some((*id, client, client.program.as_ref()?)))
+        };
+        let mut shown: Vec<Listed<'_>> = programs()
+            .filter(|(_, client, _)| sees_all || asker == Some(client.credentials.uid))
+            .map(|(client, state, program)| Listed {
+                client,
+                uid: state.credentials.uid,
+                program,
+            })
+            .collect();
+        shown.sort_by_key(|listed| listed.client);
+        let sources = Sources {
+            shown,
+            programs: programs().map(|(id, _, program)| (id, program)).collect(),
+            matcher: &self.matcher,
+            lanes: &self.lanes,
+        };
+        let (processes, truncated) = sources.processes();
+        let report = Report {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            ring_bytes: self.lanes.ring_bytes(),
+            lanes: LaneCounts {
+                in_use: self.lanes.in_use(),
+                max: self.lanes.lanes_max(),
+                chunks: self.lanes.chunk_count(),
+            },
+            ends_announced: self.matcher.len(),
+            counters: &self.counters,
+            truncated,
+            processes,
+        };
+        Ok(serde_json::to_vec(&report)?)
+    }
+}
+
+/// Tells a client that is not going to be one why.
+fn refuse(socket: &Fd, reason: Reason) {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let message = FromDaemon::Refused { reason };
+    let _ = unix::send_with_fds(socket.raw(), message.encode(&mut buffer), &[]);
+}
+
+fn is_seqpacket(socket: &Fd) -> bool {
+    let option = |name, expected: i32| {
+        let mut value = [0; 4];
+        let got = unix::get_option(socket.raw(), libc::SOL_SOCKET, name, &mut value);
+        matches!(got, Ok(4)) && i32::from_ne_bytes(value) == expected
+    };
+    option(libc::SO_DOMAIN, libc::AF_UNIX)
+        && option(libc::SO_TYPE, libc::SOCK_SEQPACKET)
+        && option(libc::SO_ACCEPTCONN, 0)
+}

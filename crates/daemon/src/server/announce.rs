@@ -1,0 +1,258 @@
+//! Announcements, matches and releases.
+
+use std::time::{Duration, Instant};
+
+use sluice_control::message::{Announce, FromDaemon, Lane};
+use sluice_sys::unix::Received;
+
+use super::Server;
+use crate::lanes::{LaneRef, NoLane};
+use crate::matching::{Announced, ClientId, EndKey, Outcome, Waiting};
+use crate::namespace::Verdict;
+use crate::socket::{SocketFacts, leaves_namespace};
+
+/// Network namespaces of one client that are remembered for proofs.
+const NAMESPACES_PER_CLIENT_MAX: usize = 8;
+
+/// Pairs of ends that wait for another look, looks at each, and the time to the first; it
+/// doubles from look to look, so that the last comes some 20 s after the first.
+const RETRIES_MAX: usize = 1024;
+const LOOKS_MAX: u32 = 15;
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+
+/// Two ends in different namespaces whose bytes were moving when they were compared. The
+/// orders tell whether they still are the same announcements.
+#[derive(Debug)]
+pub(super) struct Retry {
+    ends: [(EndKey, u64); 2],
+    looks: u32,
+    due: Instant,
+}
+
+impl Server {
+    pub(super) fn announce(&mut self, id: ClientId, announce: &Announce, mut received: Received) {
+        self.counters.announcements += 1;
+        let key = EndKey {
+            client: id,
+            end: announce.end,
+        };
+        self.lanes.release_former(key, announce.generation);
+        let Some(facts) = self.look_at_socket(id, &mut received) else {
+            self.counters.announcements_rejected += 1;
+            return;
+        };
+        let (outcome, displaced) = self.matcher.announce(Announced {
+            key,
+            generation: announce.generation,
+            tuple: facts.tuple,
+            domain: facts.domain,
+            cookie: facts.cookie,
+        });
+        self.counters.ends_replaced += displaced.replaced;
+        self.counters.ends_forgotten += displaced.forgotten;
+        match outcome {
+            Outcome::Waits => {}
+            Outcome::Duplicate => self.counters.announcements_duplicate += 1,
+            Outcome::Match(other) => {
+                self.join(other, key);
+            }
+            Outcome::Perhaps(others) => {
+                for other in others {
+                    if self.join_if_proven(other, key, 1) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads what is to be known of the announced socket and closes it: a copy kept would keep
+    /// the connection open after its program has closed it.
+    fn look_at_socket(&mut self, id: ClientId, received: &mut Received) -> Option<SocketFacts> {
+        let socket = received.take_fd(0)?;
+        if received.fd_count() > 0 {
+            return None;
+        }
+        let facts = match SocketFacts::read(socket.raw()) {
+            Ok(facts) => facts,
+            Err(error) => {
+                tracing::debug!("client {id} announced something else than a socket: {error}");
+                None
+            }
+        };
+        if let Some(facts) = &facts
+            && leaves_namespace(facts.tuple.local)
+            && let Some(client) = self.clients.get_mut(&id)
+            && client.namespaces.len() < NAMESPACES_PER_CLIENT_MAX
+            && !client.namespaces.contains_key(&facts.domain.netns)
+        {
+            let netns = facts.domain.netns;
+            if let Some(namespace) = self.prover.namespace_of(socket.raw(), netns) {
+                client.namespaces.insert(netns, namespace);
+            }
+        }
+        self.closer.close(socket);
+        facts
+    }
+
+    pub(super) fn release(&mut self, id: ClientId, end: u32, generation: u32) {
+        let key = EndKey { client: id, end };
+        if self.matcher.release(key, generation).is_some() {
+            self.counters.ends_released += 1;
+        }
+        self.lanes.release(key, generation);
+    }
+
+    /// Gives two ends of one connection a lane. Returns whether both know of it.
+    fn join(&mut self, a: EndKey, b: EndKey) -> bool {
+        let (Some(entry_a), Some(entry_b)) = (self.matcher.entry(a), self.matcher.entry(b)) else {
+            return false;
+        };
+        let mut ends = [*entry_a, *entry_b];
+        ends.sort_by_key(|entry| entry.order);
+        let [first, second] = ends.map(|entry| entry.announced);
+        let taken = self.lanes.take([
+            (first.key, first.generation),
+            (second.key, second.generation),
+        ]);
+        let lane = match taken {
+            Ok(lane) => lane,
+            Err(why) => {
+                match why {
+                    NoLane::Full => self.counters.lanes_refused_full += 1,
+                    NoLane::Memory(error) => {
+                        tracing::warn!("no memory for a lane: {error}");
+                        self.counters.lanes_refused_memory += 1;
+                    }
+                }
+                self.matcher.set_waiting(a, Waiting::Lane);
+                self.matcher.set_waiting(b, Waiting::Lane);
+                return false;
+            }
+        };
+        if !self.send_lane(&first, second.key.client, lane, 0) {
+            self.lanes.take_back(first.key, lane);
+            self.lanes.take_back(second.key, lane);
+            return self.give_up(a, b);
+        }
+        if !self.send_lane(&second, first.key.client, lane, 1) {
+            // The first end knows of the lane, so it has to release it; since the other never
+            // adopts it, no byte will pass.
+            self.lanes.take_back(second.key, lane);
+            return self.give_up(a, b);
+        }
+        self.matcher.pair(a, b);
+        self.counters.matches += 1;
+        if first.domain.netns != second.domain.netns {
+            self.counters.matches_across_namespaces += 1;
+        }
+        true
+    }
+
+    fn give_up(&mut self, a: EndKey, b: EndKey) -> bool {
+        self.counters.lanes_refused_unread += 1;
+        self.matcher.set_waiting(a, Waiting::Lane);
+        self.matcher.set_waiting(b, Waiting::Lane);
+        false
+    }
+
+    fn send_lane(&mut self, end: &Announced, peer: ClientId, lane: LaneRef, side: u8) -> bool {
+        let client = end.key.client;
+        let Some((geometry, chunk)) = self.lanes.chunk_for(lane, client) else {
+            return false;
+        };
+        let peer_program = self.clients.get(&peer).and_then(|c| c.program.as_ref());
+        let Some(peer_program) = peer_program else {
+            return false;
+        };
+        let needs_board = self.lanes.needs_board(client, peer);
+        let mut fds = [0; 2];
+        let mut count = 0;
+        if let Some(chunk) = chunk {
+            fds[count] = chunk.raw();
+            count += 1;
+        }
+        if needs_board {
+            fds[count] = peer_program.board.raw();
+            count += 1;
+        }
+        let message = FromDaemon::Lane(Lane {
+            end: end.key.end,
+            generation: end.generation,
+            chunk: lane.chunk,
+            lane: lane.lane,
+            lanes: geometry.lanes(),
+            ring_bytes: geometry.ring_bytes(),
+            side,
+            has_chunk_fd: chunk.is_some(),
+            has_board_fd: needs_board,
+            peer,
+            peer_pid: peer_program.pid,
+            cookie: end.cookie,
+        });
+        let sent = self.send(client, &message, &fds[..count]);
+        if sent {
+            self.lanes.set_given(lane, client, peer);
+        }
+        sent
+    }
+
+    /// Compares two ends in different namespaces, and joins them if they are one connection.
+    /// `look` counts from 1.
+    fn join_if_proven(&mut self, a: EndKey, b: EndKey, look: u32) -> bool {
+        let (Some(entry_a), Some(entry_b)) = (self.matcher.entry(a), self.matcher.entry(b)) else {
+            return false;
+        };
+        let ends = [(a, entry_a.order), (b, entry_b.order)];
+        let namespace = |key: EndKey, netns| self.clients.get(&key.client)?.namespaces.get(netns);
+        let namespaces = (
+            namespace(a, &entry_a.announced.domain.netns),
+            namespace(b, &entry_b.announced.domain.netns),
+        );
+        let verdict = match namespaces {
+            (Some(there), Some(here)) => self.prover.compare(entry_a.announced.tuple, there, here),
+            _ => Verdict::Unable,
+        };
+        match verdict {
+            Verdict::Same => return self.join(a, b),
+            Verdict::Different => {
+                self.counters.mirrors_refuted += 1;
+                return false;
+            }
+            Verdict::NotNow if look < LOOKS_MAX && self.retries.len() < RETRIES_MAX => {
+                self.retries.push(Retry {
+                    ends,
+                    looks: look,
+                    due: Instant::now() + FIRST_RETRY * (1 << (look - 1)),
+                });
+            }
+            Verdict::NotNow | Verdict::Unable => self.counters.mirrors_unproven += 1,
+        }
+        self.matcher.set_waiting(a, Waiting::Proof);
+        self.matcher.set_waiting(b, Waiting::Proof);
+        false
+    }
+
+    /// When [`Server::retry_proofs`] has something to do.
+    pub(super) fn next_retry(&self) -> Option<Instant> {
+        self.retries.iter().map(|retry| retry.due).min()
+    }
+
+    /// Looks again at the pairs whose time has come.
+    pub(super) fn retry_proofs(&mut self) {
+        if self.retries.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let due: Vec<Retry> = self
+            .retries
+            .extract_if(.., |retry| retry.due <= now)
+            .collect();
+        for retry in due {
+            let [a, b] = retry.ends;
+            if self.matcher.is_free(a.0, a.1) && self.matcher.is_free(b.0, b.1) {
+                self.join_if_proven(a.0, b.0, retry.looks + 1);
+            }
+        }
+    }
+}
