@@ -63,11 +63,15 @@ pub enum Ready {
     Tcp(u16),
     /// It accepts connections on this socket.
     Unix(PathBuf),
+    /// It has written this so many times: for servers that take a look at their port for a
+    /// client.
+    Says(&'static str, usize),
 }
 
 impl Ready {
-    fn reached(&self) -> bool {
+    fn reached(&self, output: impl FnOnce() -> String) -> bool {
         match self {
+            Self::Says(text, times) => output().matches(text).count() >= *times,
             Self::Tcp(port) => std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok(),
             Self::Unix(path) => {
                 // The daemon's socket is of another type than a stream; what counts for it is
@@ -154,13 +158,13 @@ impl Process {
         read_lossy(&self.stdout)
     }
 
-    /// Waits until a server accepts connections; fails if it ends or takes too long.
+    /// Waits until a server is up; fails if it ends or takes too long.
     pub fn wait_ready(&mut self, ready: &Ready) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
-        while !ready.reached() {
-            self.still_running(&format!("before it accepted connections ({ready:?})"))?;
+        while !ready.reached(|| self.output_so_far()) {
+            self.still_running(&format!("before it was up ({ready:?})"))?;
             if Instant::now() > deadline {
-                return Err(self.failure("did not accept connections within 10 s"));
+                return Err(self.failure(&format!("was not up ({ready:?}) within 10 s")));
             }
             signals::wait_readable(self.pidfd.as_raw_fd(), START_RETRY_MS)?;
         }

@@ -67,6 +67,11 @@ fn measure(
     let empty = usage::usage(&groups);
     open(&mut client)?;
     let start = usage::usage(&groups);
+    if start.cpu_ns <= empty.cpu_ns {
+        return Err(BenchError::Failed(
+            "the CPU time of the idle programs cannot be read".to_owned(),
+        ));
+    }
     pause(Duration::from_secs(u64::from(seconds)))?;
     let end = usage::usage(&groups);
     client.ensure_running()?;

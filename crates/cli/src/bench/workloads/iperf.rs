@@ -47,10 +47,24 @@ fn cells(options: &Options) -> Vec<Cell> {
         .collect()
 }
 
+/// The server has gone back to its port so many times. It serves one client at a time, resets a
+/// second one, and is busy for a moment after a client has ended.
+fn listening(times: usize) -> Ready {
+    Ready::Says("Server listening", times)
+}
+
 fn measure(session: &Session, variant: Variant, reverse: bool, streams: u32) -> Result<Sample> {
     let port = session.free_port()?;
-    let server_words = words!["iperf3", "-s", "-B", "127.0.0.1", "-p", port];
-    let server = session.server(variant, &server_words, &Ready::Tcp(port))?;
+    let server_words = words![
+        "iperf3",
+        "-s",
+        "-B",
+        "127.0.0.1",
+        "-p",
+        port,
+        "--forceflush"
+    ];
+    let mut server = session.server(variant, &server_words, &listening(1))?;
     let client_words = |amount: [String; 2]| {
         let mut words = words!["iperf3", "-c", "127.0.0.1", "-p", port, "-P", streams, "-J"];
         words.extend(amount);
@@ -63,6 +77,7 @@ fn measure(session: &Session, variant: Variant, reverse: bool, streams: u32) -> 
     session
         .client(variant, &warm_up, session.seconds)?
         .read(parse::iperf)?;
+    server.wait_ready(&listening(2))?;
     let words = client_words(["-t".to_owned(), session.seconds.to_string()]);
     let (output, mut sample) = session.measured(variant, &[&server], &words)?;
     let result = output.read(parse::iperf)?;
