@@ -393,6 +393,27 @@ UNUSED static void pair_close(struct pair p)
     close(p.b);
 }
 
+/*
+ * A child that runs beside its parent prints behind a curtain (a memfd on its
+ * standard output), which the parent lifts when the child has ended.
+ */
+UNUSED static int curtain_make(void)
+{
+    return (int)NEED(memfd_create("curtain", MFD_CLOEXEC));
+}
+
+UNUSED static void curtain_lift(int curtain)
+{
+    char data[4096];
+    ssize_t n;
+    off_t at = 0;
+    while ((n = pread(curtain, data, sizeof data, at)) > 0) {
+        write_all(1, data, (size_t)n);
+        at += n;
+    }
+    close(curtain);
+}
+
 /* ---- threads ----------------------------------------------------------- */
 
 /* True when the thread sleeps and goes on sleeping: it is blocked in a call. */

@@ -1,9 +1,9 @@
 // One epoll instance over a connection, a pipe, a timer, an eventfd and a signalfd; nesting.
 //: lane required
+#include "common.h"
+
 #include <sys/signalfd.h>
 #include <sys/timerfd.h>
-
-#include "common.h"
 
 /* Collects every ready source until `want` (bits) have been seen, in whatever order. */
 static unsigned collect(int set, unsigned want)
