@@ -200,9 +200,14 @@ pub struct UpArgs {
     #[arg(long, value_name = "N")]
     pub max_lanes: Option<u32>,
 
-    /// What the daemon says on standard error
+    /// What the daemon logs [default: warn]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<LogLevel>,
+
+    /// Where it logs to instead of standard error, which it closes unless it stays in the
+    /// foreground
+    #[arg(long, value_name = "PATH")]
+    pub log_file: Option<PathBuf>,
 
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]

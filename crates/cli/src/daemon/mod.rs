@@ -27,6 +27,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 const START_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long it may take to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time in which somebody else's daemon, that kept ours from starting, must serve.
+const RIVAL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two looks at a daemon that starts or ends.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// A daemon that `sluice run` started goes away when nothing used it for so long.
@@ -92,18 +94,19 @@ impl State {
 /// The socket that a command uses: the flag's, made absolute, or the usual one.
 pub fn socket_path(flag: Option<&Path>) -> Result<PathBuf, Failure> {
     match flag {
-        Some(path) => std::path::absolute(path).map_err(|error| {
-            Failure::new(
-                format!(
-                    "cannot use the socket path {}: {}",
-                    path.display(),
-                    reason(&error)
-                ),
-                "give an absolute path",
-            )
-        }),
+        Some(path) => absolute(path),
         None => client::usual_path(),
     }
+}
+
+/// The daemon and the program may have another working directory than this process.
+fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| {
+        Failure::new(
+            format!("cannot use the path {}: {}", path.display(), reason(&error)),
+            "give an absolute path",
+        )
+    })
 }
 
 /// How to start a daemon.
@@ -114,6 +117,7 @@ struct Settings {
     max_lanes: Option<u32>,
     allow_all_users: bool,
     log: Option<String>,
+    log_file: Option<PathBuf>,
 }
 
 impl Settings {
@@ -132,6 +136,9 @@ impl Settings {
         }
         if let Some(level) = &self.log {
             arguments.extend(["--log".into(), level.into()]);
+        }
+        if let Some(path) = &self.log_file {
+            arguments.extend(["--log-file".into(), path.into()]);
         }
         arguments
     }
@@ -157,7 +164,7 @@ impl Settings {
 }
 
 /// Makes sure that a daemon answers on `socket`, and starts one if there is none. Waits for a
-/// few seconds at most. `log`: what a started daemon says on standard error; `None`: nothing.
+/// few seconds at most. `log`: a level; from `info` on, what a starting daemon says is shown.
 pub fn ensure(socket: &Path, log: Option<&str>) -> Result<(), Failure> {
     match probe(socket) {
         State::Running { .. } => Ok(()),
@@ -167,7 +174,9 @@ pub fn ensure(socket: &Path, log: Option<&str>) -> Result<(), Failure> {
                 log: log.map(str::to_owned),
                 ..Settings::default()
             };
-            start(socket, &settings, log.is_some()).map(drop)
+            // That another start was faster is no news below that level.
+            let speaks = matches!(log, Some("info" | "debug" | "trace"));
+            start(socket, &settings, speaks).map(drop)
         }
         state => Err(state.failure(socket)),
     }
@@ -197,7 +206,11 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
             "check its permissions, or set SLUICE_LIBDIR to the folder of a working one",
         )
     })?;
-    reap(child, deadline);
+    let deadline = if reap(child, deadline) {
+        deadline
+    } else {
+        Instant::now() + RIVAL_TIMEOUT
+    };
     loop {
         let state = probe(socket);
         if matches!(state, State::Running { .. }) {
@@ -217,17 +230,22 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
 }
 
 /// Waits for the starter process, which ends when the daemon listens. This process becomes
-/// another program soon, which must not inherit a child that it knows nothing of.
-fn reap(mut child: Child, deadline: Instant) {
-    // An error means that the caller ignores SIGCHLD, so that the kernel reaps.
-    while let Ok(None) = child.try_wait() {
-        if Instant::now() >= deadline {
-            // It may have ended by itself since.
-            let _ = child.kill();
-            let _ = child.wait();
-            return;
+/// another program soon, which must not inherit a child that it knows nothing of. Returns false
+/// if it says that it has failed.
+fn reap(mut child: Child, deadline: Instant) -> bool {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            // The caller ignores SIGCHLD, so that the kernel reaps and tells nothing.
+            Err(_) => return true,
+            Ok(None) if Instant::now() >= deadline => {
+                // It may have ended by itself since.
+                let _ = child.kill();
+                let _ = child.wait();
+                return false;
+            }
+            Ok(None) => std::thread::sleep(Duration::from_millis(2)),
         }
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -268,6 +286,7 @@ pub fn up(args: &UpArgs) -> Outcome {
         max_lanes: args.max_lanes,
         allow_all_users: args.system,
         log: args.log.map(|level| level.name().to_owned()),
+        log_file: args.log_file.as_deref().map(absolute).transpose()?,
         ..Settings::default()
     };
     if args.foreground {

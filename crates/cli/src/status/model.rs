@@ -18,6 +18,8 @@ pub struct Document {
     pub ring_bytes: u64,
     pub lanes: Lanes,
     pub counters: BTreeMap<String, serde_json::Value>,
+    /// The daemon knows more connections than the document has.
+    pub truncated: bool,
     pub processes: Vec<Process>,
 }
 
@@ -37,6 +39,8 @@ pub struct Process {
     pub pid: u32,
     pub program: String,
     pub uid: u32,
+    /// The client, a fork of the same program, at which the connections of both are listed.
+    pub shares_with: Option<u32>,
     pub connections: Vec<Connection>,
 }
 

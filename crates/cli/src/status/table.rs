@@ -54,7 +54,7 @@ fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
 
 /// `nginx (pid 12, uid 33): 3 connections, 1 on a lane`, and a line for each reason that keeps
 /// others on TCP.
-fn heading(process: &Process, style: Style) -> String {
+fn heading(process: &Process, sharer: Option<&Process>, style: Style) -> String {
     let total = process.connections.len() as u64;
     let laned = process.connections.iter().filter(|c| c.on_lane()).count();
     let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
@@ -67,17 +67,21 @@ fn heading(process: &Process, style: Style) -> String {
         harmless(&process.program)
     };
     let mut text = format!(
-        "{} (pid {}, uid {}): {}",
+        "{} (pid {}, uid {}): ",
         style.bold(&program),
         process.pid,
         process.uid,
-        units::plural(total, "connection")
     );
     // Writing to a String cannot fail.
-    if total > 0 {
-        let _ = write!(text, ", {laned} on a lane");
-    }
-    text.push('\n');
+    let _ = match sharer {
+        Some(sharer) => writeln!(text, "shares the connections of pid {}", sharer.pid),
+        None if total == 0 => writeln!(text, "no connections"),
+        None => writeln!(
+            text,
+            "{}, {laned} on a lane",
+            units::plural(total, "connection")
+        ),
+    };
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(*count), *reason));
     for (reason, count) in reasons {
@@ -136,7 +140,11 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
     }
     let mut rows = rows.iter();
     for process in processes {
-        text.push_str(&heading(process, style));
+        let sharer = process.shares_with.and_then(|client| {
+            let mut all = document.processes.iter();
+            all.find(|other| other.client == client)
+        });
+        text.push_str(&heading(process, sharer, style));
         if process.connections.is_empty() {
             continue;
         }
@@ -146,6 +154,9 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
             let row = colour_path(line(&COLUMNS, &widths, row), connection, style);
             let _ = writeln!(text, "{indent}{row}");
         }
+    }
+    if document.truncated {
+        text.push_str("there are more connections than the daemon lists\n");
     }
     text
 }
@@ -258,6 +269,25 @@ mod tests {
         empty.processes.clear();
         let text = render(&empty, Style::PLAIN, Some(100));
         assert!(text.contains("sluice run -- PROGRAM"), "{text}");
+    }
+
+    #[test]
+    fn forks_point_at_the_process_that_lists_their_connections() {
+        let mut forked = document(vec![connection("lane", "")]);
+        forked.truncated = true;
+        forked.processes.push(Process {
+            client: 9,
+            pid: 13,
+            program: "redis-server".to_owned(),
+            shares_with: Some(0),
+            ..Process::default()
+        });
+        let text = render(&forked, Style::PLAIN, Some(100));
+        assert!(
+            text.contains("(pid 13, uid 0): shares the connections of pid 12\n"),
+            "{text}"
+        );
+        assert!(text.contains("there are more connections"), "{text}");
     }
 
     #[test]

@@ -70,6 +70,33 @@ impl Scratch {
     }
 }
 
+/// The real daemon, built if need be: it belongs to another package, which the build of these
+/// tests does not include.
+pub fn real_daemon() -> PathBuf {
+    let folder = Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap();
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args([
+        "build",
+        "--quiet",
+        "-p",
+        "sluice-daemon",
+        "--bin",
+        "sluiced",
+    ]);
+    if folder.ends_with("release") {
+        command.arg("--release");
+    }
+    command
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .env("CARGO_TARGET_DIR", folder.parent().unwrap());
+    assert!(
+        command.status().unwrap().success(),
+        "sluiced does not build"
+    );
+    folder.join("sluiced")
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);

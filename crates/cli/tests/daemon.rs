@@ -1,0 +1,152 @@
+//! The command and the real daemon: started when it is needed, found, and ended.
+
+mod common;
+
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+
+use common::{Scratch, real_daemon, stderr, stdout, wait_for};
+
+/// An installation with the real daemon. Ends the daemon when the test ends.
+struct Installation(Scratch);
+
+impl Installation {
+    fn new() -> Self {
+        let scratch = Scratch::new().with_library();
+        symlink(real_daemon(), scratch.path("sluiced")).unwrap();
+        Self(scratch)
+    }
+
+    fn says<const N: usize>(&self, arguments: [&str; N]) -> String {
+        let output = self.0.sluice(arguments).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            stderr(&output)
+        );
+        assert_eq!(stderr(&output), "", "{arguments:?}");
+        stdout(&output)
+    }
+
+    fn daemon_pid(&self) -> u64 {
+        let text = self.says(["status", "--json"]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["daemons"][0]["status"]["pid"].as_u64().unwrap()
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        let _ = self.0.sluice(["down"]).output();
+    }
+}
+
+#[test]
+fn run_starts_a_daemon_and_the_next_run_uses_it() {
+    let installation = Installation::new();
+    assert_eq!(installation.says(["run", "echo", "one"]), "one\n");
+    let first = installation.daemon_pid();
+    assert_eq!(installation.says(["run", "echo", "two"]), "two\n");
+    assert_eq!(installation.daemon_pid(), first);
+    assert!(installation.says(["down"]).contains("has ended"));
+    assert!(!installation.0.socket().exists());
+}
+
+#[test]
+fn a_started_daemon_does_not_hold_the_callers_pipes() {
+    let installation = Installation::new();
+    // output() waits for the end of both pipes, which a daemon that kept them would put off
+    // for a minute; so a reader with its own descriptor beside them is watched too.
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let mut command = installation
+        .0
+        .sluice(["run", "--log", "info", "echo", "ran"]);
+    let output = command.stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    drop(writer);
+    let mut byte = [0; 1];
+    assert_eq!(rustix::io::read(&reader, &mut byte).unwrap(), 0);
+    // The daemon still runs: the pipes did not end because it did.
+    installation.daemon_pid();
+}
+
+#[test]
+fn many_starts_at_once_end_with_one_daemon() {
+    let installation = Installation::new();
+    let children: Vec<_> = (0..8)
+        .map(|_| {
+            let mut command = installation
+                .0
+                .sluice(["run", "--log", "warn", "echo", "ran"]);
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(stdout(&output), "ran\n");
+        assert_eq!(stderr(&output), "");
+    }
+    installation.daemon_pid();
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let installation = Installation::new();
+    installation.says(["run", "true"]);
+    let pid = i32::try_from(installation.daemon_pid()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    wait_for("the end of the daemon", || {
+        let output = installation.0.sluice(["status"]).output().unwrap();
+        stderr(&output).contains("left over")
+    });
+    assert_eq!(installation.says(["run", "echo", "ran"]), "ran\n");
+    installation.daemon_pid();
+}
+
+#[test]
+fn up_keeps_its_settings_and_down_ends_it() {
+    let installation = Installation::new();
+    let text = installation.says(["up", "--ring-bytes", "16384", "--max-lanes", "77"]);
+    assert!(text.contains("sluiced runs, pid "), "{text}");
+    let status = installation.says(["status"]);
+    assert!(
+        status.contains("0 of 77 lanes in use, rings of 16K"),
+        "{status}"
+    );
+    assert!(installation.says(["up"]).contains("already runs"));
+    assert!(installation.says(["down"]).contains("has ended"));
+    assert!(installation.says(["down"]).contains("no daemon runs"));
+}
+
+#[test]
+fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
+    let installation = Installation::new();
+    let mut command = installation.0.sluice(["up", "--ring-bytes", "1000"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("power of two"), "{text}");
+    assert!(text.contains("does not serve"), "{text}");
+}
+
+#[test]
+fn doctor_tries_the_daemon_and_leaves_nothing_running() {
+    let installation = Installation::new();
+    let output = installation.0.sluice(["doctor"]).output().unwrap();
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("'sluice run' starts one (tried, works)"),
+        "{text}"
+    );
+    let left: Vec<_> = std::fs::read_dir(&installation.0.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with("sluice-doctor"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    let output = installation.0.sluice(["status"]).output().unwrap();
+    assert!(stderr(&output).contains("no daemon runs"));
+}
