@@ -473,7 +473,7 @@ UNUSED static void meet(void)
 enum { CLIENT = 0, SERVER = 1 };
 typedef void (*end_body)(int fd);
 
-static void run_client(end_body body)
+UNUSED static void run_client(end_body body)
 {
     end_here = CLIENT;
     await_turn(CLIENT);
@@ -495,7 +495,7 @@ static void run_client(end_body body)
     body(fd);
 }
 
-static void run_server(end_body body)
+UNUSED static void run_server(end_body body)
 {
     end_here = SERVER;
     int listener = listen_loopback(8);
