@@ -40,7 +40,7 @@ pub enum Command {
 }
 
 /// How much the library and the daemon say on standard error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum LogLevel {
     Off,
     Error,

@@ -19,8 +19,8 @@ use crate::error::{Failure, reason};
 
 /// A status document is written for this many connections' ends and more; it may take a while.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
-/// A longer document is not read: about 200,000 ends fit.
-const STATUS_BYTES_MAX: u64 = 128 << 20;
+/// A longer document is not read. sluiced lists 65,536 ends at most, each in some 400 bytes.
+const STATUS_BYTES_MAX: u64 = 64 << 20;
 
 /// This user's control socket, where neither flag nor variable says otherwise.
 pub fn usual_path() -> Result<PathBuf, Failure> {

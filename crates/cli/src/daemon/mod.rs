@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getuid};
 
-use crate::args::{DownArgs, UpArgs};
+use crate::args::{DownArgs, LogLevel, UpArgs};
 use crate::commands::{Outcome, print};
 use crate::error::{Failure, reason};
 use crate::exec::close_descriptors_on_exec;
@@ -116,7 +116,7 @@ struct Settings {
     ring_bytes: Option<u32>,
     max_lanes: Option<u32>,
     allow_all_users: bool,
-    log: Option<String>,
+    log: Option<LogLevel>,
     log_file: Option<PathBuf>,
 }
 
@@ -134,8 +134,8 @@ impl Settings {
         if self.allow_all_users {
             arguments.push("--allow-all-users".into());
         }
-        if let Some(level) = &self.log {
-            arguments.extend(["--log".into(), level.into()]);
+        if let Some(level) = self.log {
+            arguments.extend(["--log".into(), level.name().into()]);
         }
         if let Some(path) = &self.log_file {
             arguments.extend(["--log-file".into(), path.into()]);
@@ -165,17 +165,17 @@ impl Settings {
 
 /// Makes sure that a daemon answers on `socket`, and starts one if there is none. Waits for a
 /// few seconds at most. `log`: a level; from `info` on, what a starting daemon says is shown.
-pub fn ensure(socket: &Path, log: Option<&str>) -> Result<(), Failure> {
+pub fn ensure(socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
     match probe(socket) {
         State::Running { .. } => Ok(()),
         State::Absent | State::Stale => {
             let settings = Settings {
                 idle_exit_s: Some(IDLE_EXIT_S),
-                log: log.map(str::to_owned),
+                log,
                 ..Settings::default()
             };
             // That another start was faster is no news below that level.
-            let speaks = matches!(log, Some("info" | "debug" | "trace"));
+            let speaks = log.is_some_and(|level| level >= LogLevel::Info);
             start(socket, &settings, speaks).map(drop)
         }
         state => Err(state.failure(socket)),
@@ -285,7 +285,7 @@ pub fn up(args: &UpArgs) -> Outcome {
         ring_bytes: args.ring_bytes,
         max_lanes: args.max_lanes,
         allow_all_users: args.system,
-        log: args.log.map(|level| level.name().to_owned()),
+        log: args.log,
         log_file: args.log_file.as_deref().map(absolute).transpose()?,
         ..Settings::default()
     };
@@ -374,7 +374,7 @@ mod tests {
             idle_exit_s: Some(60),
             max_lanes: Some(7),
             allow_all_users: true,
-            log: Some("info".to_owned()),
+            log: Some(LogLevel::Info),
             ..Settings::default()
         };
         assert_eq!(

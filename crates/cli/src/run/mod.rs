@@ -6,6 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
+use clap::ValueEnum;
+
 use crate::args::{LogLevel, RunArgs};
 use crate::commands::Outcome;
 use crate::elf;
@@ -24,10 +26,10 @@ pub fn run(args: RunArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     let library = locate::library().map_err(own)?;
     let socket = daemon::socket_path(args.socket.as_deref()).map_err(own)?;
-    let log = log_level(args.log);
+    let log = log_level(args.log, std::env::var("SLUICE_LOG").ok().as_deref());
 
     if !args.no_daemon
-        && let Err(failure) = daemon::ensure(&socket, log.as_deref())
+        && let Err(failure) = daemon::ensure(&socket, log)
         && log.is_some()
     {
         complain(&format!("warning: {failure}; connections stay on TCP"));
@@ -64,12 +66,10 @@ pub fn run(args: RunArgs) -> Outcome {
 }
 
 /// The level that was asked for, by flag or by the caller's environment. `None`: be silent.
-fn log_level(flag: Option<LogLevel>) -> Option<String> {
-    let level = match flag {
-        Some(level) => level.name().to_owned(),
-        None => std::env::var("SLUICE_LOG").ok()?,
-    };
-    (!level.is_empty() && level != "off").then_some(level)
+fn log_level(flag: Option<LogLevel>, variable: Option<&str>) -> Option<LogLevel> {
+    // The library, too, is silent if it does not know the word.
+    let level = flag.or_else(|| LogLevel::from_str(variable?, true).ok())?;
+    (level != LogLevel::Off).then_some(level)
 }
 
 /// Says on standard error if the library cannot get into the program. Returns whether to offer
@@ -266,6 +266,15 @@ mod tests {
         assert_eq!(environment["UV_USE_IO_URING"], "1");
         assert!(!environment.contains_key("LD_PRELOAD"));
         assert!(!environment.contains_key("SLUICE_MIN_OPS"));
+    }
+
+    #[test]
+    fn only_known_levels_count() {
+        assert_eq!(log_level(None, None), None);
+        assert_eq!(log_level(None, Some("sluice=loud")), None);
+        assert_eq!(log_level(None, Some("off")), None);
+        assert_eq!(log_level(None, Some("Info")), Some(LogLevel::Info));
+        assert_eq!(log_level(Some(LogLevel::Off), Some("info")), None);
     }
 
     #[test]

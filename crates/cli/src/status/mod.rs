@@ -7,7 +7,7 @@ pub mod table;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::StatusArgs;
 use crate::commands::{Outcome, print};
@@ -106,7 +106,7 @@ fn ask_one(target: &Target) -> Option<Answer> {
                 return Some(answer);
             }
             match serde_json::from_slice::<serde_json::Value>(&text) {
-                Ok(value) => match serde_json::from_value(value.clone()) {
+                Ok(value) => match Document::deserialize(&value) {
                     Ok(document) => {
                         answer.document = Some(document);
                         answer.status = Some(value);
