@@ -121,6 +121,9 @@ fn section(page: &mut String, workload: &WorkloadReport) {
         table(page, &text::table(&group, &points, false));
         details(page, &points);
     }
+    if let Some(remark) = workload.disturbance() {
+        let _ = writeln!(page, "<p class=\"failed\">{}</p>", escape(&remark));
+    }
     for failure in text::failures(workload) {
         let _ = writeln!(page, "<p class=\"failed\">{}</p>", escape(&failure));
     }

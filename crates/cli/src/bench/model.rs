@@ -6,6 +6,10 @@ use serde::Serialize;
 
 use super::machine::Machine;
 
+/// What others may take of the processors without a remark. Two busy programs and the kernel's
+/// own work beside them leave a few percent that are nobody's.
+const OTHERS_SHARE_TOLERATED: f64 = 0.1;
+
 /// How the two programs of a workload are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -79,6 +83,8 @@ pub struct Sample {
     pub cpu_client_s: f64,
     /// User and system seconds of sluiced; 0 in variants without Sluice.
     pub cpu_daemon_s: f64,
+    /// The share of all processors' time that went to anybody else meanwhile, 0 to 1.
+    pub cpu_others_share: f64,
     /// Requests, messages or connections in the time that the CPU seconds cover.
     pub operations: f64,
     /// Payload bytes in that time, one way plus the other.
@@ -88,9 +94,14 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// User and system seconds of all processes that belong to the measurement.
+    pub fn cpu_s(&self) -> f64 {
+        self.cpu_server_s + self.cpu_client_s + self.cpu_daemon_s
+    }
+
     /// CPU cost of all processes: microseconds per operation or seconds per GB.
     fn cost(&self, unit: CostUnit) -> Option<f64> {
-        let cpu_s = self.cpu_server_s + self.cpu_client_s + self.cpu_daemon_s;
+        let cpu_s = self.cpu_s();
         let (scale, amount) = match unit {
             CostUnit::Operation => (1e6, self.operations),
             CostUnit::Gigabyte => (1e9, self.bytes),
@@ -224,6 +235,27 @@ pub struct WorkloadReport {
     pub commands: Vec<String>,
 }
 
+impl WorkloadReport {
+    /// A sentence for the reader if other programs took enough of the processors to make the
+    /// rates doubtful.
+    pub fn disturbance(&self) -> Option<String> {
+        let samples = self
+            .points
+            .iter()
+            .flat_map(|point| &point.series)
+            .flat_map(|series| &series.samples);
+        let shares: Vec<f64> = samples.map(|sample| sample.cpu_others_share).collect();
+        let middle = median(&shares).filter(|share| *share > OTHERS_SHARE_TOLERATED)?;
+        let worst = shares.iter().copied().fold(0.0, f64::max);
+        Some(format!(
+            "Other programs took {:.0} % of the processors' time during these runs (median; up \
+             to {:.0} %). Repeat on an idle machine before you rely on the rates.",
+            100.0 * middle,
+            100.0 * worst
+        ))
+    }
+}
+
 /// Everything that one `sluice bench` found.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -318,6 +350,24 @@ mod tests {
         failed.summarise();
         assert_eq!(failed.series[1].ratio_to_tcp, None);
         assert_eq!(failed.series[1].median, None);
+    }
+
+    #[test]
+    fn disturbed_runs_are_remarked() {
+        let mut workload = WorkloadReport {
+            name: "w",
+            title: "w",
+            about: "w",
+            skipped: None,
+            points: vec![point(Better::Higher, &[1.0, 1.0, 1.0], &[])],
+            commands: Vec::new(),
+        };
+        assert_eq!(workload.disturbance(), None);
+        for sample in &mut workload.points[0].series[0].samples[1..] {
+            sample.cpu_others_share = 0.4;
+        }
+        let remark = workload.disturbance().expect("two of three were disturbed");
+        assert!(remark.contains("40 %"), "{remark}");
     }
 
     #[test]

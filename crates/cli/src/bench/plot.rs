@@ -124,7 +124,7 @@ fn curve(points: &[&Point]) -> String {
         if x - labelled_at >= LABEL_DISTANCE {
             let (y, label) = (
                 CURVE_HEIGHT - CURVE_BOTTOM + 18.0,
-                number(point.spec.x.unwrap_or(0.0)),
+                point.spec.x.unwrap_or(0.0),
             );
             let _ = writeln!(
                 svg,

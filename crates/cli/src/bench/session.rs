@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
 use super::machine;
@@ -124,15 +124,20 @@ impl Session {
     ) -> Result<(Output, Sample)> {
         let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
         let daemon = self.daemon_group(variant);
+        let (start, busy_before) = (Instant::now(), usage::machine_busy_s());
         let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
         let output = self.client(variant, words, self.seconds)?;
         let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
-        let sample = Sample {
+        let mut sample = Sample {
             cpu_server_s: after.0 - before.0,
             cpu_daemon_s: after.1 - before.1,
             cpu_client_s: output.cpu_s,
             ..Sample::default()
         };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let offered_s = start.elapsed().as_secs_f64() * cores as f64;
+        let others_s = usage::machine_busy_s() - busy_before - sample.cpu_s();
+        sample.cpu_others_share = (others_s / offered_s).clamp(0.0, 1.0);
         Ok((output, sample))
     }
 

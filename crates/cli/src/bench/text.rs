@@ -22,6 +22,9 @@ pub fn render(report: &Report, brief: bool) -> String {
             text.push('\n');
             text.push_str(&aligned(&table(&group, &points, brief)));
         }
+        if let Some(remark) = workload.disturbance() {
+            text.push_str(&format!("\n  {remark}\n"));
+        }
         for failure in failures(workload) {
             text.push_str(&format!("\n  {failure}\n"));
         }

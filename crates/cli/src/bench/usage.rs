@@ -25,6 +25,27 @@ pub fn cpu_s(groups: &[i32]) -> f64 {
     total as f64 / 1e9
 }
 
+/// The unit of `/proc/stat`: `USER_HZ`, which is 100 on x86-64 and on every newer architecture.
+const TICKS_PER_S: f64 = 100.0;
+
+/// CPU seconds that all processors together have spent on work since the start of the machine,
+/// time that a hypervisor withheld included. 0 if the kernel does not tell.
+pub fn machine_busy_s() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    busy_ticks(&stat).unwrap_or(0) as f64 / TICKS_PER_S
+}
+
+/// The sum of the first line without idle (4th) and iowait (5th), up to steal (8th): the guests
+/// that follow are already part of user time.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks = line.split_whitespace().take(8).enumerate();
+    ticks
+        .filter(|(index, _)| !matches!(index, 3 | 4))
+        .map(|(_, ticks)| ticks.parse::<u64>().ok())
+        .sum()
+}
+
 /// CPU, sleeps and memory of everything in the process groups.
 pub fn usage(groups: &[i32]) -> Usage {
     let mut total = Usage::default();
@@ -89,6 +110,13 @@ mod tests {
     fn group_is_found_behind_a_hostile_name() {
         assert_eq!(process_group("12 (a) b (c) S 1 77 77 0 -1"), Some(77));
         assert_eq!(process_group("12"), None);
+    }
+
+    #[test]
+    fn waiting_and_guests_are_not_added_to_work() {
+        let stat = "cpu  1 2 4 1000 1000 8 16 32 5000 5000\ncpu0 9 9 9 9\n";
+        assert_eq!(busy_ticks(stat), Some(63));
+        assert_eq!(busy_ticks("intr 1 2 3"), None);
     }
 
     #[test]
