@@ -69,7 +69,13 @@ impl Client {
     /// A [`ReceiveError::Message`] concerns one message: the next call goes on behind it.
     pub fn receive(&self) -> Result<Option<(FromDaemon, Received)>, ReceiveError> {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        let received = match unix::receive_with_fds(self.socket.raw(), &mut buffer) {
+        let mut received = unix::receive_with_fds(self.socket.raw(), &mut buffer);
+        if matches!(received, Err(Errno(libc::ECONNRESET))) {
+            // The kernel says once that messages of ours were not read. What sluiced sent
+            // before it closed, above all a refusal, still waits behind that.
+            received = unix::receive_with_fds(self.socket.raw(), &mut buffer);
+        }
+        let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN) => return Ok(None),
             Err(errno) => return Err(ReceiveError::System(errno)),
@@ -216,7 +222,11 @@ fn ask(
     use std::os::unix::ffi::OsStrExt;
     let deadline = Instant::now() + patience;
     let client = Client::connect(path.as_os_str().as_bytes())?;
-    client.send(question, &[])?;
+    match client.send(question, &[]) {
+        // Closed already, and perhaps with a reason that can be read.
+        Ok(()) | Err(Errno(libc::EPIPE | libc::ECONNRESET)) => {}
+        Err(errno) => return Err(errno.into()),
+    }
     match client.receive_until(deadline)? {
         (FromDaemon::Refused { reason }, _) => Err(ClientError::Refused(reason)),
         answer => Ok(answer),
@@ -262,6 +272,20 @@ mod tests {
         let error = client.receive().unwrap_err();
         assert_eq!(error, ReceiveError::Message(DecodeError::Magic));
         assert_eq!(client.receive().unwrap().unwrap().0, welcome);
+    }
+
+    #[test]
+    fn a_refusal_is_read_though_the_daemon_has_closed_with_our_messages_unread() {
+        let (client, daemon) = pair();
+        client.send(&ToDaemon::Ping, &[]).unwrap();
+        let refused = FromDaemon::Refused {
+            reason: Reason::User,
+        };
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        unix::send_with_fds(daemon.raw(), refused.encode(&mut buffer), &[]).unwrap();
+        drop(daemon);
+        assert_eq!(client.receive().unwrap().unwrap().0, refused);
+        assert_eq!(client.receive().unwrap_err(), ReceiveError::Closed);
     }
 
     #[test]

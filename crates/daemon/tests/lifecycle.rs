@@ -1,0 +1,177 @@
+//! One sluiced for a path, nothing left behind, nobody turned away in silence.
+
+mod common;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use common::{Daemon, PATIENCE, Scratch, command, wait_for};
+use sluice_control::client::{self, Client, ClientError};
+use sluice_control::message::{FromDaemon, Reason, ToDaemon};
+
+fn files(scratch: &Scratch) -> Vec<String> {
+    let entries = fs::read_dir(scratch.0.join("run")).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn signals_end_it_and_its_files() {
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let mut daemon = Daemon::start(&[]);
+        assert_eq!(
+            files(&daemon.scratch),
+            ["control.sock", "control.sock.lock"]
+        );
+        let mode = fs::metadata(daemon.scratch.0.join("run")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o700);
+        daemon.signal(signal);
+        assert!(daemon.wait().success());
+        assert!(files(&daemon.scratch).is_empty());
+        assert_eq!(daemon.ping().unwrap_err(), ClientError::NotRunning);
+    }
+}
+
+#[test]
+fn a_second_one_is_refused_and_does_no_harm() {
+    let daemon = Daemon::start(&[]);
+    let output = command(&daemon.scratch).output().unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("another sluiced serves"), "{text}");
+    assert_eq!(daemon.ping().unwrap().pid, daemon.child.id());
+}
+
+#[test]
+fn what_a_killed_one_left_is_replaced() {
+    let mut daemon = Daemon::start(&[]);
+    let program = daemon.program("survivor");
+    daemon.child.kill().unwrap();
+    daemon.wait();
+    assert_eq!(files(&daemon.scratch).len(), 2);
+    assert!(program.client.receive().is_err());
+    assert_eq!(daemon.ping().unwrap_err(), ClientError::NotRunning);
+    daemon.child = command(&daemon.scratch).spawn().unwrap();
+    wait_for("the second start", || daemon.ping().is_ok());
+}
+
+#[test]
+fn it_ends_when_asked() {
+    let mut daemon = Daemon::start(&[]);
+    let alive = client::shutdown(&daemon.scratch.socket(), PATIENCE).unwrap();
+    assert_eq!(alive.pid, daemon.child.id());
+    assert!(daemon.wait().success());
+    assert!(files(&daemon.scratch).is_empty());
+}
+
+#[test]
+fn it_ends_when_idle_and_not_before() {
+    let mut daemon = Daemon::start(&["--idle-exit", "1"]);
+    let program = daemon.program("busy");
+    // Longer than the limit, with somebody there.
+    std::thread::sleep(Duration::from_millis(1500));
+    program.settle();
+    drop(program);
+    assert!(daemon.wait().success());
+    assert!(files(&daemon.scratch).is_empty());
+}
+
+#[test]
+fn whoever_connects_while_it_ends_is_refused_or_served() {
+    let mut served = 0;
+    for _ in 0..30 {
+        let scratch = Scratch::new();
+        let path = scratch.socket();
+        let mut child = command(&scratch)
+            .args(["--idle-exit", "0"])
+            .spawn()
+            .unwrap();
+        wait_for("the end of sluiced", || {
+            if let Ok(client) = Client::connect(path.as_os_str().as_bytes()) {
+                client.send(&ToDaemon::Ping, &[]).unwrap();
+                let (answer, _) = common::next(&client);
+                assert!(matches!(answer, FromDaemon::Pong { .. }));
+                served += 1;
+            }
+            child.try_wait().unwrap().is_some()
+        });
+        assert!(files(&scratch).is_empty());
+    }
+    println!("{served} connections were served");
+}
+
+#[test]
+fn in_the_background_it_serves_when_the_command_returns() {
+    let scratch = Scratch::new();
+    let output = command(&scratch).arg("--daemonize").output().unwrap();
+    // `output` has waited for the end of the pipes, so the daemon holds neither.
+    assert!(output.status.success(), "{output:?}");
+    let alive = client::ping(&scratch.socket(), PATIENCE).unwrap();
+    let again = command(&scratch).arg("--daemonize").output().unwrap();
+    assert!(!again.status.success());
+    let text = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(text.contains("another sluiced serves"), "{text}");
+    client::shutdown(&scratch.socket(), PATIENCE).unwrap();
+    let process = format!("/proc/{}", alive.pid);
+    wait_for("the end of sluiced", || {
+        // As a child of nobody who waits it may stay as a zombie.
+        let state = fs::read_to_string(format!("{process}/stat")).unwrap_or_default();
+        state.is_empty() || state.contains(") Z ")
+    });
+    assert!(files(&scratch).is_empty());
+}
+
+#[test]
+fn a_directory_open_to_others_is_refused() {
+    let scratch = Scratch::new();
+    let directory = scratch.0.join("run");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+    let output = command(&scratch).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        !output.status.success() && text.contains("open to other users"),
+        "{text}"
+    );
+}
+
+#[test]
+fn other_users_are_refused_unless_all_are_allowed() {
+    const NAME: &str = "other_users_are_refused_unless_all_are_allowed";
+    const NOBODY: u32 = 65_534;
+    // The same test in a process of another user is the one that asks.
+    if let Some(path) = std::env::var_os("SLUICED_TEST_ASK") {
+        match client::ping(path.as_ref(), PATIENCE) {
+            Ok(_) => std::process::exit(10),
+            Err(ClientError::Refused(Reason::User)) => std::process::exit(11),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    if !rustix::process::geteuid().is_root() {
+        return common::skip(NAME, "needs root to become another user");
+    }
+    let program = std::env::temp_dir().join(format!("sluiced-ask-{}", std::process::id()));
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let ask = |daemon: &Daemon| {
+        use std::os::unix::process::CommandExt;
+        let mut ask = std::process::Command::new(&program);
+        ask.args(["--exact", NAME]).uid(NOBODY);
+        ask.env("SLUICED_TEST_ASK", daemon.scratch.socket());
+        ask.output().unwrap().status.code()
+    };
+    let private = Daemon::start(&[]);
+    // Even if somebody opened the way to the socket.
+    for (file, mode) in [("run", 0o755), ("run/control.sock", 0o666)] {
+        let file = private.scratch.0.join(file);
+        fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let private = ask(&private);
+    let public = ask(&Daemon::start(&["--allow-all-users"]));
+    let _ = fs::remove_file(&program);
+    assert_eq!((private, public), (Some(11), Some(10)));
+}

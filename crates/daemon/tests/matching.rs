@@ -1,0 +1,294 @@
+//! Programs with real connections find each other through a real sluiced.
+
+mod common;
+
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use common::{Daemon, Program, next, tcp_pair, wait_for};
+use sluice_control::message::FromDaemon;
+use sluice_sys::memfd;
+use sluice_sys::tcp;
+
+/// Both programs get the same lane in the same memory.
+fn assert_joined(a: &Program, b: &Program, sockets: (&TcpStream, &TcpStream)) {
+    let (lane_a, mut with_a) = a.lane();
+    let (lane_b, mut with_b) = b.lane();
+    assert_eq!((lane_a.chunk, lane_a.lane), (lane_b.chunk, lane_b.lane));
+    assert_eq!((lane_a.side, lane_b.side), (0, 1));
+    assert_eq!((lane_a.peer, lane_b.peer), (b.id, a.id));
+    assert_eq!(lane_a.peer_pid, std::process::id());
+    assert_eq!(lane_a.cookie, tcp::cookie(sockets.0.as_raw_fd()).unwrap());
+    assert_eq!(lane_b.cookie, tcp::cookie(sockets.1.as_raw_fd()).unwrap());
+    if lane_a.has_chunk_fd {
+        let (chunk_a, chunk_b) = (with_a.take_fd(0).unwrap(), with_b.take_fd(0).unwrap());
+        memfd::write_at(chunk_a.raw(), b"shared", 0).unwrap();
+        let mut seen = [0; 6];
+        memfd::read_at(chunk_b.raw(), &mut seen, 0).unwrap();
+        assert_eq!(&seen, b"shared");
+    }
+    a.wait_for_ring();
+    b.wait_for_ring();
+}
+
+#[test]
+fn two_programs_get_one_lane_over_ipv4_and_ipv6() {
+    let daemon = Daemon::start(&[]);
+    for address in ["127.0.0.1:0", "[::1]:0"] {
+        let (client, server) = (daemon.program("client"), daemon.program("server"));
+        let (connected, accepted) = tcp_pair(address);
+        client.announce(4, &connected);
+        client.settle();
+        server.announce(5, &accepted);
+        assert_joined(&client, &server, (&connected, &accepted));
+    }
+    assert_eq!(daemon.counter("matches"), 2);
+}
+
+#[test]
+fn an_ipv4_client_of_an_ipv6_listener_is_matched() {
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let listener = TcpListener::bind("[::]:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connected = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    server.announce(0, &accepted);
+    server.settle();
+    client.announce(0, &connected);
+    assert_joined(&server, &client, (&accepted, &connected));
+}
+
+#[test]
+fn chunk_and_board_come_once_for_a_pair_of_programs() {
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let mut kept = Vec::new();
+    let mut places = std::collections::HashSet::new();
+    for end in 0..20 {
+        let (connected, accepted) = tcp_pair("127.0.0.1:0");
+        client.announce(end, &connected);
+        client.settle();
+        server.announce(end, &accepted);
+        for program in [&client, &server] {
+            let (lane, _) = program.lane();
+            // The first chunk has 16 lanes.
+            assert_eq!(lane.has_chunk_fd, end == 0 || end == 16, "{lane:?}");
+            assert_eq!(lane.has_board_fd, end == 0, "{lane:?}");
+            assert_eq!(lane.end, end);
+            places.insert((lane.chunk, lane.lane));
+        }
+        kept.push((connected, accepted));
+    }
+    assert_eq!(places.len(), 20);
+}
+
+#[test]
+fn a_program_connected_to_itself_gets_both_ends() {
+    let daemon = Daemon::start(&[]);
+    let program = daemon.program("selfish");
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    program.announce(0, &connected);
+    program.announce(1, &accepted);
+    let (first, _) = program.lane();
+    let (second, _) = program.lane();
+    assert_eq!((first.end, second.end), (0, 1));
+    assert_eq!((first.side, second.side), (0, 1));
+    assert_eq!((first.has_chunk_fd, second.has_chunk_fd), (true, false));
+    assert_eq!((first.has_board_fd, second.has_board_fd), (false, false));
+    assert_eq!((first.peer, second.peer), (program.id, program.id));
+}
+
+#[test]
+fn sluiced_keeps_no_connection_open() {
+    let daemon = Daemon::start(&[]);
+    let program = daemon.program("short");
+    let (connected, mut accepted) = tcp_pair("127.0.0.1:0");
+    program.announce(0, &connected);
+    program.settle();
+    drop(connected);
+    let mut rest = Vec::new();
+    accepted.set_read_timeout(Some(common::PATIENCE)).unwrap();
+    assert_eq!(accepted.read_to_end(&mut rest).unwrap(), 0);
+}
+
+#[test]
+fn a_stale_end_gives_way_to_a_new_connection_with_its_addresses() {
+    let daemon = Daemon::start(&[]);
+    let (old, new, server) = (
+        daemon.program("old"),
+        daemon.program("new"),
+        daemon.program("server"),
+    );
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let connected = TcpStream::connect(address).unwrap();
+    let port = connected.local_addr().unwrap().port();
+    let (accepted, _) = listener.accept().unwrap();
+    old.announce(0, &connected);
+    old.settle();
+    // The end is closed behind sluiced's back, by a reset, so that the port is free at once.
+    set_reset_on_close(&connected);
+    drop(connected);
+    drop(accepted);
+    let connected = connect_from(port, address);
+    let (accepted, _) = listener.accept().unwrap();
+    // The server is announced first and meets the stale end; nothing can tell yet.
+    server.announce(0, &accepted);
+    let (wrong, _) = server.lane();
+    assert_eq!(wrong.peer, old.id);
+    let (stale, _) = old.lane();
+    assert_ne!(stale.cookie, tcp::cookie(connected.as_raw_fd()).unwrap());
+    // The right end comes: both get another lane.
+    new.announce(0, &connected);
+    let (right, _) = server.lane();
+    let (lane, _) = new.lane();
+    assert_eq!((right.peer, lane.peer), (new.id, server.id));
+    assert_eq!((right.chunk, right.lane), (lane.chunk, lane.lane));
+    assert_ne!(right.chunk, wrong.chunk);
+    assert_eq!(daemon.counter("ends_replaced"), 1);
+    // The stale program still holds its lane, as it may look at it.
+    assert_eq!(daemon.status()["lanes"]["in_use"], 2);
+    old.release(0);
+    server.release(0);
+    new.release(0);
+    assert_eq!(daemon.status()["lanes"]["in_use"], 0);
+}
+
+/// SO_LINGER with zero seconds.
+fn set_reset_on_close(socket: &TcpStream) {
+    rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO)).unwrap();
+}
+
+/// Connects from this very port.
+fn connect_from(port: u16, to: std::net::SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+    bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    connect(&socket, &to).unwrap();
+    TcpStream::from(socket)
+}
+
+#[test]
+fn the_death_of_a_program_is_told_and_its_heir_gets_a_new_lane() {
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    client.announce(0, &connected);
+    client.settle();
+    server.announce(0, &accepted);
+    let (before, _) = server.lane();
+    let dead = client.id;
+    drop(client);
+    let (message, _) = next(&server.client);
+    assert_eq!(message, FromDaemon::PeerGone { peer: dead });
+    server.wait_for_ring();
+    assert_eq!(daemon.status()["lanes"]["in_use"], 1);
+    // Another program, for example after exec, has the same socket.
+    let heir = daemon.program("heir");
+    heir.announce(9, &connected);
+    let (after, _) = server.lane();
+    assert_eq!((after.peer, after.end), (heir.id, before.end));
+    assert_ne!(after.chunk, before.chunk);
+    server.release(0);
+    drop(heir);
+    wait_for("the release of all lanes", || {
+        daemon.status()["lanes"]["in_use"] == 0
+    });
+}
+
+#[test]
+fn a_full_table_leaves_connections_on_tcp_until_a_lane_is_released() {
+    let daemon = Daemon::start(&["--max-lanes", "1"]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let pairs: Vec<_> = (0..3).map(|_| tcp_pair("127.0.0.1:0")).collect();
+    let announce = |n: u32| {
+        client.announce(n, &pairs[n as usize].0);
+        client.settle();
+        server.announce(n, &pairs[n as usize].1);
+    };
+    announce(0);
+    client.lane();
+    server.lane();
+    announce(1);
+    server.settle();
+    client.assert_quiet();
+    assert_eq!(daemon.counter("lanes_refused_full"), 1);
+    let reasons = daemon.status().to_string();
+    assert!(reasons.contains("no free lane"), "{reasons}");
+    client.release(0);
+    server.release(0);
+    announce(2);
+    assert_eq!((client.lane().0.end, server.lane().0.end), (2, 2));
+}
+
+#[test]
+fn a_forked_child_is_introduced_over_its_parents_connection() {
+    let daemon = Daemon::start(&[]);
+    let parent = daemon.program("parent");
+    let (ours, theirs) = sluice_sys::unix::seqpacket_pair().unwrap();
+    let introduce = sluice_control::message::ToDaemon::Introduce;
+    parent.client.send(&introduce, &[theirs.raw()]).unwrap();
+    drop(theirs);
+    let child = sluice_control::client::Client::from_socket(ours);
+    let child = Program::introduce_as(child, "child");
+    assert_ne!(child.id, parent.id);
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    parent.announce(0, &connected);
+    parent.settle();
+    child.announce(0, &accepted);
+    assert_joined(&parent, &child, (&connected, &accepted));
+    // Each dies for itself.
+    drop(parent);
+    let (message, _) = next(&child.client);
+    assert!(matches!(message, FromDaemon::PeerGone { .. }));
+    child.settle();
+}
+
+#[test]
+fn a_program_that_never_reads_loses_lanes_and_stops_nobody() {
+    let daemon = Daemon::start(&[]);
+    let (deaf, server) = (daemon.program("deaf"), daemon.program("server"));
+    // Its queue is filled with answers that it does not take.
+    while daemon.counter("lanes_refused_unread") == 0 {
+        for _ in 0..100 {
+            let ping = sluice_control::message::ToDaemon::Ping;
+            if deaf.client.send(&ping, &[]).is_err() {
+                break;
+            }
+        }
+        let (connected, accepted) = tcp_pair("127.0.0.1:0");
+        deaf.announce_soon(&connected);
+        wait_for("the announcement", || {
+            !daemon.counter("announcements").is_multiple_of(2)
+        });
+        server.announce(0, &accepted);
+        wait_for("the announcement", || {
+            daemon.counter("announcements").is_multiple_of(2)
+        });
+    }
+    // Everybody else is served.
+    let (a, b) = (daemon.program("a"), daemon.program("b"));
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    a.announce(0, &connected);
+    a.settle();
+    b.announce(0, &accepted);
+    assert_joined(&a, &b, (&connected, &accepted));
+}
+
+impl Program {
+    /// Announces end 0, as soon as sluiced has read enough of what was sent before.
+    fn announce_soon(&self, socket: &TcpStream) {
+        use sluice_control::message::{Announce, Role, ToDaemon};
+        let announce = ToDaemon::Announce(Announce {
+            end: 0,
+            generation: 1,
+            role: Role::Connected,
+        });
+        wait_for("room for a message", || {
+            self.client.send(&announce, &[socket.as_raw_fd()]).is_ok()
+        });
+    }
+}
