@@ -6,6 +6,7 @@
 //! they were stored; a lane is attached only while one process holds the connection.
 #![allow(unsafe_code)]
 
+use crate::counts::{has_peer_ended, tcp_bytes_read};
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
@@ -61,6 +62,10 @@ const FLAG_PIN_RX: u32 = 1 << 3;
 const FLAG_PEER_DONE: u32 = 1 << 4;
 /// The receiver reads by the lane's rules.
 const FLAG_ADOPTED: u32 = 1 << 5;
+/// The peer broke the rules of shared memory.
+const FLAG_BROKEN: u32 = 1 << 6;
+/// No sender is left that could write to the peer's ring.
+const FLAG_SENDER_GONE: u32 = 1 << 7;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -81,6 +86,9 @@ pub struct Rx {
     pub(crate) tcp_read: u64,
     /// When the kernel was last asked for the end of the stream.
     pub(crate) checked_ns: u64,
+    /// TCP bytes are being read and not in `tcp_read` yet. Whoever finds it set has the lock from
+    /// a reader that died there.
+    pub(crate) is_counting: bool,
 }
 
 /// An address in the end table.
@@ -112,7 +120,9 @@ pub struct End {
     pub(crate) rx: OwnerLock<Rx>,
     pub(crate) gaps: Gaps,
     role: AtomicU32,
-    _pad2: u64,
+    /// An error number for the next call, see [`End::postpone`].
+    postponed: AtomicU32,
+    _pad2: u32,
     pub(crate) ring_rx: AtomicU64,
     pub(crate) ring_tx: AtomicU64,
     pub(crate) tcp_rx: AtomicU64,
@@ -120,7 +130,8 @@ pub struct End {
     pub(crate) switches: AtomicU32,
     pub(crate) sleeps: AtomicU32,
     pub(crate) spins: AtomicU32,
-    _pad3: u32,
+    /// Reads and writes before the connection was announced.
+    operations: AtomicU32,
     local: Address,
     peer: Address,
 }
@@ -135,6 +146,17 @@ pub enum Locked<'a, T> {
     Gone,
     /// This thread holds the lock already, outside the signal handler it is in.
     Reentered,
+}
+
+/// A lane of a chunk, and this end's side of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The memory shared with the peer.
+    pub chunk: Chunk,
+    /// The lane in it.
+    pub lane: u32,
+    /// Which side this end is, 0 or 1.
+    pub side: u32,
 }
 
 /// The peer's process, for a lane that sluiced assigned.
@@ -167,10 +189,11 @@ impl End {
         self.tx.in_kernel.store(0, Ordering::Relaxed);
         self.rx.in_kernel.store(0, Ordering::Relaxed);
         self.gaps.reset();
+        self.postponed.store(0, Ordering::Relaxed);
         for counter in [&self.ring_rx, &self.ring_tx, &self.tcp_rx, &self.tcp_tx] {
             counter.store(0, Ordering::Relaxed);
         }
-        for counter in [&self.switches, &self.sleeps, &self.spins] {
+        for counter in [&self.switches, &self.sleeps, &self.spins, &self.operations] {
             counter.store(0, Ordering::Relaxed);
         }
         self.local.store(local);
@@ -221,6 +244,18 @@ impl End {
             self.reason.store(Reason::NoPeer as u32, Ordering::Relaxed);
         }
         won
+    }
+
+    /// Accounts for one read or write; how many there were. Racing threads may lose one.
+    pub fn count_operation(&self) -> u32 {
+        let count = self.operations.load(Ordering::Relaxed).saturating_add(1);
+        self.operations.store(count, Ordering::Relaxed);
+        count
+    }
+
+    /// Starts to count anew.
+    pub fn reset_operations(&self) {
+        self.operations.store(0, Ordering::Relaxed);
     }
 
     /// Says why the connection is on TCP.
@@ -283,6 +318,11 @@ impl End {
         self.flag(FLAG_PIN_TX | FLAG_PEER_DONE)
     }
 
+    /// What this end sends stays on TCP from now on; it is on TCP already.
+    pub(crate) fn stop_sending_by_ring(&self) {
+        self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+    }
+
     /// The peer sends no more, so its receiving half may be gone: what is written from now on
     /// goes by TCP, which knows.
     pub(crate) fn set_peer_done(&self) {
@@ -340,6 +380,15 @@ impl End {
         Some(unsafe { Chunk::from_raw(base, geometry) })
     }
 
+    /// Where the lane lies, if there is one.
+    pub fn place(&self) -> Option<Place> {
+        Some(Place {
+            chunk: self.chunk()?,
+            lane: self.lane.load(Ordering::Relaxed),
+            side: self.side(),
+        })
+    }
+
     fn side(&self) -> u32 {
         u32::from(self.flag(FLAG_SIDE1))
     }
@@ -395,6 +444,7 @@ impl End {
         tx.ring = false;
         tx.full_since_ns = 0;
         rx.consumer = Consumer::default();
+        rx.is_counting = false;
         let geometry = a.chunk.geometry();
         self.lanes.store(geometry.lanes(), Ordering::Relaxed);
         self.ring_bytes
@@ -449,6 +499,58 @@ impl End {
         }
     }
 
+    /// Counts what was read from TCP anew after a reader died on the way to the mark.
+    ///
+    /// A reader that died in a read without a bound has left its announcement: the peer's sender
+    /// stays on TCP then, and the count no longer matters.
+    pub(crate) fn recount(&self, fd: i32, rx: &mut Rx) {
+        if !rx.is_counting {
+            return;
+        }
+        match tcp_bytes_read(fd) {
+            Ok(read) => rx.tcp_read = read,
+            Err(Errno::AGAIN) => return,
+            // Closed: the kernel's next answer is the end, whatever was owed.
+            Err(_) => {}
+        }
+        rx.is_counting = false;
+    }
+
+    /// Whether the sender may be between deciding and publishing. One that died there, or was
+    /// closed since, has published all that it ever will.
+    pub(crate) fn is_write_in_flight(&self, into: &Direction) -> bool {
+        into.is_write_in_flight() && !self.flag(FLAG_SENDER_GONE)
+    }
+
+    /// Asks the kernel whether a sender with a write in flight still exists. All senders end
+    /// their writes before they shut down or close, so behind its FIN there is none.
+    pub(crate) fn check_sender(&self, fd: i32) {
+        if tcp::info(fd).is_ok_and(|info| has_peer_ended(info.state)) {
+            self.flags.fetch_or(FLAG_SENDER_GONE, Ordering::Relaxed);
+        }
+    }
+
+    /// An error behind bytes that a call returned: TCP reports it to the next call.
+    pub(crate) fn postpone(&self, errno: Errno) {
+        self.postponed.store(errno.0 as u32, Ordering::Relaxed);
+    }
+
+    /// The error that the last call left to this one.
+    pub(crate) fn take_postponed(&self) -> Option<Errno> {
+        if self.postponed.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        match self.postponed.swap(0, Ordering::Relaxed) {
+            0 => None,
+            errno => Some(Errno(errno as i32)),
+        }
+    }
+
+    /// Whether the peer broke the rules of shared memory.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.flag(FLAG_BROKEN)
+    }
+
     /// Keeps both directions on TCP from now on, as far as this end decides: it writes no more
     /// to its ring and accepts no more from the peer's. Bytes that are in the peer's ring
     /// already stay readable by this process.
@@ -491,9 +593,14 @@ impl End {
     /// The peer broke the rules of shared memory: the ring is never touched again.
     pub(crate) fn break_lane(&self, _: Broken) -> Errno {
         self.flags
-            .fetch_or(FLAG_PIN_RX | FLAG_PIN_TX, Ordering::Relaxed);
+            .fetch_or(FLAG_PIN_RX | FLAG_PIN_TX | FLAG_BROKEN, Ordering::Relaxed);
         self.set_reason(Reason::Broken);
         Errno(libc::ECONNRESET)
+    }
+
+    /// Whether what this end writes next goes to the ring, as things are.
+    pub fn is_sending_by_ring(&self, generation: u32) -> bool {
+        matches!(self.lock_tx(generation), Locked::Held(tx) if tx.ring) && !self.is_tx_pinned()
     }
 
     /// Ring bytes that the program has not read.
@@ -548,58 +655,6 @@ impl Address {
         }
         self.port.store(address.port(), Ordering::Relaxed);
     }
-}
-
-/// How often [`stable`] looks again when bytes move under it.
-const LOOKS_MAX: u32 = 16;
-
-/// `TCP_INFO` taken while `count` did not change.
-fn stable(
-    fd: i32,
-    count: impl Fn(i32) -> Result<u32, Errno>,
-) -> Result<(tcp::TcpInfo, u32), Errno> {
-    let mut before = count(fd)?;
-    for _ in 0..LOOKS_MAX {
-        let info = tcp::info(fd)?;
-        let after = count(fd)?;
-        if before == after {
-            return Ok((info, after));
-        }
-        before = after;
-    }
-    Err(Errno::AGAIN)
-}
-
-/// Bytes of the stream that were ever read from an established socket.
-///
-/// `tcpi_bytes_received` less `SIOCINQ`. Refused once the peer's FIN has arrived, which the
-/// first counts and the second does not.
-fn tcp_bytes_read(fd: i32) -> Result<u64, Errno> {
-    let (info, unread) = stable(fd, tcp::unread_bytes)?;
-    if info.state != tcp::STATE_ESTABLISHED {
-        return Err(Errno::NOTCONN);
-    }
-    info.bytes_received
-        .checked_sub(u64::from(unread))
-        .ok_or(Errno::PROTO)
-}
-
-/// Bytes of the stream that were ever written to a socket on which no thread is writing.
-///
-/// `tcpi_bytes_acked` plus `SIOCOUTQ`, less the SYN on the end that connected.
-pub(crate) fn tcp_bytes_written(fd: i32, role: Role) -> Result<u64, Errno> {
-    let (info, unacked) = stable(fd, tcp::unacked_bytes)?;
-    let syn = match role {
-        Role::Connected => 1,
-        Role::Accepted => 0,
-        Role::Unknown => return Err(Errno::NOTSUP),
-    };
-    if info.state != tcp::STATE_ESTABLISHED {
-        return Err(Errno::NOTCONN);
-    }
-    (info.bytes_acked + u64::from(unacked))
-        .checked_sub(syn)
-        .ok_or(Errno::PROTO)
 }
 
 /// What a record says about its connection, for people. Unlike [`End`] it can be made from

@@ -5,6 +5,7 @@
 //! handover are in DESIGN ("byte-offset handover") and docs/decisions/0001.
 
 pub mod clock;
+mod counts;
 pub mod end;
 pub mod lock;
 pub mod reason;

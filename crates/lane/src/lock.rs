@@ -119,9 +119,30 @@ impl<T> OwnerLock<T> {
     }
 }
 
+/// Whether a thread will never run again.
+///
+/// Signal 0 does not tell: it finds a killed process until its parent has reaped it, and the
+/// parent may be the one that waits for this lock. A process without memory is dead; reading a
+/// byte of its memory fails with `ESRCH` then, before any permission is looked at.
 fn is_dead(thread: u32) -> bool {
-    // SAFETY: signal 0 only asks whether the thread exists.
-    let ret = unsafe { raw::syscall2(libc::SYS_tkill, thread as usize, 0) };
+    let mut byte = 0_u8;
+    let local = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    let remote = local;
+    // SAFETY: the kernel writes at most one byte, into `byte`.
+    let ret = unsafe {
+        raw::syscall6(
+            libc::SYS_process_vm_readv,
+            thread as usize,
+            &raw const local as usize,
+            1,
+            &raw const remote as usize,
+            1,
+            0,
+        )
+    };
     ret == -(libc::ESRCH as isize)
 }
 

@@ -12,7 +12,7 @@ use crate::lock::Guard;
 use crate::spin::{Spinner, yield_processor};
 use crate::wait::{kernel_events, sleep_until_readable};
 use crate::{Parts, Piece, parts_bytes};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
@@ -105,13 +105,21 @@ impl<'a> Reader<'a, '_> {
     fn finish(&self, last: Result<usize, Errno>) -> Result<usize, Errno> {
         match last {
             Ok(bytes) => Ok(self.done + bytes),
-            Err(_) if self.done > 0 => Ok(self.done),
+            Err(errno) if self.done > 0 => {
+                if is_final(errno) {
+                    self.end.postpone(errno);
+                }
+                Ok(self.done)
+            }
             Err(errno) => Err(errno),
         }
     }
 
     /// The connection was closed under the call: the descriptor's new owner answers.
     fn bypass(&mut self) -> Result<usize, Errno> {
+        if self.done > 0 {
+            return Ok(self.done);
+        }
         let piece = self.rest(false);
         (self.kernel)(piece)
     }
@@ -138,15 +146,21 @@ impl<'a> Reader<'a, '_> {
         }
         let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
             let piece = self.rest(false);
-            return Step::Done(self.read_kernel(rx, None, piece));
+            let result = self.read_kernel(rx, None, piece);
+            return Step::Done(self.finish(result));
         };
+        if end.is_broken() {
+            return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
+        }
+        end.recount(self.fd, &mut rx);
         let available = match rx.consumer.available(&into) {
             Ok(available) => available,
             Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
         };
         let ring_next = available > 0 || into.mode() == Mode::Ring;
-        if ring_next && rx.tcp_read < into.mark() {
-            return self.read_to_mark(rx, into.mark());
+        let owed = into.mark().saturating_sub(rx.tcp_read);
+        if ring_next && owed > 0 {
+            return self.read_to_mark(rx, owed);
         }
         if available > 0 {
             return self.read_ring(rx, &into, available);
@@ -204,19 +218,26 @@ impl<'a> Reader<'a, '_> {
 
     /// Reads TCP bytes that precede the ring segment. They were written before the mark was
     /// published, so they are queued or about to be.
-    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, mark: u64) -> Step {
-        let limit = usize::try_from(mark - rx.tcp_read).unwrap_or(usize::MAX);
+    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, owed: u64) -> Step {
+        let limit = usize::try_from(owed).unwrap_or(usize::MAX);
         let piece = Piece {
             skip: self.done,
             limit: limit.min(self.total - self.done),
             dontwait: true,
         };
         // Under the lock: a second reader would otherwise read beyond the mark.
-        match (self.kernel)(piece) {
+        rx.is_counting = true;
+        compiler_fence(Ordering::SeqCst);
+        let result = (self.kernel)(piece);
+        if let (Ok(bytes), false) = (result, self.request.peek) {
+            rx.tcp_read += bytes as u64;
+        }
+        compiler_fence(Ordering::SeqCst);
+        rx.is_counting = false;
+        match result {
             Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
             Ok(bytes) if self.request.peek => Step::Done(self.finish(Ok(bytes))),
             Ok(bytes) => {
-                rx.tcp_read += bytes as u64;
                 self.end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.done += bytes;
                 self.more()
@@ -235,10 +256,17 @@ impl<'a> Reader<'a, '_> {
     /// Reads from TCP without a bound and without blocking.
     fn read_free(&mut self, mut rx: Guard<'a, Rx>, into: &Direction) -> Step {
         into.announce_sleep();
-        if !may_read_free(&mut rx, into) {
+        if !may_read_free(self.end, &mut rx, into) {
             into.withdraw_sleep();
             drop(rx);
-            return if self.request.dontwait && into.is_write_in_flight() {
+            if !self.end.is_write_in_flight(into) {
+                return Step::Again;
+            }
+            // A call that blocks asks in `sleep`, when polling did not help.
+            if self.request.dontwait {
+                self.end.check_sender(self.fd);
+            }
+            return if self.end.is_write_in_flight(into) {
                 Step::Nothing
             } else {
                 Step::Again
@@ -267,10 +295,10 @@ impl<'a> Reader<'a, '_> {
             return Step::Again;
         };
         into.announce_sleep();
-        if !may_read_free(&mut rx, &into) {
+        if !may_read_free(end, &mut rx, &into) {
             into.withdraw_sleep();
             drop(rx);
-            wait_for_writer(&into);
+            self.wait_for_writer(&into);
             return Step::Again;
         }
         end.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -282,6 +310,25 @@ impl<'a> Reader<'a, '_> {
         Step::Done(self.finish(result))
     }
 
+    /// Lets a sender finish that is between deciding and publishing.
+    fn wait_for_writer(&self, into: &Direction) {
+        for round in 0..64 {
+            if !self.end.is_write_in_flight(into) {
+                return;
+            }
+            if round < 8 {
+                core::hint::spin_loop();
+            } else {
+                yield_processor();
+            }
+        }
+        self.end.check_sender(self.fd);
+        if self.end.is_write_in_flight(into) {
+            // Stopped in the middle of a write (docs/decisions/0001, last consequence).
+            crate::wait::nap();
+        }
+    }
+
     /// The program's call on `piece`, counted. `announced` is the direction on which the
     /// caller announced it.
     fn read_kernel(
@@ -291,6 +338,14 @@ impl<'a> Reader<'a, '_> {
         piece: Piece,
     ) -> Result<usize, Errno> {
         let end = self.end;
+        if self.done == 0
+            && let Some(errno) = end.take_postponed()
+        {
+            if let Some(into) = announced {
+                into.withdraw_sleep();
+            }
+            return Err(errno);
+        }
         end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
         drop(rx);
         let result = (self.kernel)(piece);
@@ -315,31 +370,14 @@ impl<'a> Reader<'a, '_> {
 
 /// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
 /// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
-pub(crate) fn may_read_free(rx: &mut Rx, into: &Direction) -> bool {
-    !into.is_write_in_flight()
+pub(crate) fn may_read_free(end: &End, rx: &mut Rx, into: &Direction) -> bool {
+    !end.is_write_in_flight(into)
+        && !rx.is_counting
         && matches!(rx.consumer.available(into), Ok(0))
         && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())
 }
 
-/// Lets a sender finish that is between deciding and publishing.
-pub(crate) fn wait_for_writer(into: &Direction) {
-    for round in 0..64 {
-        if !into.is_write_in_flight() {
-            return;
-        }
-        if round < 8 {
-            core::hint::spin_loop();
-        } else {
-            yield_processor();
-        }
-    }
-    if into.is_write_in_flight() {
-        // Stopped in the middle of a write (docs/decisions/0001, last consequence).
-        crate::wait::nap();
-    }
-}
-
-fn is_final(errno: Errno) -> bool {
+pub(crate) fn is_final(errno: Errno) -> bool {
     matches!(
         errno.0,
         libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT | libc::ENOTCONN | libc::EHOSTUNREACH

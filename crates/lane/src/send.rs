@@ -2,13 +2,15 @@
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
-use crate::end::{End, Locked, Tx, tcp_bytes_written};
+use crate::counts::tcp_bytes_written;
+use crate::end::{End, Locked, Tx};
 use crate::lock::Guard;
-use crate::receive::for_pieces;
+use crate::receive::{for_pieces, is_final};
 use crate::spin::{Spinner, ceiling_ns};
 use crate::wait::kernel_events;
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::Ordering;
+use sluice_shmem::Broken;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
@@ -75,6 +77,36 @@ pub fn send(
     }
 }
 
+/// A write of another form (sendfile, splice) that only the kernel can do: the stream goes to
+/// TCP first. `call` is the program's own; it may block.
+pub fn through_kernel(
+    end: &End,
+    generation: u32,
+    call: &mut dyn FnMut() -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    let mut tx = match end.lock_tx(generation) {
+        Locked::Held(tx) => tx,
+        Locked::Gone => return call(),
+        Locked::Reentered => return Err(Errno::INTR),
+    };
+    end.leave_ring(&mut tx);
+    end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+    drop(tx);
+    let result = call();
+    count_written(end, generation, result);
+    result
+}
+
+fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
+    // Under the lock: the record may be given to another connection meanwhile.
+    if let Locked::Held(_tx) = end.lock_tx(generation) {
+        end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+        if let Ok(bytes) = result {
+            end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
 struct Writer<'a, 'k> {
     end: &'a End,
     generation: u32,
@@ -89,7 +121,12 @@ impl<'a> Writer<'a, '_> {
     fn finish(&self, last: Result<usize, Errno>) -> Result<usize, Errno> {
         match last {
             Ok(bytes) => Ok(self.done + bytes),
-            Err(_) if self.done > 0 => Ok(self.done),
+            Err(errno) if self.done > 0 => {
+                if is_final(errno) {
+                    self.end.postpone(errno);
+                }
+                Ok(self.done)
+            }
             Err(errno) => Err(errno),
         }
     }
@@ -107,6 +144,8 @@ impl<'a> Writer<'a, '_> {
         let end = self.end;
         let mut tx = match end.lock_tx(self.generation) {
             Locked::Held(tx) => tx,
+            // Closed under the call: the descriptor's new owner must not get the rest.
+            Locked::Gone if self.done > 0 => return Step::Done(Ok(self.done)),
             Locked::Gone => {
                 let piece = self.rest();
                 return Step::Done((self.kernel)(piece));
@@ -120,6 +159,9 @@ impl<'a> Writer<'a, '_> {
                 return Step::Done(self.finish(Err(errno)));
             }
         };
+        if end.is_broken() {
+            return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
+        }
         let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
@@ -132,8 +174,12 @@ impl<'a> Writer<'a, '_> {
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
         }
-        if !tx.ring && !can_return(end, &mut tx, &out) {
-            return self.write_kernel(tx);
+        if !tx.ring {
+            match can_return(end, &mut tx, &out) {
+                Ok(true) => {}
+                Ok(false) => return self.write_kernel(tx),
+                Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
+            }
         }
         let awake = out.begin_write(end.peer_board());
         if !awake || !self.is_on_ring(&mut tx, &out) {
@@ -173,10 +219,15 @@ impl<'a> Writer<'a, '_> {
         if tx.ring {
             return true;
         }
-        let Ok(mark) = tcp_bytes_written(self.fd, self.end.role()) else {
-            // Closing, or of unknown origin: stays on TCP for good.
-            self.end.set_peer_done();
-            return false;
+        let mark = match tcp_bytes_written(self.fd, self.end.role()) {
+            Ok(mark) => mark,
+            // Bytes move too fast to be counted: at another write.
+            Err(Errno::AGAIN) => return false,
+            Err(_) => {
+                // Closing, or of unknown origin: stays on TCP for good.
+                self.end.stop_sending_by_ring();
+                return false;
+            }
         };
         out.publish_mode(Mode::Ring, mark);
         tx.ring = true;
@@ -238,31 +289,25 @@ impl<'a> Writer<'a, '_> {
     /// The program's call on the rest, counted.
     fn write_kernel(&mut self, tx: Guard<'a, Tx>) -> Step {
         let end = self.end;
+        if self.done == 0
+            && let Some(errno) = end.take_postponed()
+        {
+            return Step::Done(Err(errno));
+        }
         end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
         drop(tx);
         let piece = self.rest();
         let result = (self.kernel)(piece);
-        if end.generation() == self.generation {
-            end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
-            if let Ok(bytes) = result {
-                end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
-            }
-        }
+        count_written(end, self.generation, result);
         Step::Done(self.finish(result))
     }
 }
 
 /// Whether a stream on TCP may try the ring: the peer reads by the lane's rules, has read all
 /// of the last ring segment, and nobody is writing to the socket.
-fn can_return(end: &End, tx: &mut Tx, out: &Direction) -> bool {
-    out.is_adopted()
+fn can_return(end: &End, tx: &mut Tx, out: &Direction) -> Result<bool, Broken> {
+    Ok(out.is_adopted()
         && !out.is_closed()
         && end.tx.in_kernel.load(Ordering::SeqCst) == 0
-        && match tx.producer.is_drained(out) {
-            Ok(drained) => drained,
-            Err(broken) => {
-                end.break_lane(broken);
-                false
-            }
-        }
+        && tx.producer.is_drained(out)?)
 }

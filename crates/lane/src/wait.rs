@@ -36,6 +36,9 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             if !end.is_adopted() {
                 return None;
             }
+            end.recount(fd, &mut rx);
+            // Who asks is about to be told by the kernel, maybe once only, and reads then.
+            rx.checked_ns = 0;
             match rx.consumer.available(&into) {
                 Ok(0) => {
                     ready.kernel_next = into.mode() == Mode::Tcp || rx.tcp_read < into.mark();
@@ -45,7 +48,10 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.in_flight = into.is_write_in_flight();
+            if end.is_write_in_flight(&into) {
+                end.check_sender(fd);
+            }
+            ready.in_flight = end.is_write_in_flight(&into);
         }
         Locked::Gone | Locked::Reentered => return None,
     }
@@ -90,9 +96,11 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
     if let Some(into) = into {
         into.announce_sleep();
         // Bytes owed by TCP wake the sleeper by themselves.
-        let owed =
-            !into.is_write_in_flight() && into.mode() == Mode::Ring && rx.tcp_read < into.mark();
-        if !owed && !may_read_free(&mut rx, &into) {
+        let owed = !end.is_write_in_flight(&into)
+            && !rx.is_counting
+            && into.mode() == Mode::Ring
+            && rx.tcp_read < into.mark();
+        if !owed && !may_read_free(end, &mut rx, &into) {
             into.withdraw_sleep();
             end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
             return None;

@@ -1,1 +1,39 @@
-//! Placeholder.
+//! What the preload library does, apart from being one: descriptor table, policy and the
+//! operations behind the hooks. `sluice-preload` adds the exported symbols.
+//!
+//! Rules of this crate, because its code runs inside any program's socket calls, in signal
+//! handlers and in children of threaded processes: no standard I/O, no environment after
+//! start, no lock that is waited for while it can be held by an interrupted frame of the same
+//! thread, no thread-local with a destructor, and nothing is printed unless `SLUICE_LOG` asks.
+
+pub mod config;
+pub mod conn;
+pub mod descriptors;
+pub mod epoll;
+pub mod fds;
+pub mod io;
+pub mod link;
+pub mod lock;
+pub mod log;
+pub mod memory;
+pub mod options;
+pub mod passing;
+pub mod poll;
+pub mod process;
+pub mod real;
+pub mod stats;
+pub mod transfer;
+
+pub use sluice_lane::reason::Reason;
+use sluice_sys::errno::Errno;
+
+/// Maps a result to the C convention: the value, or -1 with `errno` set.
+pub fn to_c(result: Result<usize, Errno>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(errno) => {
+            real::set_errno(errno.0);
+            -1
+        }
+    }
+}

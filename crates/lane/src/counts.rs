@@ -1,0 +1,81 @@
+//! How many bytes of a stream went through a kernel socket, by the kernel's own counts: they
+//! stay true across fork, exec and reads that nobody told us of.
+
+use crate::end::Role;
+use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
+
+/// How often [`stable`] looks again when bytes move under it.
+const LOOKS_MAX: u32 = 16;
+
+// `enum` in the kernel's include/net/tcp_states.h; the others are in `sluice_sys::tcp`.
+const STATE_FIN_WAIT1: u8 = 4;
+const STATE_FIN_WAIT2: u8 = 5;
+const STATE_TIME_WAIT: u8 = 6;
+const STATE_CLOSE: u8 = 7;
+const STATE_LAST_ACK: u8 = 9;
+const STATE_CLOSING: u8 = 11;
+
+/// Whether a socket in this state has received the peer's FIN or a RST.
+pub(crate) fn has_peer_ended(state: u8) -> bool {
+    matches!(
+        state,
+        tcp::STATE_CLOSE_WAIT | STATE_LAST_ACK | STATE_CLOSING | STATE_TIME_WAIT | STATE_CLOSE
+    )
+}
+
+/// `TCP_INFO` taken while `count` did not change. `EAGAIN` when it changed all the time.
+fn stable(
+    fd: i32,
+    count: impl Fn(i32) -> Result<u32, Errno>,
+) -> Result<(tcp::TcpInfo, u32), Errno> {
+    let mut before = count(fd)?;
+    for _ in 0..LOOKS_MAX {
+        let info = tcp::info(fd)?;
+        let after = count(fd)?;
+        if before == after {
+            return Ok((info, after));
+        }
+        before = after;
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Bytes of the stream that were ever read from a socket on which no thread is reading.
+///
+/// `tcpi_bytes_received` less `SIOCINQ`, less the peer's FIN, which the first counts and the
+/// second does not. Errors: `ENOTCONN` once the connection is closed, `EAGAIN` as above.
+pub(crate) fn tcp_bytes_read(fd: i32) -> Result<u64, Errno> {
+    let (info, unread) = stable(fd, tcp::unread_bytes)?;
+    let fin = match info.state {
+        tcp::STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2 => 0,
+        tcp::STATE_CLOSE_WAIT | STATE_LAST_ACK | STATE_CLOSING => 1,
+        _ => return Err(Errno::NOTCONN),
+    };
+    info.bytes_received
+        .checked_sub(u64::from(unread) + fin)
+        .ok_or(Errno::PROTO)
+}
+
+/// Bytes of the stream that were ever written to a socket on which no thread is writing.
+///
+/// `tcpi_bytes_acked` plus `SIOCOUTQ`, less the SYN on the end that connected. Refused with
+/// `ENOTCONN` once either end has begun to close, with `EOPNOTSUPP` for an end of unknown role.
+pub(crate) fn tcp_bytes_written(fd: i32, role: Role) -> Result<u64, Errno> {
+    let (info, unacked) = stable(fd, tcp::unacked_bytes)?;
+    let syn = match role {
+        Role::Connected => 1,
+        Role::Accepted => 0,
+        Role::Unknown => return Err(Errno::NOTSUP),
+    };
+    if info.state != tcp::STATE_ESTABLISHED {
+        return Err(Errno::NOTCONN);
+    }
+    (info.bytes_acked + u64::from(unacked))
+        .checked_sub(syn)
+        .ok_or(Errno::PROTO)
+}
+
+#[cfg(test)]
+#[path = "counts_tests.rs"]
+mod tests;

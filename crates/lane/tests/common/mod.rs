@@ -1,0 +1,367 @@
+//! Two ends of a real TCP connection over loopback, with the memory of a lane between them.
+//!
+//! What the preload library does around `receive` and `send` is done here in its simplest form:
+//! the kernel's part of a call is `recvmsg` or `sendmsg`, shutting down pins first, closing with
+//! unread bytes resets. Memory is mapped shared and stays mapped, so everything works across
+//! fork.
+#![allow(unsafe_code, dead_code)]
+
+pub mod process;
+pub mod raw_lane;
+
+use sluice_lane::end::{Assignment, End, Role};
+use sluice_lane::table::{EndTable, table_bytes};
+use sluice_lane::{Piece, receive, send, wait};
+use sluice_shmem::board::{BOARD_BYTES, Board};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::Geometry;
+use sluice_sys::errno::Errno;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::IntoRawFd;
+use std::ptr::NonNull;
+
+/// Bytes of a small ring: it is full, and goes round, after a few writes.
+pub const SMALL_RING: u32 = 16 * 1024;
+
+/// Zeroed memory that forks share, mapped for the rest of the process's life.
+pub fn shared_memory(bytes: usize) -> NonNull<u8> {
+    // SAFETY: a new mapping at an address the kernel picks touches nothing that exists.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(address, libc::MAP_FAILED, "mmap of {bytes} bytes");
+    NonNull::new(address.cast()).expect("not mapped at zero")
+}
+
+/// A new end table, its header written.
+pub fn new_table() -> EndTable {
+    // SAFETY: the memory is zeroed, page aligned, and never unmapped.
+    let table = unsafe { EndTable::from_raw(shared_memory(table_bytes())) };
+    table.describe(std::process::id());
+    table
+}
+
+fn new_board() -> Board {
+    // SAFETY: the memory is page aligned and never unmapped.
+    unsafe { Board::from_raw(shared_memory(BOARD_BYTES.next_multiple_of(4096))) }
+}
+
+/// One end, as the program that holds it sees it. Copies name the same end.
+#[derive(Clone, Copy)]
+pub struct Side {
+    pub fd: i32,
+    pub end: &'static End,
+    pub generation: u32,
+    /// Which side of the lane it is.
+    pub number: u32,
+    pub board: Board,
+    peer_board: Board,
+    chunk: Chunk,
+}
+
+/// How a read is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    pub peek: bool,
+    pub waitall: bool,
+    pub dontwait: bool,
+}
+
+/// A blocking read.
+pub const BLOCK: How = How {
+    peek: false,
+    waitall: false,
+    dontwait: false,
+};
+
+/// `MSG_DONTWAIT`.
+pub const DONTWAIT: How = How {
+    peek: false,
+    waitall: false,
+    dontwait: true,
+};
+
+/// `MSG_WAITALL`.
+pub const WAITALL: How = How {
+    peek: false,
+    waitall: true,
+    dontwait: false,
+};
+
+/// `MSG_PEEK | MSG_DONTWAIT`.
+pub const PEEK: How = How {
+    peek: true,
+    waitall: false,
+    dontwait: true,
+};
+
+impl How {
+    pub fn flags(self) -> i32 {
+        let flag = |on, flag| if on { flag } else { 0 };
+        flag(self.peek, libc::MSG_PEEK)
+            | flag(self.waitall, libc::MSG_WAITALL)
+            | flag(self.dontwait, libc::MSG_DONTWAIT)
+    }
+}
+
+/// The number of a failed call, as the kernel's functions return it.
+pub fn from_c(value: isize) -> Result<usize, Errno> {
+    usize::try_from(value).map_err(|_| last_errno())
+}
+
+pub fn last_errno() -> Errno {
+    // SAFETY: errno of this thread.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+/// `recv` by the kernel alone.
+pub fn kernel_recv(fd: i32, buffer: &mut [u8], flags: i32) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes at most the buffer's length.
+    from_c(unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) })
+}
+
+/// `send` by the kernel alone, without SIGPIPE.
+pub fn kernel_send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize, Errno> {
+    let flags = flags | libc::MSG_NOSIGNAL;
+    // SAFETY: the kernel reads at most the length of `bytes`.
+    from_c(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+fn part(address: *mut u8, len: usize) -> [libc::iovec; 1] {
+    [libc::iovec {
+        iov_base: address.cast(),
+        iov_len: len,
+    }]
+}
+
+impl Side {
+    /// `recv` through the lane.
+    pub fn recv(&self, buffer: &mut [u8], how: How) -> Result<usize, Errno> {
+        let fd = self.fd;
+        let mut kernel = |piece: Piece, rest: &mut [u8]| {
+            let dontwait = if piece.dontwait { libc::MSG_DONTWAIT } else { 0 };
+            kernel_recv(fd, rest, how.flags() | dontwait)
+        };
+        self.recv_with(buffer, how, &mut kernel)
+    }
+
+    /// `recv` through the lane, with `kernel` for the kernel's part.
+    pub fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        how: How,
+        kernel: &mut dyn FnMut(Piece, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let (address, len) = (buffer.as_mut_ptr(), buffer.len());
+        let request = receive::Request {
+            parts: &part(address, len),
+            peek: how.peek,
+            waitall: how.waitall,
+            dontwait: how.dontwait,
+        };
+        receive::receive(self.end, self.generation, self.fd, &request, &mut |piece| {
+            assert!(piece.skip + piece.limit <= len, "{piece:?} of {len}");
+            // SAFETY: the piece lies in the buffer, which nothing else uses during the call.
+            let rest =
+                unsafe { std::slice::from_raw_parts_mut(address.add(piece.skip), piece.limit) };
+            kernel(piece, rest)
+        })
+    }
+
+    /// `send` through the lane.
+    pub fn send(&self, bytes: &[u8], dontwait: bool) -> Result<usize, Errno> {
+        let flags = if dontwait { libc::MSG_DONTWAIT } else { 0 };
+        let request = send::Request {
+            parts: &part(bytes.as_ptr().cast_mut(), bytes.len()),
+            dontwait,
+        };
+        send::send(self.end, self.generation, self.fd, &request, &mut |piece| {
+            let rest = &bytes[piece.skip..piece.skip + piece.limit];
+            kernel_send(self.fd, rest, flags)
+        })
+    }
+
+    /// Sends all of `bytes`, blocking.
+    pub fn send_all(&self, bytes: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.send(&bytes[done..], false)?;
+        }
+        Ok(())
+    }
+
+    /// Gives this end the lane.
+    pub fn attach(&self) -> bool {
+        self.attach_lane(0)
+    }
+
+    /// Gives this end a certain lane of the chunk.
+    pub fn attach_lane(&self, lane: u32) -> bool {
+        self.end.attach(
+            self.generation,
+            &Assignment {
+                chunk: self.chunk,
+                lane,
+                side: self.number,
+                peer_board: Some(self.peer_board),
+                own_board: self.board,
+                watchers: 0,
+            },
+        )
+    }
+
+    /// Adopts the lane if it can be adopted now, as poll does.
+    pub fn look(&self) -> Option<wait::Ready> {
+        wait::ready(self.end, self.generation, self.fd)
+    }
+
+    /// Shuts down what this end sends, as the preload library does.
+    pub fn shutdown_write(&self) -> Result<(), Errno> {
+        self.end.pin_tx(self.generation);
+        // SAFETY: no memory is passed.
+        from_c(unsafe { libc::shutdown(self.fd, libc::SHUT_WR) } as isize).map(drop)
+    }
+
+    /// Closes the connection, as the preload library does for the last descriptor.
+    pub fn close(self) {
+        if self.end.unread_ring_bytes(self.generation) > 0 {
+            self.set_linger_zero();
+        }
+        assert!(self.end.drop_ref(), "the only descriptor");
+        self.end.finish(self.generation);
+        close(self.fd);
+    }
+
+    /// Closes so that the peer gets RST.
+    pub fn reset(self) {
+        self.set_linger_zero();
+        self.close();
+    }
+
+    fn set_linger_zero(&self) {
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        // SAFETY: setsockopt reads one struct linger.
+        let ret = unsafe {
+            libc::setsockopt(
+                self.fd,
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                size_of::<libc::linger>() as u32,
+            )
+        };
+        assert_eq!(ret, 0, "SO_LINGER: {}", last_errno());
+    }
+
+    /// What the record says.
+    pub fn snapshot(&self) -> sluice_lane::end::EndSnapshot {
+        let bytes: &[u8; sluice_lane::end::END_BYTES] =
+            // SAFETY: a record has END_BYTES; the tests look while no thread uses it.
+            unsafe { &*std::ptr::from_ref(self.end).cast() };
+        sluice_lane::end::EndSnapshot::from_bytes(bytes).expect("a record in use")
+    }
+
+    /// The lane's words.
+    pub fn words(&self) -> raw_lane::Words {
+        raw_lane::Words::of(self.chunk)
+    }
+}
+
+pub fn close(fd: i32) {
+    // SAFETY: the tests own their descriptors.
+    unsafe { libc::close(fd) };
+}
+
+/// Both ends of a connection; `a` connected, `b` was accepted.
+#[derive(Clone, Copy)]
+pub struct Pair {
+    pub a: Side,
+    pub b: Side,
+}
+
+/// Two connected TCP sockets over IPv4 loopback: the one that connected comes first.
+pub fn sockets() -> (i32, i32) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback listener");
+    let address = listener.local_addr().expect("its address");
+    let connected = TcpStream::connect(address).expect("connect to it");
+    let (accepted, _) = listener.accept().expect("accept");
+    connected.set_nodelay(true).expect("TCP_NODELAY");
+    accepted.set_nodelay(true).expect("TCP_NODELAY");
+    (connected.into_raw_fd(), accepted.into_raw_fd())
+}
+
+impl Pair {
+    /// A connection whose ends are announced and have no lane yet.
+    pub fn announced(ring_bytes: u32) -> Self {
+        let geometry = Geometry::new(2, ring_bytes).expect("a legal geometry");
+        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+        let chunk = unsafe {
+            Chunk::from_raw(shared_memory(geometry.chunk_bytes() as usize), geometry)
+        };
+        let (boards, fds) = ([new_board(), new_board()], sockets());
+        let side = |number: u32, fd: i32, role| {
+            let table = Box::leak(Box::new(new_table()));
+            let (index, generation) = table.take().expect("a free record");
+            let end = table.end(index);
+            let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+            end.start(role, false, &nowhere, &nowhere);
+            assert!(end.mark_announced());
+            Side {
+                fd,
+                end,
+                generation,
+                number,
+                board: boards[number as usize],
+                peer_board: boards[1 - number as usize],
+                chunk,
+            }
+        };
+        Self {
+            a: side(0, fds.0, Role::Connected),
+            b: side(1, fds.1, Role::Accepted),
+        }
+    }
+
+    /// The words of the direction from `a` to `b`.
+    pub fn words(&self) -> raw_lane::DirectionWords {
+        self.a.words().direction(0)
+    }
+
+    /// A connection whose ends have the lane and read by its rules.
+    pub fn adopted(ring_bytes: u32) -> Self {
+        let pair = Self::announced(ring_bytes);
+        for side in [pair.a, pair.b] {
+            assert!(side.attach());
+            assert!(side.look().is_some(), "nothing keeps the end from adopting");
+        }
+        pair
+    }
+}
+
+/// The byte at a position of the test streams: no period that a ring's size divides.
+pub fn byte_at(position: u64) -> u8 {
+    let mixed = (position ^ (position >> 7)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as u8
+}
+
+/// Bytes of a test stream from `position` on.
+pub fn bytes_at(position: u64, len: usize) -> Vec<u8> {
+    (position..position + len as u64).map(byte_at).collect()
+}
+
+/// Fails unless `got` are the bytes of the test stream from `position` on.
+pub fn check_bytes(position: u64, got: &[u8]) {
+    if let Some(at) = (0..got.len()).find(|at| got[*at] != byte_at(position + *at as u64)) {
+        panic!("byte {} of the stream is wrong", position + at as u64);
+    }
+}

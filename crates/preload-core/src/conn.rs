@@ -1,0 +1,293 @@
+//! Tracked connections: from accept or connect to the last close.
+#![allow(unsafe_code)]
+
+use crate::fds::{self, Entry};
+use crate::{config, epoll, link, log, process, stats};
+use core::net::{Ipv4Addr, SocketAddr};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use sluice_control::message::Lane;
+use sluice_lane::end::{Assignment, End, Role, State};
+use sluice_lane::reason::Reason;
+use sluice_lane::table::{ENDS, EndTable};
+use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
+use sluice_sys::unix::Fd;
+
+static TABLE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// The end table's file, until sluiced has got it; -1 afterwards.
+static TABLE_FILE: AtomicI32 = AtomicI32::new(-1);
+/// For each record a descriptor that names it (hints).
+static FD_OF_END: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A tracked connection, as one descriptor names it.
+#[derive(Clone, Copy)]
+pub struct Conn {
+    /// The descriptor.
+    pub fd: i32,
+    /// Its record.
+    pub end: &'static End,
+    /// The record's number.
+    pub index: u32,
+    /// The life of the record that the descriptor names.
+    pub generation: u32,
+}
+
+fn table() -> Option<EndTable> {
+    // SAFETY: the address was stored by `make_table` and stays mapped.
+    NonNull::new(TABLE.load(Ordering::Acquire)).map(|base| unsafe { EndTable::from_raw(base) })
+}
+
+/// The tracked connection of `fd`.
+#[inline]
+pub fn get(fd: i32) -> Option<Conn> {
+    match fds::get(fd) {
+        Entry::Conn { index, generation } => from_entry(fd, index, generation),
+        _ => None,
+    }
+}
+
+/// The connection that an entry of the descriptor table names.
+pub fn from_entry(fd: i32, index: u32, generation: u32) -> Option<Conn> {
+    let table = table()?;
+    // SAFETY: the table stays mapped for the process's life.
+    let end = unsafe { &*(table.end(index) as *const End) };
+    Some(Conn {
+        fd,
+        end,
+        index,
+        generation,
+    })
+}
+
+fn make_table() -> Option<EndTable> {
+    if let Some(table) = table() {
+        return Some(table);
+    }
+    let hints = crate::memory::zeroed(ENDS as usize * size_of::<AtomicI32>())?;
+    let (made, file) = link::new_table().ok()?;
+    FD_OF_END.store(hints.as_ptr().cast(), Ordering::Relaxed);
+    // SAFETY: record 0 lies behind the header of a table that was just made.
+    let base = unsafe {
+        (made.end(0) as *const End)
+            .cast::<u8>()
+            .sub(sluice_lane::table::HEADER_BYTES)
+            .cast_mut()
+    };
+    match TABLE.compare_exchange(
+        core::ptr::null_mut(),
+        base,
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
+        Ok(_) => {
+            TABLE_FILE.store(file.into_raw(), Ordering::Release);
+            Some(made)
+        }
+        // Another thread was faster; its table counts, this one's address space is lost.
+        Err(_) => table(),
+    }
+}
+
+/// The end table's file for the hello to sluiced; an empty one if it was given away before
+/// (in forked children, whose parent's table has it all, and after a lost daemon).
+pub fn table_file() -> Result<Fd, Errno> {
+    match TABLE_FILE.swap(-1, Ordering::AcqRel) {
+        -1 => {
+            let file = sluice_sys::memfd::create(c"sluice-ends")?;
+            let bytes = sluice_lane::table::table_bytes() as u64;
+            sluice_sys::memfd::set_len(file.raw(), bytes)?;
+            sluice_sys::memfd::add_seals(
+                file.raw(),
+                sluice_sys::memfd::SEAL_SHRINK
+                    | sluice_sys::memfd::SEAL_GROW
+                    | sluice_sys::memfd::SEAL_FUTURE_WRITE,
+            )?;
+            Ok(file)
+        }
+        fd => Ok(Fd::own(fd)),
+    }
+}
+
+const NOWHERE: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// Starts to track the connection of `fd`. A descriptor that cannot be tracked stays the
+/// kernel's.
+pub fn track(fd: i32, role: Role, nonblock: bool) {
+    if process::is_confined() {
+        fds::set(fd, Entry::Socket);
+        return;
+    }
+    let Some((index, generation)) = make_table().and_then(|table| table.take()) else {
+        fds::set(fd, Entry::Socket);
+        return;
+    };
+    let Some(conn) = from_entry(fd, index, generation) else {
+        return;
+    };
+    let local = tcp::local_address(fd).unwrap_or(NOWHERE);
+    let peer = tcp::peer_address(fd).unwrap_or(NOWHERE);
+    conn.end.start(role, nonblock, &local, &peer);
+    hint(index, fd);
+    if !fds::set(fd, Entry::Conn { index, generation }) {
+        conn.end.finish(generation);
+        return;
+    }
+    stats::count_connection();
+    link::meet();
+}
+
+fn hint(index: u32, fd: i32) {
+    let hints = FD_OF_END.load(Ordering::Relaxed);
+    if !hints.is_null() && index < ENDS {
+        // SAFETY: one hint a record.
+        unsafe { &*hints.add(index as usize) }.store(fd, Ordering::Relaxed);
+    }
+}
+
+/// Another descriptor of this process names the connection.
+pub fn add_descriptor(conn: &Conn, fd: i32) {
+    conn.end.add_ref();
+    fds::set(
+        fd,
+        Entry::Conn {
+            index: conn.index,
+            generation: conn.generation,
+        },
+    );
+    if fd <= 2 {
+        // Standard streams are used by stdio, which the hooks do not see.
+        conn.pin(Reason::KernelCall);
+    }
+}
+
+/// A descriptor that names the connection is about to be closed.
+pub fn drop_descriptor(conn: &Conn) {
+    stats::add_end(conn);
+    if !conn.end.drop_ref() {
+        return;
+    }
+    // As TCP does: closing with unread bytes resets the connection (RFC 1122, 4.2.2.13).
+    if conn.end.unread_ring_bytes(conn.generation) > 0 {
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        // SAFETY: setsockopt reads one struct linger.
+        unsafe {
+            sluice_sys::raw::syscall5(
+                libc::SYS_setsockopt,
+                conn.fd as usize,
+                libc::SOL_SOCKET as usize,
+                libc::SO_LINGER as usize,
+                &raw const linger as usize,
+                size_of::<libc::linger>(),
+            );
+        }
+    }
+    let announced = conn.end.state() != State::Tracked;
+    conn.end.finish(conn.generation);
+    if announced {
+        link::release(conn.index, conn.generation);
+    }
+}
+
+/// A lane that sluiced assigned.
+pub fn attach(lane: &Lane, mut assignment: Assignment) {
+    let hints = FD_OF_END.load(Ordering::Relaxed);
+    if hints.is_null() || lane.end >= ENDS {
+        return;
+    }
+    // SAFETY: one hint a record.
+    let fd = unsafe { &*hints.add(lane.end as usize) }.load(Ordering::Relaxed);
+    let entry = Entry::Conn {
+        index: lane.end,
+        generation: lane.generation,
+    };
+    let mut named = (fds::get(fd) == entry).then_some(fd);
+    if named.is_none() {
+        fds::for_each(0, i32::MAX, |fd, other| {
+            if other == entry {
+                named = Some(fd);
+            }
+        });
+    }
+    let Some(conn) = named.and_then(get) else {
+        return;
+    };
+    let fd = conn.fd;
+    if conn.end.generation() != lane.generation
+        || !link::is_same_socket(fd, lane.cookie)
+        || !conn.is_ours_alone()
+    {
+        return;
+    }
+    match epoll::watchers(fd, &assignment.own_board) {
+        Some(watchers) => assignment.watchers = watchers,
+        None => {
+            conn.pin(Reason::TooManyWatchers);
+            return;
+        }
+    }
+    if conn.end.attach(conn.generation, &assignment) {
+        log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
+        stats::count_lane();
+        epoll::conn_attached(&conn);
+    }
+}
+
+impl Conn {
+    /// Accounts for one read or write, and announces the connection when it has had enough of
+    /// them to be worth a lane.
+    #[inline]
+    pub fn note_operation(&self) {
+        if self.end.state() == State::Tracked && self.end.count_operation() >= config::min_ops() {
+            self.announce();
+        }
+    }
+
+    #[cold]
+    fn announce(&self) {
+        if process::is_confined() {
+            self.end.set_reason(Reason::Confined);
+        } else if self.end.role() == Role::Unknown {
+            self.end.set_reason(Reason::UnknownOrigin);
+        } else if self.end.is_pinned() {
+        } else if !self.is_ours_alone() {
+            self.end.set_reason(Reason::Shared);
+        } else {
+            link::announce(self);
+            return;
+        }
+        // Asked again after as many operations as were counted so far.
+        self.end.reset_operations();
+    }
+
+    /// Whether no other process holds the connection, as far as counted.
+    fn is_ours_alone(&self) -> bool {
+        let refs = self.end.refs();
+        if refs == 1 {
+            return true;
+        }
+        let mut ours = 0;
+        fds::for_each(0, i32::MAX, |_, entry| {
+            if entry
+                == (Entry::Conn {
+                    index: self.index,
+                    generation: self.generation,
+                })
+            {
+                ours += 1;
+            }
+        });
+        ours == refs
+    }
+
+    /// Keeps the connection on TCP from now on.
+    pub fn pin(&self, reason: Reason) {
+        if !self.end.is_pinned() {
+            log!(Info, "fd {}: stays on TCP: {}", self.fd, reason.text());
+            self.end.pin(self.generation, reason);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Descriptors that come, go and get other names.
+#![allow(unsafe_code)]
+
+use crate::conn::{self, Conn};
+use crate::fds::{self, Entry};
+use crate::real::{errno, real, set_errno};
+use crate::{epoll, link, process};
+use core::ffi::{c_int, c_uint};
+use sluice_lane::end::Role;
+use sluice_lane::reason::Reason;
+use sluice_sys::tcp;
+
+/// A socket was created.
+pub fn socket_created(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    let is_tcp = (domain == libc::AF_INET || domain == libc::AF_INET6)
+        && kind == libc::SOCK_STREAM
+        && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    renamed(fd, if is_tcp { Entry::Socket } else { Entry::Other });
+}
+
+/// An epoll instance was created.
+pub fn instance_created(fd: c_int) {
+    renamed(fd, Entry::Other);
+    epoll::created(fd);
+}
+
+/// A socket was connected by its first bytes (TCP Fast Open): it stays the kernel's.
+pub fn opened_fast(fd: c_int) {
+    if fds::get(fd) == Entry::Socket {
+        fds::take(fd);
+    }
+}
+
+/// The kernel gave out `fd` for something new; whatever was known of the number is stale (it
+/// was closed by a way that the hooks do not see).
+fn renamed(fd: c_int, entry: Entry) {
+    if fds::is_known(fd) {
+        forget(fd);
+    }
+    if entry != Entry::Other {
+        fds::set(fd, entry);
+    }
+}
+
+/// `connect` returned for a TCP socket: done, or on its way.
+pub fn connected(fd: c_int, result: c_int) {
+    let in_progress = result != 0 && errno() == libc::EINPROGRESS;
+    if (result == 0 || in_progress) && fds::get(fd) == Entry::Socket {
+        let errno = errno();
+        conn::track(fd, Role::Connected, is_nonblocking(fd));
+        set_errno(errno);
+    }
+}
+
+/// `accept` returned a descriptor. `listener` tells by its own entry that it is TCP; sockets
+/// inherited from a program that was not followed are asked.
+pub fn accepted(listener: c_int, fd: c_int, flags: c_int) {
+    let errno = errno();
+    if fds::is_known(fd) {
+        forget(fd);
+    }
+    if fds::get(listener) == Entry::Socket || tcp::is_tcp(fd) == Ok(true) {
+        conn::track(fd, Role::Accepted, flags & libc::SOCK_NONBLOCK != 0);
+    }
+    set_errno(errno);
+}
+
+fn is_nonblocking(fd: c_int) -> bool {
+    // SAFETY: F_GETFL takes and returns numbers.
+    let flags = unsafe { (real().fcntl)(fd, libc::F_GETFL, 0) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// A descriptor came with a message or was inherited: a connected TCP socket of unknown origin
+/// is tracked so that it can be seen, and for what its byte counts allow.
+pub fn adopted(fd: c_int) {
+    let before = errno();
+    if fds::is_known(fd) {
+        forget(fd);
+    }
+    if tcp::is_tcp(fd) == Ok(true) {
+        match tcp::info(fd) {
+            Ok(info) if info.state == tcp::STATE_ESTABLISHED => {
+                // An end that connected has its SYN acknowledged; an accepted one that has
+                // written nothing has nothing acknowledged.
+                let untouched = info.bytes_acked == 0 && tcp::unacked_bytes(fd) == Ok(0);
+                let role = if untouched {
+                    Role::Accepted
+                } else {
+                    Role::Unknown
+                };
+                conn::track(fd, role, is_nonblocking(fd));
+            }
+            _ => {
+                fds::set(fd, Entry::Socket);
+            }
+        }
+    }
+    set_errno(before);
+}
+
+/// Forgets what is known of `fd`, which is about to be closed or was.
+pub fn forget(fd: c_int) {
+    match fds::get(fd) {
+        Entry::Other => {}
+        Entry::Socket => {
+            epoll::forget_socket(fd);
+            fds::take(fd);
+        }
+        Entry::Conn { index, generation } => {
+            epoll::forget_socket(fd);
+            fds::take(fd);
+            if let Some(conn) = conn::from_entry(fd, index, generation) {
+                conn::drop_descriptor(&conn);
+            }
+        }
+        Entry::Epoll { index } => {
+            fds::take(fd);
+            epoll::close_descriptor(index, fd);
+        }
+    }
+}
+
+/// `close`.
+pub fn close(fd: c_int) -> c_int {
+    if link::hidden_fd() == Some(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    if fds::is_known(fd) && !process::is_vfork_child() {
+        forget(fd);
+    }
+    // SAFETY: the program's own argument.
+    unsafe { (real().close)(fd) }
+}
+
+/// `close_range`, around the descriptor that is ours.
+pub fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let only_marks = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    if first <= last && !only_marks && !process::is_vfork_child() {
+        let low = c_int::try_from(first).unwrap_or(c_int::MAX);
+        let high = c_int::try_from(last).unwrap_or(c_int::MAX);
+        fds::for_each(low, high, |fd, _| forget(fd));
+    }
+    let range = |first, last| {
+        if first > last {
+            return 0;
+        }
+        // SAFETY: the program's own arguments.
+        unsafe { (real().close_range)(first, last, flags) }
+    };
+    match link::hidden_fd().map(|fd| fd as c_uint) {
+        Some(hidden) if (first..=last).contains(&hidden) && !only_marks => {
+            let below = if hidden > first {
+                range(first, hidden - 1)
+            } else {
+                0
+            };
+            let above = if hidden < last {
+                range(hidden + 1, last)
+            } else {
+                0
+            };
+            if below != 0 { below } else { above }
+        }
+        // SAFETY: the program's own arguments; also the wrong ones, for their error.
+        _ => unsafe { (real().close_range)(first, last, flags) },
+    }
+}
+
+/// `closefrom`.
+pub fn closefrom(first: c_int) {
+    close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+}
+
+/// `fd` was duplicated as `copy`.
+pub fn duplicated(fd: c_int, copy: c_int) {
+    if process::is_vfork_child() {
+        return;
+    }
+    match fds::get(fd) {
+        Entry::Other => renamed(copy, Entry::Other),
+        Entry::Socket => renamed(copy, Entry::Socket),
+        Entry::Conn { index, generation } => {
+            renamed(copy, Entry::Other);
+            if let Some(conn) = conn::from_entry(fd, index, generation) {
+                conn::add_descriptor(&conn, copy);
+            }
+        }
+        Entry::Epoll { index } => {
+            renamed(copy, Entry::Other);
+            epoll::add_descriptor(index, copy);
+        }
+    }
+}
+
+/// Before dup2 or dup3 onto `target`, which closes what is there.
+pub fn before_replace(fd: c_int, target: c_int) {
+    if fd == target || target < 0 || process::is_vfork_child() {
+        return;
+    }
+    link::make_way(target);
+    // SAFETY: F_GETFD takes and returns numbers; a bad source makes the call fail and leaves
+    // the target alone.
+    if fds::is_known(target) && unsafe { (real().fcntl)(fd, libc::F_GETFD, 0) } >= 0 {
+        forget(target);
+    }
+}
+
+/// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
+/// what the peer has put into the ring already is fetched first, if the peer answers.
+pub fn export(conn: &Conn, reason: Reason) {
+    conn.pin(reason);
+}
+
+/// Exports every tracked connection for which `concerned` holds.
+pub fn export_all(reason: Reason, concerned: impl Fn(c_int) -> bool) {
+    fds::for_each(0, c_int::MAX, |fd, entry| {
+        if let Entry::Conn { index, generation } = entry {
+            if concerned(fd) {
+                if let Some(conn) = conn::from_entry(fd, index, generation) {
+                    export(&conn, reason);
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,206 @@
+//! One descriptor in one epoll instance.
+
+use crate::conn;
+use sluice_lane::end::State;
+use sluice_lane::wait::{self, kernel_events};
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+const WRNORM: u32 = libc::EPOLLWRNORM as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+/// Reported whether asked for or not (epoll_ctl(2)).
+const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// What a connection on a lane is registered for in the kernel.
+pub const KERNEL_INTEREST: u32 = IN | OUT | PRI | RDHUP | EDGE;
+
+/// What the descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A TCP socket, perhaps with a tracked connection.
+    Socket,
+    /// An epoll instance of ours.
+    Instance(u32),
+}
+
+/// A registration.
+pub struct Item {
+    pub fd: i32,
+    /// As the program gave them.
+    pub events: u32,
+    pub data: u64,
+    pub kind: Kind,
+    /// Registered in the kernel under our tag.
+    pub is_tagged: bool,
+    /// In the instance's queue.
+    pub is_queued: bool,
+    /// One-shot, and shot.
+    is_spent: bool,
+    /// Something happened since the last report, for edge-triggered registrations.
+    has_news: bool,
+    /// A write found the ring full and no report of room was made since.
+    is_write_blocked: bool,
+    /// What the kernel last said of the socket.
+    kernel: u32,
+}
+
+/// What a look at an item found.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Look {
+    /// To be reported; 0 for nothing.
+    pub events: u32,
+    /// To be looked at again in the next round.
+    pub keep: bool,
+    /// Nobody may sleep now: a sender is about to publish, or a writer waits for room.
+    pub hot: bool,
+}
+
+impl Item {
+    /// A new registration.
+    pub fn new(fd: i32, events: u32, data: u64, kind: Kind) -> Self {
+        Self {
+            fd,
+            events,
+            data,
+            kind,
+            is_tagged: false,
+            is_queued: false,
+            is_spent: false,
+            has_news: true,
+            is_write_blocked: false,
+            kernel: 0,
+        }
+    }
+
+    /// Follows `EPOLL_CTL_MOD`, which also arms a spent one-shot and counts as news.
+    pub fn modify(&mut self, events: u32, data: u64) {
+        self.events = events;
+        self.data = data;
+        self.is_spent = false;
+        self.has_news = true;
+    }
+
+    /// Something may have come.
+    pub fn note_news(&mut self) {
+        self.has_news = true;
+    }
+
+    /// A write found no room.
+    pub fn note_write_blocked(&mut self) {
+        self.is_write_blocked = true;
+    }
+
+    /// The kernel reported these events under our tag.
+    pub fn note_kernel(&mut self, events: u32) {
+        self.kernel |= events;
+        self.has_news = true;
+    }
+
+    /// The item was just put under our tag; what the kernel says now.
+    pub fn start_tagged(&mut self) {
+        self.is_tagged = true;
+        self.ask_kernel();
+    }
+
+    fn ask_kernel(&mut self) {
+        let asked = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
+        // The poll and epoll bits of these events are the same numbers.
+        self.kernel = u32::from(kernel_events(self.fd, asked) as u16);
+    }
+
+    /// Whether the connection has a lane.
+    pub fn is_attached(&self) -> bool {
+        conn::get(self.fd).is_some_and(|conn| conn.end.state() == State::Attached)
+    }
+
+    /// Looks at a connection. Untagged registrations whose lane is not in use yet are the
+    /// kernel's to report.
+    pub fn look(&mut self) -> Look {
+        if self.is_spent {
+            return Look::default();
+        }
+        let lane =
+            conn::get(self.fd).and_then(|conn| wait::ready(conn.end, conn.generation, self.fd));
+        if lane.is_none() && !self.is_tagged {
+            return Look::default();
+        }
+        let lane = lane.unwrap_or_default();
+        let is_edge = self.events & EDGE != 0;
+        let relevant = self.kernel & (self.events | ALWAYS) & !(IN | OUT)
+            | self.kernel & IN & if lane.readable { 0 } else { IN }
+            | self.kernel & self.events & OUT & if lane.writable.is_some() { 0 } else { OUT };
+        if relevant & IN != 0 || (!is_edge && relevant != 0) {
+            self.ask_kernel();
+        }
+        let mut found = self.kernel & (PRI | RDHUP | ALWAYS);
+        if lane.readable || self.kernel & IN != 0 {
+            found |= IN | RDNORM;
+        }
+        if lane.writable.unwrap_or(self.kernel & OUT != 0) {
+            found |= OUT | WRNORM;
+        }
+        found &= self.events | ALWAYS;
+        let waits_for_room = self.events & OUT != 0
+            && lane.writable == Some(false)
+            && (!is_edge || self.is_write_blocked);
+        let hot = lane.in_flight && self.events & IN != 0 || waits_for_room;
+        if is_edge {
+            let room = self.is_write_blocked && found & OUT != 0;
+            if found == 0 || !(self.has_news || room) {
+                self.has_news &= hot;
+                return Look {
+                    events: 0,
+                    keep: hot,
+                    hot,
+                };
+            }
+        }
+        if found & OUT != 0 {
+            self.is_write_blocked = false;
+        }
+        if found != 0 {
+            self.has_news = false;
+            self.is_spent = self.events & ONESHOT != 0;
+        }
+        Look {
+            events: found,
+            keep: hot || (!is_edge && found != 0 && !self.is_spent),
+            hot,
+        }
+    }
+
+    /// Whether a look would report something of a ring.
+    pub fn peek(&self) -> bool {
+        !self.is_spent
+            && conn::get(self.fd)
+                .and_then(|conn| wait::ready(conn.end, conn.generation, self.fd))
+                .is_some_and(|lane| {
+                    lane.readable && self.events & IN != 0
+                        || lane.writable == Some(true) && self.events & OUT != 0
+                })
+    }
+
+    /// What an epoll instance inside this one is to report: readable if `is_ready`.
+    pub fn look_nested(&mut self, is_ready: bool) -> Look {
+        let found = if is_ready && !self.is_spent {
+            (IN | RDNORM) & self.events
+        } else {
+            0
+        };
+        let is_edge = self.events & EDGE != 0;
+        if found == 0 || (is_edge && !self.has_news) {
+            return Look::default();
+        }
+        self.has_news = false;
+        self.is_spent = self.events & ONESHOT != 0;
+        Look {
+            events: found,
+            keep: !is_edge && !self.is_spent,
+            hot: false,
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Epoll instances that watch tracked connections.
+//!
+//! A connection on a lane is registered in the kernel's instance edge-triggered for everything,
+//! under a tag of ours, and level, edge, one-shot and interest are kept here; the ring's
+//! readiness is merged with what the kernel reports under the tag. All other descriptors stay
+//! exactly as the program registered them. Sleeping is the kernel's `epoll_wait` on the
+//! program's own instance: a sender that finds the instance asleep writes to TCP
+//! (docs/decisions/0001).
+
+mod instance;
+mod item;
+mod wait;
+
+pub use instance::{
+    add_descriptor, after_fork, before_fork, close_descriptor, conn_attached, created, ctl,
+    forget_socket, release_after_fork, watched_from_outside, watchers, write_blocked,
+};
+pub use wait::{Timeout, enter_sleep, is_ready, leave_sleep, wait};

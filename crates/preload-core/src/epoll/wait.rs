@@ -1,0 +1,390 @@
+//! Waiting on an epoll instance.
+#![allow(unsafe_code)]
+
+use super::instance::{Instance, State, instance, tagged};
+use super::item::Kind;
+use crate::link;
+use crate::lock::SpinGuard;
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use libc::epoll_event;
+use sluice_lane::clock::now_ns;
+use sluice_lane::spin::{Spinner, yield_processor};
+
+/// Time between looks at the kernel while polling, nanoseconds.
+const KERNEL_LOOK_NS: u64 = 3_000;
+/// One call in so many looks at the kernel even if rings have enough to report.
+const KERNEL_TURN: u32 = 16;
+/// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
+const NESTING_MAX: u32 = 5;
+/// Instances directly inside one that are waited on.
+const CHILDREN_MAX: usize = 64;
+
+/// How long a wait may last, in whatever unit the program's call has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Timeout {
+    /// For ever.
+    Never,
+    /// Nanoseconds.
+    Ns(u64),
+}
+
+impl Timeout {
+    /// From the milliseconds of `epoll_wait` and `poll`.
+    pub fn from_ms(ms: c_int) -> Self {
+        match u64::try_from(ms) {
+            Ok(ms) => Self::Ns(ms * 1_000_000),
+            Err(_) => Self::Never,
+        }
+    }
+
+    /// What is left after `passed_ns`.
+    pub fn after(self, passed_ns: u64) -> Self {
+        match self {
+            Self::Never => Self::Never,
+            Self::Ns(ns) => Self::Ns(ns.saturating_sub(passed_ns)),
+        }
+    }
+
+    /// In milliseconds, rounded up, -1 for ever.
+    pub fn ms(self) -> c_int {
+        match self {
+            Self::Never => -1,
+            Self::Ns(ns) => c_int::try_from(ns.div_ceil(1_000_000)).unwrap_or(c_int::MAX),
+        }
+    }
+}
+
+/// `epoll_wait` and its kin on an instance that watches tracked connections. `kernel` is the
+/// program's own call, with another timeout and another piece of its array.
+///
+/// # Safety
+/// `events` has room for `max` events, as epoll_wait(2) demands.
+pub unsafe fn wait(
+    index: u32,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: Timeout,
+    kernel: &mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
+) -> c_int {
+    let this = instance(index);
+    if this.item_count.load(Ordering::Acquire) == 0 || max <= 0 || events.is_null() {
+        return kernel(events, max, timeout);
+    }
+    let mut waiter = Waiter {
+        this,
+        epfd,
+        events,
+        max: max as usize,
+        kernel,
+    };
+    let mut spinner: Option<Spinner> = None;
+    let mut kernel_look_ns = 0;
+    loop {
+        link::check_mail();
+        let Some((count, hot, lanes)) = waiter.take_rings() else {
+            return (waiter.kernel)(events, max, timeout);
+        };
+        if count > 0 {
+            if let Some(spinner) = &spinner {
+                this.gaps.record(spinner.waited_ns());
+            }
+            return waiter.add_kernel_turn(count);
+        }
+        let spinner = spinner
+            .get_or_insert_with(|| Spinner::start(if lanes { this.gaps.budget_ns() } else { 0 }));
+        let left = timeout.after(spinner.waited_ns());
+        if lanes && left != Timeout::Ns(0) && spinner.step() {
+            if spinner.now_ns() - kernel_look_ns >= KERNEL_LOOK_NS {
+                if kernel_look_ns != 0 {
+                    match waiter.look_at_kernel() {
+                        0 => {}
+                        found => return found,
+                    }
+                }
+                kernel_look_ns = spinner.now_ns();
+            }
+            continue;
+        }
+        if left == Timeout::Ns(0) {
+            match waiter.look_at_kernel() {
+                // Our tags may have brought something.
+                0 => return waiter.take_rings().map_or(0, |(count, ..)| count as c_int),
+                found => return found,
+            }
+        }
+        if hot {
+            yield_processor();
+            if let found @ 1.. = waiter.look_at_kernel() {
+                return found;
+            }
+            continue;
+        }
+        if let Some(result) = waiter.sleep(left, spinner) {
+            return result;
+        }
+    }
+}
+
+struct Waiter<'k> {
+    this: &'static Instance,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: usize,
+    kernel: &'k mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
+}
+
+impl Waiter<'_> {
+    /// Reports what rings have. How many events, whether somebody must not sleep, and whether
+    /// there are lanes at all. `None` in a signal handler on top of a wait.
+    fn take_rings(&mut self) -> Option<(usize, bool, bool)> {
+        let mut state = self.this.lock()?;
+        if !state.has_lanes() {
+            return Some((0, false, false));
+        }
+        let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max);
+        Some((count, hot, true))
+    }
+
+    /// Now and then, what the kernel has comes on top of `count` events of rings, so that busy
+    /// rings do not starve other descriptors.
+    fn add_kernel_turn(&mut self, count: usize) -> c_int {
+        let turn = self.this.turn.load(Ordering::Relaxed).wrapping_add(1);
+        self.this.turn.store(turn, Ordering::Relaxed);
+        if turn % KERNEL_TURN != 0 || count >= self.max {
+            return count as c_int;
+        }
+        // SAFETY: `count` is below the array's length.
+        let rest = unsafe { self.events.add(count) };
+        let got = (self.kernel)(rest, (self.max - count) as c_int, Timeout::Ns(0));
+        let kept = if got > 0 {
+            self.translate(rest, got)
+        } else {
+            0
+        };
+        count as c_int + kept
+    }
+
+    /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
+    /// again.
+    fn look_at_kernel(&mut self) -> c_int {
+        let got = (self.kernel)(self.events, self.max as c_int, Timeout::Ns(0));
+        if got > 0 {
+            self.translate(self.events, got)
+        } else {
+            0
+        }
+    }
+
+    /// Takes our tags out of `got` kernel events; how many are left.
+    fn translate(&mut self, events: *mut epoll_event, got: c_int) -> c_int {
+        let mut kept = 0;
+        let mut state: Option<SpinGuard<'_, State>> = None;
+        for at in 0..got as usize {
+            // SAFETY: the kernel wrote `got` events.
+            let event = unsafe { *events.add(at) };
+            let Some(number) = tagged(event.u64) else {
+                // SAFETY: `kept` is at most `at`.
+                unsafe { *events.add(kept) = event };
+                kept += 1;
+                continue;
+            };
+            if state.is_none() {
+                state = self.this.lock();
+            }
+            if let Some(state) = state.as_mut() {
+                if let Some(item) = state.item(number) {
+                    item.note_kernel(event.events);
+                }
+                state.enqueue(number);
+            }
+        }
+        kept as c_int
+    }
+
+    /// Sleeps in the kernel. `None`: look again.
+    fn sleep(&mut self, left: Timeout, spinner: &Spinner) -> Option<c_int> {
+        {
+            let Some(mut state) = self.this.lock() else {
+                return Some((self.kernel)(self.events, self.max as c_int, left));
+            };
+            state.announce_sleep();
+        }
+        let children = children(self.this);
+        for child in children.iter().flatten() {
+            enter_sleep(*child, 1);
+        }
+        // The last look.
+        let mut awake = true;
+        let mut found = 0;
+        if let Some(mut state) = self.this.lock() {
+            let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max);
+            found = count;
+            awake = hot;
+        }
+        let result = if found == 0 && !awake {
+            let asleep_ns = now_ns();
+            let got = (self.kernel)(self.events, self.max as c_int, left);
+            self.this
+                .gaps
+                .record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+            Some(got)
+        } else {
+            None
+        };
+        for child in children.iter().flatten() {
+            leave_sleep(*child, 1);
+        }
+        if let Some(mut state) = self.this.lock() {
+            state.withdraw_sleep();
+        }
+        match result {
+            None if found > 0 => Some(found as c_int),
+            None => None,
+            Some(got) if got > 0 => match self.translate(self.events, got) {
+                0 => {
+                    let (count, ..) = self.take_rings()?;
+                    (count > 0).then_some(count as c_int)
+                }
+                kept => Some(kept),
+            },
+            // The time is over, or a signal came. A timeout of 0 is left then, or an error.
+            Some(got) => Some(got),
+        }
+    }
+}
+
+/// Looks at queued items and writes the events of the ready ones, at most `max`. How many, and
+/// whether somebody must not sleep.
+fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize) -> (usize, bool) {
+    state.collect();
+    for at in 0..state.children.len() {
+        let child = state.children[at];
+        state.enqueue(child);
+    }
+    let (mut count, mut hot) = (0, false);
+    for _ in 0..state.queue.len() {
+        if count == max {
+            break;
+        }
+        let Some(number) = state.queue.pop_front() else {
+            break;
+        };
+        let Some(item) = state.item(number) else {
+            continue;
+        };
+        item.is_queued = false;
+        let look = match item.kind {
+            Kind::Instance(inner) => {
+                let ready = is_ready(inner, 1);
+                if ready {
+                    item.note_news();
+                }
+                item.look_nested(ready)
+            }
+            Kind::Socket => {
+                if !item.is_tagged && item.is_attached() {
+                    let conn = crate::conn::get(item.fd);
+                    let fd = item.fd;
+                    if conn.is_some_and(|c| {
+                        sluice_lane::wait::ready(c.end, c.generation, fd).is_some()
+                    }) {
+                        state.adopt(epfd, number);
+                    } else {
+                        // Looked at again until the lane is in use.
+                        state.enqueue(number);
+                        continue;
+                    }
+                }
+                match state.item(number) {
+                    Some(item) => item.look(),
+                    None => continue,
+                }
+            }
+        };
+        hot |= look.hot;
+        if look.events != 0 {
+            if let Some(item) = state.item(number) {
+                // SAFETY: `count` is below `max`, the array's length.
+                unsafe {
+                    *events.add(count) = epoll_event {
+                        events: look.events,
+                        u64: item.data,
+                    };
+                }
+                count += 1;
+            }
+        }
+        if look.keep {
+            state.enqueue(number);
+        }
+    }
+    (count, hot)
+}
+
+fn children(this: &Instance) -> [Option<u32>; CHILDREN_MAX] {
+    let mut out = [None; CHILDREN_MAX];
+    if let Some(mut state) = this.lock() {
+        for at in 0..state.children.len().min(CHILDREN_MAX) {
+            let number = state.children[at];
+            if let Some(Kind::Instance(inner)) = state.item(number).map(|item| item.kind) {
+                out[at] = Some(inner);
+            }
+        }
+    }
+    out
+}
+
+/// Whether an instance that is itself waited for has something of a ring to report.
+pub fn is_ready(index: u32, depth: u32) -> bool {
+    let this = instance(index);
+    if depth > NESTING_MAX || this.item_count.load(Ordering::Acquire) == 0 {
+        return false;
+    }
+    let Some(mut state) = this.lock() else {
+        return false;
+    };
+    state.collect();
+    let queued: Vec<u32> = state.queue.iter().copied().collect();
+    for number in queued {
+        if let Some(item) = state.item(number) {
+            if item.kind == Kind::Socket && item.peek() {
+                return true;
+            }
+        }
+    }
+    drop(state);
+    children(this)
+        .iter()
+        .flatten()
+        .any(|child| is_ready(*child, depth + 1))
+}
+
+/// Announces that a thread sleeps on something that contains the instance.
+pub fn enter_sleep(index: u32, depth: u32) {
+    if depth > NESTING_MAX {
+        return;
+    }
+    let this = instance(index);
+    if let Some(mut state) = this.lock() {
+        state.announce_sleep();
+    }
+    for child in children(this).iter().flatten() {
+        enter_sleep(*child, depth + 1);
+    }
+}
+
+/// Takes [`enter_sleep`] back.
+pub fn leave_sleep(index: u32, depth: u32) {
+    if depth > NESTING_MAX {
+        return;
+    }
+    let this = instance(index);
+    if let Some(mut state) = this.lock() {
+        state.withdraw_sleep();
+    }
+    for child in children(this).iter().flatten() {
+        leave_sleep(*child, depth + 1);
+    }
+}

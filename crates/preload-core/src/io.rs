@@ -1,0 +1,458 @@
+//! Reads and writes of tracked connections.
+//!
+//! Each hook hands over what the program asked for and the real function to do it with. Which
+//! of the bytes the kernel moves is `sluice_lane`'s decision.
+#![allow(unsafe_code)]
+
+use crate::conn::Conn;
+use crate::real::{errno, real};
+use crate::{epoll, link, to_c};
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+use sluice_lane::reason::Reason;
+use sluice_lane::{Piece, receive, send};
+use sluice_sys::errno::Errno;
+
+/// Pieces of a `readv` that go to the kernel in one call when it does not get the whole.
+const PARTS_MAX: usize = 64;
+/// The kernel refuses calls with more pieces (`UIO_MAXIOV`).
+const IOV_MAX: usize = 1024;
+/// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
+/// refuse.
+const LOWEST_ADDRESS: usize = 4096;
+
+/// Flags with which a read is the kernel's alone, and the connection stays on TCP.
+const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
+/// Flags with which a write is the kernel's alone, and the connection stays on TCP.
+const WRITE_KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+
+fn part(address: *const c_void, len: usize) -> [iovec; 1] {
+    [iovec {
+        iov_base: address.cast_mut(),
+        iov_len: len,
+    }]
+}
+
+/// The result of a real function.
+fn from_c(value: isize) -> Result<usize, Errno> {
+    usize::try_from(value).map_err(|_| Errno(errno()))
+}
+
+fn is_unmapped(parts: &[iovec]) -> bool {
+    parts
+        .iter()
+        .any(|part| part.iov_len > 0 && (part.iov_base as usize) < LOWEST_ADDRESS)
+}
+
+fn dontwait(piece: Piece, flags: c_int) -> c_int {
+    if piece.dontwait {
+        flags | libc::MSG_DONTWAIT
+    } else {
+        flags
+    }
+}
+
+/// The parts of `piece`, at most [`PARTS_MAX`] of them.
+fn cut(parts: &[iovec], piece: Piece) -> ([iovec; PARTS_MAX], usize) {
+    let mut out = [iovec {
+        iov_base: null_mut(),
+        iov_len: 0,
+    }; PARTS_MAX];
+    let (mut count, mut skip, mut left) = (0, piece.skip, piece.limit);
+    for part in parts {
+        if count == PARTS_MAX || left == 0 {
+            break;
+        }
+        if skip >= part.iov_len {
+            skip -= part.iov_len;
+            continue;
+        }
+        let len = (part.iov_len - skip).min(left);
+        out[count] = iovec {
+            iov_base: part.iov_base.cast::<u8>().wrapping_add(skip).cast(),
+            iov_len: len,
+        };
+        (count, left, skip) = (count + 1, left - len, 0);
+    }
+    (out, count)
+}
+
+/// A read of any form. `whole` is the program's own call, used when the kernel gets all of it.
+fn read_parts(
+    conn: &Conn,
+    parts: &[iovec],
+    flags: c_int,
+    whole: &mut dyn FnMut(c_int) -> isize,
+) -> Result<usize, Errno> {
+    link::check_mail();
+    if flags & libc::MSG_ERRQUEUE != 0 || is_unmapped(parts) {
+        return from_c(whole(flags));
+    }
+    if flags & READ_KERNEL_FLAGS != 0 {
+        conn.pin(Reason::Urgent);
+        return from_c(whole(flags));
+    }
+    if flags & libc::MSG_TRUNC != 0 {
+        return discard(conn, parts, flags);
+    }
+    let total = sluice_lane::parts_bytes(parts);
+    let request = receive::Request {
+        parts,
+        peek: flags & libc::MSG_PEEK != 0,
+        waitall: flags & libc::MSG_WAITALL != 0,
+        dontwait: flags & libc::MSG_DONTWAIT != 0 || conn.end.is_nonblocking(),
+    };
+    let fd = conn.fd;
+    let result = receive::receive(conn.end, conn.generation, fd, &request, &mut |piece| {
+        let flags = dontwait(piece, flags);
+        from_c(if piece.skip == 0 && piece.limit == total {
+            whole(flags)
+        } else {
+            let (mut parts, count) = cut(parts, piece);
+            // SAFETY: the pieces lie in the program's buffers.
+            unsafe {
+                let mut message: msghdr = core::mem::zeroed();
+                message.msg_iov = parts.as_mut_ptr();
+                message.msg_iovlen = count;
+                (real().recvmsg)(fd, &raw mut message, flags)
+            }
+        })
+    });
+    conn.note_operation();
+    result
+}
+
+/// `MSG_TRUNC` on TCP: the bytes are thrown away and only counted (tcp(7)).
+fn discard(conn: &Conn, parts: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    let mut scratch = [0_u8; 4096];
+    let wanted = sluice_lane::parts_bytes(parts);
+    let flags = flags & !libc::MSG_TRUNC;
+    let len = wanted.min(scratch.len());
+    let address = scratch.as_mut_ptr();
+    let parts = part(address.cast(), len);
+    // SAFETY: the scratch buffer has `len` bytes.
+    read_parts(conn, &parts, flags, &mut |flags| unsafe {
+        (real().recv)(conn.fd, address.cast(), len, flags)
+    })
+}
+
+fn write_parts(
+    conn: &Conn,
+    parts: &[iovec],
+    flags: c_int,
+    whole: &mut dyn FnMut(c_int) -> isize,
+) -> Result<usize, Errno> {
+    link::check_mail();
+    if is_unmapped(parts) {
+        return from_c(whole(flags));
+    }
+    if flags & WRITE_KERNEL_FLAGS != 0 {
+        conn.pin(if flags & libc::MSG_OOB != 0 {
+            Reason::Urgent
+        } else {
+            Reason::SocketOption
+        });
+    }
+    let total = sluice_lane::parts_bytes(parts);
+    let request = send::Request {
+        parts,
+        dontwait: flags & libc::MSG_DONTWAIT != 0 || conn.end.is_nonblocking(),
+    };
+    let fd = conn.fd;
+    let result = send::send(conn.end, conn.generation, fd, &request, &mut |piece| {
+        if piece.skip == 0 && piece.limit == total {
+            return from_c(whole(flags));
+        }
+        let mut done = 0;
+        // More than one round only for more pieces than fit one call.
+        loop {
+            let rest = Piece {
+                skip: piece.skip + done,
+                limit: piece.limit - done,
+                ..piece
+            };
+            let (mut parts, count) = cut(parts, rest);
+            let wanted = sluice_lane::parts_bytes(&parts[..count]);
+            // SAFETY: the pieces lie in the program's buffers.
+            let sent = from_c(unsafe {
+                let mut message: msghdr = core::mem::zeroed();
+                message.msg_iov = parts.as_mut_ptr();
+                message.msg_iovlen = count;
+                (real().sendmsg)(fd, &raw const message, flags)
+            });
+            match sent {
+                Ok(bytes) => {
+                    done += bytes;
+                    if bytes < wanted || done >= piece.limit {
+                        return Ok(done);
+                    }
+                }
+                Err(_) if done > 0 => return Ok(done),
+                Err(errno) => return Err(errno),
+            }
+        }
+    });
+    if result == Err(Errno::AGAIN) {
+        epoll::write_blocked(conn);
+    }
+    conn.note_operation();
+    result
+}
+
+/// `read` and `recv`. `whole` calls the real function with these flags.
+///
+/// # Safety
+/// As recv(2).
+pub unsafe fn recv(conn: &Conn, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
+    let fd = conn.fd;
+    to_c(read_parts(conn, &part(buffer, len), flags, &mut |flags| {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().recv)(fd, buffer, len, flags) }
+    }))
+}
+
+/// `recvfrom`.
+///
+/// # Safety
+/// As recvfrom(2).
+pub unsafe fn recvfrom(
+    conn: &Conn,
+    buffer: *mut c_void,
+    len: usize,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> isize {
+    let fd = conn.fd;
+    let mut by_kernel = false;
+    let result = read_parts(conn, &part(buffer, len), flags, &mut |flags| {
+        by_kernel = true;
+        // SAFETY: the program's own arguments.
+        unsafe { (real().recvfrom)(fd, buffer, len, flags, address, address_len) }
+    });
+    if result.is_ok() && !by_kernel && !address.is_null() && !address_len.is_null() {
+        // A connected stream has no source address to report.
+        // SAFETY: the program's own argument.
+        unsafe { *address_len = 0 };
+    }
+    to_c(result)
+}
+
+/// `readv`.
+///
+/// # Safety
+/// As readv(2).
+pub unsafe fn readv(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
+    let fd = conn.fd;
+    // SAFETY: the program's own arguments.
+    let whole = &mut |flags: c_int| unsafe {
+        if flags == 0 {
+            return (real().readv)(fd, parts, count);
+        }
+        let mut message: msghdr = core::mem::zeroed();
+        message.msg_iov = parts.cast_mut();
+        message.msg_iovlen = count as usize;
+        (real().recvmsg)(fd, &raw mut message, flags)
+    };
+    // SAFETY: as above.
+    match unsafe { parts_of(parts, count as isize) } {
+        Some(parts) => to_c(read_parts(conn, parts, 0, whole)),
+        None => whole(0),
+    }
+}
+
+/// `writev`.
+///
+/// # Safety
+/// As writev(2).
+pub unsafe fn writev(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
+    let fd = conn.fd;
+    // SAFETY: the program's own arguments.
+    let whole = &mut |_| unsafe { (real().writev)(fd, parts, count) };
+    // SAFETY: as above.
+    match unsafe { parts_of(parts, count as isize) } {
+        Some(parts) => to_c(write_parts(conn, parts, 0, whole)),
+        None => whole(0),
+    }
+}
+
+/// The program's array, unless the kernel refuses it anyway.
+///
+/// # Safety
+/// `parts` has `count` elements, or is a pointer that the kernel refuses.
+unsafe fn parts_of<'a>(parts: *const iovec, count: isize) -> Option<&'a [iovec]> {
+    let count = usize::try_from(count).ok().filter(|c| *c <= IOV_MAX)?;
+    if count == 0 {
+        return Some(&[]);
+    }
+    if (parts as usize) < LOWEST_ADDRESS {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let parts = unsafe { core::slice::from_raw_parts(parts, count) };
+    parts
+        .iter()
+        .try_fold(0_isize, |sum, part| {
+            sum.checked_add(isize::try_from(part.iov_len).ok()?)
+        })
+        .map(|_| parts)
+}
+
+/// `write` and `send`.
+///
+/// # Safety
+/// As send(2).
+pub unsafe fn send(conn: &Conn, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+    let fd = conn.fd;
+    to_c(write_parts(conn, &part(buffer, len), flags, &mut |flags| {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().send)(fd, buffer, len, flags) }
+    }))
+}
+
+/// `sendto`.
+///
+/// # Safety
+/// As sendto(2).
+pub unsafe fn sendto(
+    conn: &Conn,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> isize {
+    let fd = conn.fd;
+    to_c(write_parts(conn, &part(buffer, len), flags, &mut |flags| {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().sendto)(fd, buffer, len, flags, address, address_len) }
+    }))
+}
+
+/// `recvmsg`.
+///
+/// # Safety
+/// As recvmsg(2).
+pub unsafe fn recvmsg(conn: &Conn, message: *mut msghdr, flags: c_int) -> isize {
+    // SAFETY: the program's own arguments.
+    let whole = &mut |flags| unsafe { (real().recvmsg)(conn.fd, message, flags) };
+    if (message as usize) < LOWEST_ADDRESS {
+        return whole(flags);
+    }
+    // SAFETY: as above.
+    let Some(parts) = (unsafe { parts_of((*message).msg_iov, (*message).msg_iovlen as isize) })
+    else {
+        return whole(flags);
+    };
+    let mut by_kernel = false;
+    let result = read_parts(conn, parts, flags, &mut |flags| {
+        by_kernel = true;
+        whole(flags)
+    });
+    if result.is_ok() && !by_kernel {
+        // SAFETY: as above. Ring bytes come without address and control messages.
+        unsafe {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = 0;
+        }
+    }
+    to_c(result)
+}
+
+/// `sendmsg`.
+///
+/// # Safety
+/// As sendmsg(2).
+pub unsafe fn sendmsg(conn: &Conn, message: *const msghdr, flags: c_int) -> isize {
+    // SAFETY: the program's own arguments.
+    let whole = &mut |flags| unsafe { (real().sendmsg)(conn.fd, message, flags) };
+    if (message as usize) < LOWEST_ADDRESS {
+        return whole(flags);
+    }
+    // SAFETY: as above.
+    let (parts, has_control) = unsafe {
+        (
+            parts_of((*message).msg_iov, (*message).msg_iovlen as isize),
+            (*message).msg_controllen > 0,
+        )
+    };
+    let Some(parts) = parts else {
+        return whole(flags);
+    };
+    if has_control {
+        // Time stamps, record types of kernel TLS: per-message orders to the kernel.
+        conn.pin(Reason::SocketOption);
+    }
+    to_c(write_parts(conn, parts, flags, whole))
+}
+
+/// `sendmmsg`: message by message, as the kernel does it.
+///
+/// # Safety
+/// As sendmmsg(2).
+pub unsafe fn sendmmsg(conn: &Conn, messages: *mut mmsghdr, count: u32, flags: c_int) -> c_int {
+    let mut done = 0;
+    while done < count.min(IOV_MAX as u32) {
+        // SAFETY: the program's own array.
+        let sent = unsafe {
+            let message = messages.add(done as usize);
+            let sent = sendmsg(conn, &raw const (*message).msg_hdr, flags);
+            if sent >= 0 {
+                (*message).msg_len = sent as u32;
+            }
+            sent
+        };
+        if sent < 0 {
+            return if done > 0 { done as c_int } else { -1 };
+        }
+        done += 1;
+    }
+    done as c_int
+}
+
+/// `recvmmsg`: message by message; the timeout is looked at after each, as the kernel does.
+///
+/// # Safety
+/// As recvmmsg(2).
+pub unsafe fn recvmmsg(
+    conn: &Conn,
+    messages: *mut mmsghdr,
+    count: u32,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let start = sluice_lane::clock::now_ns();
+    let limit_ns = if timeout.is_null() {
+        u64::MAX
+    } else {
+        // SAFETY: the program's own argument.
+        unsafe { ((*timeout).tv_sec as u64) * 1_000_000_000 + (*timeout).tv_nsec as u64 }
+    };
+    let mut flags = flags;
+    let mut done = 0;
+    while done < count.min(IOV_MAX as u32) {
+        // SAFETY: the program's own array.
+        let got = unsafe {
+            let message = messages.add(done as usize);
+            let hdr = &raw mut (*message).msg_hdr;
+            let got = recvmsg(conn, hdr, flags & !libc::MSG_WAITFORONE);
+            if got >= 0 {
+                (*message).msg_len = got as u32;
+            }
+            got
+        };
+        if got < 0 {
+            return if done > 0 { done as c_int } else { -1 };
+        }
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if sluice_lane::clock::now_ns() - start >= limit_ns {
+            break;
+        }
+    }
+    done as c_int
+}

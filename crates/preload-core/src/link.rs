@@ -1,0 +1,512 @@
+//! The connection with sluiced: hello, announcements and the mail with lanes.
+//!
+//! Everything is one non-blocking system call a message. Without a daemon one attempt fails
+//! and the next is made much later; connections stay on TCP.
+#![allow(unsafe_code)]
+
+use crate::conn::{self, Conn};
+use crate::lock::SpinLock;
+use crate::{fds, log, process};
+use core::ffi::CStr;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sluice_control::client::{Client, ReceiveError};
+use sluice_control::message::{Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon};
+use sluice_lane::clock::now_ns;
+use sluice_lane::end::{self, Assignment};
+use sluice_lane::reason::Reason;
+use sluice_lane::table::{EndTable, table_bytes};
+use sluice_shmem::board::{BOARD_BYTES, Board};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::Geometry;
+use sluice_shmem::mapping::{Access, Mapping};
+use sluice_sys::errno::Errno;
+use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
+use sluice_sys::unix::{self, Fd};
+use sluice_sys::{raw, tcp};
+
+/// Pair chunks that a process maps at most, in its life.
+pub const CHUNKS_MAX: usize = 4096;
+/// Peers whose boards a process maps at most.
+const PEERS_MAX: usize = 4096;
+/// Time between attempts to reach a daemon, nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+/// Messages taken at one time.
+const MAIL_MAX: u32 = 256;
+/// Messages taken under one lock.
+const MAIL_BATCH: usize = 16;
+
+/// A page that nobody writes, in place of a mailbox.
+static NO_MAIL: AtomicU32 = AtomicU32::new(0);
+static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(&raw const NO_MAIL as *mut AtomicU32);
+/// The hidden descriptor and its inode, for the close hooks; -1 without one.
+static HIDDEN_FD: AtomicU32 = AtomicU32::new(u32::MAX);
+/// Whether sluiced knows this process.
+static LINKED: AtomicBool = AtomicBool::new(false);
+static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
+static BOARD: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+#[derive(Clone, Copy)]
+struct KnownChunk {
+    id: u32,
+    chunk: Chunk,
+}
+
+#[derive(Clone, Copy)]
+struct KnownPeer {
+    client: u32,
+    board: Board,
+}
+
+struct Link {
+    /// The control socket's inode: whoever closed our descriptor may have reused its number.
+    inode: u64,
+    fd: i32,
+    chunks: [Option<KnownChunk>; CHUNKS_MAX],
+    chunk_count: usize,
+    peers: [Option<KnownPeer>; PEERS_MAX],
+    peer_count: usize,
+    socket_path: [u8; 108],
+    socket_path_len: usize,
+    program: [u8; ProgramName::BYTES],
+}
+
+static LINK: SpinLock<Link> = SpinLock::new(Link {
+    inode: 0,
+    fd: -1,
+    chunks: [None; CHUNKS_MAX],
+    chunk_count: 0,
+    peers: [None; PEERS_MAX],
+    peer_count: 0,
+    socket_path: [0; 108],
+    socket_path_len: 0,
+    program: [0; ProgramName::BYTES],
+});
+
+/// Remembers where the daemon is. Without `SLUICE_SOCKET` there is none.
+pub fn init(socket: Option<&CStr>, program: &[u8]) {
+    let Some(mut link) = LINK.try_lock() else {
+        return;
+    };
+    if let Some(path) = socket.map(CStr::to_bytes) {
+        if path.len() <= unix::SOCKET_PATH_BYTES_MAX {
+            link.socket_path[..path.len()].copy_from_slice(path);
+            link.socket_path_len = path.len();
+        }
+    }
+    for (to, from) in link.program.iter_mut().zip(program) {
+        *to = *from;
+    }
+}
+
+/// The board on which this process announces the sleep of its epoll instances.
+pub fn board() -> Option<Board> {
+    let base = NonNull::new(BOARD.load(Ordering::Acquire))?;
+    // SAFETY: `hello` stored a mapping that is never undone.
+    Some(unsafe { Board::from_raw(base) })
+}
+
+/// The number of the descriptor that is ours and not the program's.
+pub fn hidden_fd() -> Option<i32> {
+    match HIDDEN_FD.load(Ordering::Relaxed) {
+        u32::MAX => None,
+        fd => Some(fd as i32),
+    }
+}
+
+/// Makes sure that sluiced knows this process, if there is one; one cheap attempt a second.
+pub fn meet() {
+    if LINKED.load(Ordering::Relaxed) || process::is_confined() {
+        return;
+    }
+    let now = now_ns();
+    if now < RETRY_AT_NS.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(mut link) = LINK.try_lock() else {
+        return;
+    };
+    RETRY_AT_NS.store(now + RETRY_NS, Ordering::Relaxed);
+    if link.socket_path_len == 0 || link.fd >= 0 {
+        return;
+    }
+    match link.connect() {
+        Ok(()) => {}
+        Err(errno) => log!(Warn, "no daemon: {}", errno.name()),
+    }
+}
+
+/// Gives sluiced a connection to match. False if it has to be tried again later.
+pub fn announce(conn: &Conn) -> bool {
+    meet();
+    let Some(mut link) = LINK.try_lock() else {
+        return false;
+    };
+    if link.fd < 0 {
+        conn.end.set_reason(Reason::NoDaemon);
+        return false;
+    }
+    if !link.is_ours() {
+        link.forget();
+        return false;
+    }
+    let role = match conn.end.role() {
+        end::Role::Connected => Role::Connected,
+        end::Role::Accepted => Role::Accepted,
+        end::Role::Unknown => Role::Unknown,
+    };
+    if !conn.end.mark_announced() {
+        return true;
+    }
+    let message = ToDaemon::Announce(Announce {
+        end: conn.index,
+        generation: conn.generation,
+        role,
+    });
+    match link.send(&message, &[conn.fd]) {
+        Ok(()) => true,
+        Err(errno) => {
+            log!(Warn, "daemon lost: {}", errno.name());
+            link.forget();
+            conn.end.set_reason(Reason::NoDaemon);
+            true
+        }
+    }
+}
+
+/// Tells sluiced that an announced connection is closed.
+pub fn release(index: u32, generation: u32) {
+    let Some(mut link) = LINK.lock() else {
+        return;
+    };
+    if link.fd < 0 || !link.is_ours() {
+        return;
+    }
+    let message = ToDaemon::Release {
+        end: index,
+        generation,
+    };
+    if link.send(&message, &[]).is_err() {
+        link.forget();
+    }
+}
+
+/// Takes lanes that sluiced assigned, if there is mail.
+#[inline]
+pub fn check_mail() {
+    // SAFETY: the pointer is to a static or to a mapping that is never undone.
+    let word = unsafe { &*MAILBOX.load(Ordering::Relaxed) };
+    if word.load(Ordering::Relaxed) != 0 {
+        take_mail(word);
+    }
+}
+
+#[cold]
+fn take_mail(word: &AtomicU32) {
+    if process::is_confined() || crate::lock::is_any_held() {
+        return;
+    }
+    for _ in 0..MAIL_MAX / MAIL_BATCH as u32 {
+        let mut mail = [None; MAIL_BATCH];
+        let count = receive_mail(word, &mut mail);
+        // Without the lock: attaching takes those of epoll instances.
+        for (lane, assignment) in mail.iter().flatten() {
+            conn::attach(lane, *assignment);
+        }
+        if count < MAIL_BATCH {
+            return;
+        }
+    }
+    // More may wait.
+    word.store(1, Ordering::SeqCst);
+}
+
+/// Takes a batch of messages; how many there were.
+fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_BATCH]) -> usize {
+    let Some(mut link) = LINK.try_lock() else {
+        return 0;
+    };
+    if link.fd < 0 || !link.is_ours() {
+        link.forget();
+        return 0;
+    }
+    word.store(0, Ordering::SeqCst);
+    for count in 0..MAIL_BATCH {
+        let client = Client::from_socket(Fd::own(link.fd));
+        let received = client.receive();
+        // The descriptor stays ours.
+        let _ = client.into_socket().into_raw();
+        match received {
+            Ok(Some((FromDaemon::Lane(lane), mut received))) => {
+                let fds = [received.take_fd(0), received.take_fd(1)];
+                mail[count] = link.assignment(&lane, fds).map(|it| (lane, it));
+            }
+            Ok(Some((FromDaemon::Refused { reason }, _))) => {
+                log!(Warn, "daemon refused: {reason}");
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return count,
+            Err(ReceiveError::Message(_)) => {}
+            Err(ReceiveError::Closed | ReceiveError::System(_)) => {
+                log!(Warn, "daemon has gone");
+                link.forget();
+                return count;
+            }
+        }
+    }
+    MAIL_BATCH
+}
+
+/// In a forked child: the connection is the parent's, so this process gets one of its own, over
+/// the inherited one, which works even after chroot and setuid.
+pub fn after_fork() {
+    LINK.force_open();
+    LINKED.store(false, Ordering::Relaxed);
+    MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
+    BOARD.store(core::ptr::null_mut(), Ordering::Relaxed);
+    RETRY_AT_NS.store(0, Ordering::Relaxed);
+    let Some(mut link) = LINK.try_lock() else {
+        return;
+    };
+    if link.fd < 0 {
+        return;
+    }
+    // Kept under its number until the first tracked connection needs a daemon.
+    link.mark_inherited();
+}
+
+/// Locks the link across a fork, so that the child finds it whole.
+pub fn before_fork() {
+    core::mem::forget(LINK.try_lock_fork());
+}
+
+/// Undoes [`before_fork`] in the parent.
+pub fn release_after_fork() {
+    LINK.force_open();
+}
+
+/// Moves our descriptor away from a number that the program wants for itself.
+pub fn make_way(wanted: i32) {
+    if hidden_fd() != Some(wanted) {
+        return;
+    }
+    if let Some(mut link) = LINK.lock() {
+        if link.fd == wanted {
+            match hide(link.fd) {
+                Ok(fd) => link.set_fd(fd),
+                Err(_) => link.forget(),
+            }
+        }
+    }
+}
+
+/// Ends the connection with sluiced, for a program that may make no more system calls of ours.
+pub fn leave() {
+    if let Some(mut link) = LINK.lock() {
+        let fd = link.fd;
+        link.forget();
+        if fd >= 0 {
+            let _ = unix::close(fd);
+        }
+    }
+}
+
+impl Link {
+    fn connect(&mut self) -> Result<(), Errno> {
+        let client = match self.take_inherited() {
+            Some(parent) => {
+                let (ours, theirs) = unix::seqpacket_pair()?;
+                let link = Client::from_socket(parent);
+                link.send(&ToDaemon::Introduce, &[theirs.raw()])?;
+                Client::from_socket(ours)
+            }
+            None => Client::connect(&self.socket_path[..self.socket_path_len])?,
+        };
+        let mailbox = memfd::create(c"sluice-mailbox")?;
+        memfd::set_len(mailbox.raw(), memfd::WORD_PAGE_BYTES as u64)?;
+        memfd::add_seals(mailbox.raw(), SEAL_SHRINK)?;
+        let mail = Mapping::shared(mailbox.raw(), memfd::WORD_PAGE_BYTES, Access::ReadWrite)?;
+        let board = memfd::create(c"sluice-board")?;
+        memfd::set_len(board.raw(), BOARD_BYTES as u64)?;
+        let board_memory = Mapping::shared(board.raw(), BOARD_BYTES, Access::ReadWrite)?;
+        memfd::add_seals(board.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
+        let table = conn::table_file()?;
+        let hello = ToDaemon::Hello(Hello {
+            pid: process::pid(),
+            program: ProgramName::new(&self.program),
+            flags: 0,
+        });
+        client.send(&hello, &[mailbox.raw(), board.raw(), table.raw()])?;
+        let socket = client.into_socket();
+        let fd = hide(socket.raw())?;
+        self.set_fd(fd);
+        BOARD.store(board_memory.leak().as_ptr(), Ordering::Release);
+        MAILBOX.store(mail.leak().as_ptr().cast(), Ordering::Release);
+        Ok(())
+    }
+
+    fn set_fd(&mut self, fd: i32) {
+        self.fd = fd;
+        LINKED.store(true, Ordering::Relaxed);
+        self.inode = memfd::stat(fd).map_or(0, |stat| stat.inode);
+        HIDDEN_FD.store(fd as u32, Ordering::Relaxed);
+    }
+
+    /// The daemon is lost; the memory shared with peers stays in use.
+    fn forget(&mut self) {
+        if self.fd >= 0 && self.is_ours() {
+            let _ = unix::close(self.fd);
+        }
+        self.fd = -1;
+        LINKED.store(false, Ordering::Relaxed);
+        HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
+        MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
+    }
+
+    fn is_ours(&self) -> bool {
+        memfd::stat(self.fd).is_ok_and(|stat| stat.inode == self.inode)
+    }
+
+    /// The descriptor is the parent's connection: a negative number that can be turned back.
+    fn mark_inherited(&mut self) {
+        self.fd = -2 - self.fd;
+    }
+
+    fn take_inherited(&mut self) -> Option<Fd> {
+        if self.fd > -2 {
+            return None;
+        }
+        let fd = -2 - self.fd;
+        self.fd = -1;
+        HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
+        let ours = memfd::stat(fd).is_ok_and(|stat| stat.inode == self.inode);
+        ours.then(|| Fd::own(fd))
+    }
+
+    fn send(&self, message: &ToDaemon, fds: &[i32]) -> Result<(), Errno> {
+        let client = Client::from_socket(Fd::own(self.fd));
+        let result = client.send(message, fds);
+        let _ = client.into_socket().into_raw();
+        result
+    }
+
+    /// Maps what a lane needs and this process does not have yet.
+    fn assignment(&mut self, lane: &Lane, fds: [Option<Fd>; 2]) -> Option<Assignment> {
+        let [first, second] = fds;
+        let (chunk_fd, board_fd) = match (lane.has_chunk_fd, lane.has_board_fd) {
+            (true, true) => (first, second),
+            (true, false) => (first, None),
+            (false, true) => (None, first),
+            (false, false) => (None, None),
+        };
+        let chunk = match chunk_fd {
+            Some(fd) => self.map_chunk(lane, &fd)?,
+            None => self.chunk(lane.chunk)?,
+        };
+        if let Some(fd) = board_fd {
+            self.map_board(lane.peer, &fd);
+        }
+        let own_board = board()?;
+        let peer_board = self.peers[..self.peer_count]
+            .iter()
+            .flatten()
+            .find(|known| known.client == lane.peer)
+            .map(|known| known.board);
+        Some(Assignment {
+            chunk,
+            lane: lane.lane,
+            side: u32::from(lane.side),
+            // A connection of a program to itself.
+            peer_board: peer_board.or(Some(own_board)),
+            own_board,
+            watchers: 0,
+        })
+    }
+
+    fn chunk(&self, id: u32) -> Option<Chunk> {
+        self.chunks[..self.chunk_count]
+            .iter()
+            .rev()
+            .flatten()
+            .find(|known| known.id == id)
+            .map(|known| known.chunk)
+    }
+
+    fn map_chunk(&mut self, lane: &Lane, fd: &Fd) -> Option<Chunk> {
+        let geometry = Geometry::new(lane.lanes, lane.ring_bytes).ok()?;
+        if self.chunk_count == CHUNKS_MAX {
+            return None;
+        }
+        let bytes = usize::try_from(geometry.chunk_bytes()).ok()?;
+        memfd::check_foreign(fd.raw(), bytes as u64, SEAL_SHRINK).ok()?;
+        let mapping = Mapping::shared(fd.raw(), bytes, Access::ReadWrite).ok()?;
+        // SAFETY: the mapping is leaked, so it stays for the process's life.
+        let chunk = unsafe { Chunk::from_raw(mapping.leak(), geometry) };
+        self.chunks[self.chunk_count] = Some(KnownChunk {
+            id: lane.chunk,
+            chunk,
+        });
+        self.chunk_count += 1;
+        Some(chunk)
+    }
+
+    fn map_board(&mut self, client: u32, fd: &Fd) {
+        if self.peer_count == PEERS_MAX
+            || memfd::check_foreign(fd.raw(), BOARD_BYTES as u64, SEAL_SHRINK).is_err()
+        {
+            return;
+        }
+        if let Ok(mapping) = Mapping::shared(fd.raw(), BOARD_BYTES, Access::ReadOnly) {
+            // SAFETY: the mapping is leaked; peers' boards are only read.
+            let board = unsafe { Board::from_raw(mapping.leak()) };
+            self.peers[self.peer_count] = Some(KnownPeer { client, board });
+            self.peer_count += 1;
+        }
+    }
+}
+
+/// Moves a descriptor to a high number, out of the way of programs that expect the lowest ones
+/// and of loops that close the first few hundred.
+fn hide(fd: i32) -> Result<i32, Errno> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 1024,
+        rlim_max: 1024,
+    };
+    // SAFETY: getrlimit writes one struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let top = limit.rlim_cur.clamp(64, fds::FDS_MAX as u64) as i32;
+    let mut low = top - 32;
+    loop {
+        // SAFETY: fcntl with F_DUPFD_CLOEXEC takes and returns numbers.
+        let moved = raw::check(unsafe {
+            raw::syscall3(
+                libc::SYS_fcntl,
+                fd as usize,
+                libc::F_DUPFD_CLOEXEC as usize,
+                low as usize,
+            )
+        });
+        match moved {
+            Ok(moved) => return Ok(moved as i32),
+            Err(_) if low > 64 => low /= 2,
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// The socket cookie of `fd`, to tell a connection from a later one with the same addresses.
+pub fn is_same_socket(fd: i32, cookie: u64) -> bool {
+    tcp::cookie(fd).is_ok_and(|now| now == cookie)
+}
+
+/// Maps memory for an end table of its own, and keeps the file for the hello.
+pub fn new_table() -> Result<(EndTable, Fd), Errno> {
+    let file = memfd::create(c"sluice-ends")?;
+    memfd::set_len(file.raw(), table_bytes() as u64)?;
+    let mapping = Mapping::shared(file.raw(), table_bytes(), Access::ReadWrite)?;
+    memfd::add_seals(file.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
+    // SAFETY: new zeroed memory of the table's size, leaked.
+    let table = unsafe { EndTable::from_raw(mapping.leak()) };
+    table.describe(process::pid());
+    Ok((table, file))
+}

@@ -1,0 +1,25 @@
+//! Private memory straight from the kernel, so that hooks do not enter the program's allocator.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+
+/// `bytes` of zeroed memory for the rest of the process's life; pages that nobody touches cost
+/// nothing.
+pub fn zeroed(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: a new private mapping at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        None
+    } else {
+        NonNull::new(address.cast())
+    }
+}

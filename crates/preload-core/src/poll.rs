@@ -1,0 +1,383 @@
+//! poll, select and their kin over tracked connections.
+//!
+//! The call sleeps in the kernel, on the program's own descriptors; what rings have is merged.
+#![allow(unsafe_code)]
+
+use crate::epoll::{self, Timeout};
+use crate::fds::{self, Entry};
+use crate::real::{errno, real, set_errno};
+use crate::{conn, link, memory};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{fd_set, pollfd, sigset_t, timespec};
+use sluice_lane::end::State;
+use sluice_lane::spin::{Gaps, Spinner, yield_processor};
+use sluice_lane::wait::{self, Announced, Ready};
+
+const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+/// Entries whose bookkeeping fits the stack.
+const SMALL: usize = 64;
+/// Time between looks at the kernel while polling, nanoseconds.
+const KERNEL_LOOK_NS: u64 = 3_000;
+/// One call in so many looks at the kernel even if rings have something.
+const KERNEL_TURN: u32 = 16;
+
+/// Gaps between the start of such a wait and its end, of the whole process.
+static GAPS: Gaps = Gaps::new();
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+pub use sluice_lane::clock::now_ns;
+
+/// Whether any of the entries is ours.
+pub fn concerns(entries: &[pollfd]) -> bool {
+    entries
+        .iter()
+        .any(|entry| matches!(fds::get(entry.fd), Entry::Conn { .. } | Entry::Epoll { .. }))
+}
+
+/// One entry while the call lasts.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// What the kernel is asked.
+    asked: pollfd,
+    announced: Option<Announced>,
+    /// An epoll instance announced asleep.
+    instance: Option<u32>,
+}
+
+const EMPTY: Slot = Slot {
+    asked: pollfd {
+        fd: -1,
+        events: 0,
+        revents: 0,
+    },
+    announced: None,
+    instance: None,
+};
+
+/// What rings say of all entries.
+#[derive(Default)]
+struct Rings {
+    /// Entries with something to report.
+    ready: usize,
+    /// Nobody may sleep now.
+    hot: bool,
+    /// There are lanes.
+    lanes: bool,
+}
+
+/// `poll` on entries of which some are ours. `kernel` is the real call.
+pub fn poll(
+    entries: &mut [pollfd],
+    timeout: Timeout,
+    kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
+) -> c_int {
+    if entries.len() <= SMALL {
+        let mut slots = [EMPTY; SMALL];
+        return poll_with(entries, &mut slots, timeout, kernel);
+    }
+    let bytes = entries.len() * size_of::<Slot>();
+    let Some(base) = memory::zeroed(bytes) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    let base = base.cast::<Slot>();
+    for at in 0..entries.len() {
+        // SAFETY: new memory with room for all entries.
+        unsafe { base.add(at).write(EMPTY) };
+    }
+    // SAFETY: all of it was just written.
+    let slots = unsafe { core::slice::from_raw_parts_mut(base.as_ptr(), entries.len()) };
+    let result = poll_with(entries, slots, timeout, kernel);
+    let before = errno();
+    // SAFETY: the memory was mapped above and is not used any more.
+    unsafe { libc::munmap(base.as_ptr().cast(), bytes) };
+    set_errno(before);
+    result
+}
+
+fn poll_with(
+    entries: &mut [pollfd],
+    slots: &mut [Slot],
+    timeout: Timeout,
+    kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
+) -> c_int {
+    let mut spinner: Option<Spinner> = None;
+    let mut kernel_look_ns = 0;
+    loop {
+        link::check_mail();
+        let rings = look(entries, slots);
+        if rings.ready > 0 {
+            if let Some(spinner) = &spinner {
+                GAPS.record(spinner.waited_ns());
+            }
+            let turn = TURN.fetch_add(1, Ordering::Relaxed);
+            if entries.len() == rings.ready || turn % KERNEL_TURN != 0 {
+                return rings.ready as c_int;
+            }
+            return ask(entries, slots, Timeout::Ns(0), kernel).max(0);
+        }
+        let budget = if rings.lanes { GAPS.budget_ns() } else { 0 };
+        let spinner = spinner.get_or_insert_with(|| Spinner::start(budget));
+        let left = timeout.after(spinner.waited_ns());
+        if left != Timeout::Ns(0) && spinner.step() {
+            if spinner.now_ns() - kernel_look_ns >= KERNEL_LOOK_NS {
+                if kernel_look_ns != 0 {
+                    let found = ask(entries, slots, Timeout::Ns(0), kernel);
+                    if found != 0 {
+                        return found;
+                    }
+                }
+                kernel_look_ns = spinner.now_ns();
+            }
+            continue;
+        }
+        if left == Timeout::Ns(0) {
+            return ask(entries, slots, Timeout::Ns(0), kernel);
+        }
+        if rings.hot {
+            yield_processor();
+            let found = ask(entries, slots, Timeout::Ns(0), kernel);
+            if found != 0 {
+                return found;
+            }
+            continue;
+        }
+        if let Some(result) = sleep(entries, slots, left, spinner, kernel) {
+            return result;
+        }
+    }
+}
+
+fn lane_of(fd: i32) -> Option<Ready> {
+    let conn = conn::get(fd)?;
+    if conn.end.state() != State::Attached {
+        return None;
+    }
+    wait::ready(conn.end, conn.generation, fd)
+}
+
+/// Writes what rings have into `entries`, and what is left for the kernel into `slots`.
+fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
+    let mut rings = Rings::default();
+    for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
+        slot.asked = *entry;
+        entry.revents = 0;
+        match fds::get(entry.fd) {
+            Entry::Conn { .. } => {
+                let Some(lane) = lane_of(entry.fd) else {
+                    continue;
+                };
+                rings.lanes = true;
+                if lane.readable {
+                    entry.revents |= entry.events & IN;
+                }
+                match lane.writable {
+                    Some(true) => entry.revents |= entry.events & OUT,
+                    Some(false) => {
+                        slot.asked.events &= !OUT;
+                        rings.hot |= entry.events & OUT != 0;
+                    }
+                    None => {}
+                }
+                rings.hot |= lane.in_flight && entry.events & IN != 0;
+            }
+            Entry::Epoll { index } => {
+                rings.lanes = true;
+                if epoll::is_ready(index, 1) {
+                    entry.revents |= entry.events & IN;
+                }
+            }
+            _ => {}
+        }
+        rings.ready += usize::from(entry.revents != 0);
+    }
+    rings
+}
+
+/// Asks the kernel, and merges what rings have.
+fn ask(
+    entries: &mut [pollfd],
+    slots: &mut [Slot],
+    timeout: Timeout,
+    kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
+) -> c_int {
+    // The kernel sees the asked events in the program's own array, for the time of the call.
+    for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
+        core::mem::swap(&mut entry.events, &mut slot.asked.events);
+        slot.asked.revents = entry.revents;
+        entry.revents = 0;
+    }
+    let result = kernel(entries, timeout);
+    let mut count = 0;
+    for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
+        core::mem::swap(&mut entry.events, &mut slot.asked.events);
+        entry.revents |= slot.asked.revents;
+        count += c_int::from(entry.revents != 0);
+    }
+    if result < 0 { result } else { count }
+}
+
+/// Sleeps in the kernel; `None`: look again.
+fn sleep(
+    entries: &mut [pollfd],
+    slots: &mut [Slot],
+    left: Timeout,
+    spinner: &Spinner,
+    kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
+) -> Option<c_int> {
+    let mut may_sleep = true;
+    for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
+        match fds::get(entry.fd) {
+            Entry::Conn { index, generation } if entry.events & IN != 0 => {
+                let Some(conn) = conn::from_entry(entry.fd, index, generation) else {
+                    continue;
+                };
+                slot.announced = wait::announce(conn.end, generation);
+                may_sleep &= slot.announced.is_some();
+            }
+            Entry::Epoll { index } => {
+                epoll::enter_sleep(index, 1);
+                slot.instance = Some(index);
+                may_sleep &= !epoll::is_ready(index, 1);
+            }
+            _ => {}
+        }
+        if !may_sleep {
+            break;
+        }
+    }
+    let result = if may_sleep {
+        let asleep_ns = now_ns();
+        let result = ask(entries, slots, left, kernel);
+        GAPS.record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+        Some(result)
+    } else {
+        None
+    };
+    let before = errno();
+    for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
+        if let Some(announced) = slot.announced.take() {
+            if let Some(conn) = conn::get(entry.fd) {
+                wait::withdraw(conn.end, announced);
+            }
+        }
+        if let Some(index) = slot.instance.take() {
+            epoll::leave_sleep(index, 1);
+        }
+    }
+    set_errno(before);
+    result
+}
+
+/// Descriptors that fit an `fd_set`.
+const SET_FDS: c_int = libc::FD_SETSIZE as c_int;
+
+/// Whether a select concerns us.
+///
+/// # Safety
+/// The sets are null or readable for `count` descriptors.
+pub unsafe fn select_concerns(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+    if !(0..=SET_FDS).contains(&count) {
+        return false;
+    }
+    let mut found = false;
+    fds::for_each(0, count - 1, |fd, entry| {
+        if matches!(entry, Entry::Conn { .. } | Entry::Epoll { .. }) {
+            // SAFETY: the caller's promise, and the descriptor is below `count`.
+            found |= sets
+                .iter()
+                .any(|set| !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) });
+        }
+    });
+    found
+}
+
+/// `select` and `pselect` by way of ppoll. `sets` are read, write and except.
+///
+/// # Safety
+/// The sets are null or valid for `count` descriptors; `count` is at most `FD_SETSIZE`.
+pub unsafe fn select(
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    timeout: Timeout,
+    mask: *const sigset_t,
+) -> c_int {
+    let mut entries = [EMPTY.asked; SET_FDS as usize];
+    let mut used = 0;
+    for fd in 0..count {
+        // SAFETY: the caller's promise.
+        let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+        let mut events = 0;
+        for (set, bits) in sets
+            .iter()
+            .zip([libc::POLLIN, libc::POLLOUT, libc::POLLPRI])
+        {
+            if is_in(*set) {
+                events |= bits;
+            }
+        }
+        if events != 0 {
+            entries[used] = pollfd {
+                fd,
+                events,
+                revents: 0,
+            };
+            used += 1;
+        }
+    }
+    let entries = &mut entries[..used];
+    let result = poll(entries, timeout, &mut |entries, left| {
+        ppoll(entries, left, mask)
+    });
+    if result < 0 {
+        return result;
+    }
+    if entries.iter().any(|e| e.revents & libc::POLLNVAL != 0) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
+    for set in sets {
+        if !set.is_null() {
+            for fd in 0..count {
+                // SAFETY: the caller's promise.
+                unsafe { libc::FD_CLR(fd, set) };
+            }
+        }
+    }
+    // What counts for which set: the kernel's POLLIN_SET, POLLOUT_SET and POLLEX_SET.
+    let counts = [
+        IN | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+        OUT | libc::POLLWRBAND | libc::POLLERR,
+        libc::POLLPRI,
+    ];
+    let mut total = 0;
+    for entry in entries.iter() {
+        let asked = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+        for ((set, bits), asked) in sets.iter().zip(counts).zip(asked) {
+            if entry.events & asked != 0 && entry.revents & bits != 0 {
+                // SAFETY: the caller's promise.
+                unsafe { libc::FD_SET(entry.fd, *set) };
+                total += 1;
+            }
+        }
+    }
+    total
+}
+
+/// The real ppoll.
+pub fn ppoll(entries: &mut [pollfd], timeout: Timeout, mask: *const sigset_t) -> c_int {
+    let time = match timeout {
+        Timeout::Never => None,
+        Timeout::Ns(ns) => Some(timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        }),
+    };
+    let time = time
+        .as_ref()
+        .map_or(core::ptr::null(), |time| &raw const *time);
+    // SAFETY: the entries are a slice; time and mask are null or valid.
+    unsafe { (real().ppoll)(entries.as_mut_ptr(), entries.len() as u64, time, mask) }
+}

@@ -1,0 +1,210 @@
+//! The process as a whole: start, fork, exec, confinement, end.
+#![allow(unsafe_code)]
+
+use crate::descriptors::export_all;
+use crate::fds::{self, Entry};
+use crate::real::{errno, real, set_errno};
+use crate::{config, conn, descriptors, epoll, link, lock, log, stats};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_lane::reason::Reason;
+use sluice_sys::raw;
+
+static PID: AtomicU32 = AtomicU32::new(0);
+static CONFINED: AtomicBool = AtomicBool::new(false);
+/// Threads between vfork and the moment the parent is seen to run again.
+static VFORKS: AtomicU32 = AtomicU32::new(0);
+
+/// This process, without a system call.
+pub fn pid() -> u32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => current_pid(),
+        pid => pid,
+    }
+}
+
+fn current_pid() -> u32 {
+    // SAFETY: getpid takes nothing and cannot fail.
+    unsafe { raw::syscall0(libc::SYS_getpid) as u32 }
+}
+
+/// Whether seccomp limits the process, so that a system call of ours could kill it.
+pub fn is_confined() -> bool {
+    CONFINED.load(Ordering::Relaxed)
+}
+
+/// The library is loaded: reads the settings, prepares the tables, takes up inherited sockets.
+pub fn start() {
+    let before = errno();
+    PID.store(current_pid(), Ordering::Relaxed);
+    config::load();
+    log::load();
+    fds::init();
+    let mut name = [0_u8; 32];
+    // SAFETY: PR_GET_NAME writes 16 bytes.
+    unsafe {
+        raw::syscall5(
+            libc::SYS_prctl,
+            libc::PR_GET_NAME as usize,
+            name.as_mut_ptr() as usize,
+            0,
+            0,
+            0,
+        );
+    }
+    link::init(config::variable(c"SLUICE_SOCKET"), &name);
+    stats::init(&name);
+    if let Some(fd) = config::number(c"SLUICE_PROBE_FD") {
+        probe(fd as c_int);
+    }
+    // SAFETY: prctl with PR_GET_SECCOMP takes and returns numbers.
+    let seccomp =
+        unsafe { raw::syscall5(libc::SYS_prctl, libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0) };
+    CONFINED.store(seccomp > 0, Ordering::Relaxed);
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe {
+        libc::pthread_atfork(
+            Some(before_fork),
+            Some(after_fork_parent),
+            Some(after_fork_child),
+        );
+    }
+    if !is_confined() {
+        take_inherited();
+    }
+    set_errno(before);
+}
+
+/// For `sluice doctor`: says on a descriptor that the library was loaded, and which.
+fn probe(fd: c_int) {
+    let version = concat!(env!("CARGO_PKG_VERSION"), "\n");
+    // SAFETY: the string is static.
+    unsafe {
+        raw::syscall3(
+            libc::SYS_write,
+            fd as usize,
+            version.as_ptr() as usize,
+            version.len(),
+        );
+    }
+}
+
+/// Sockets that came through exec. Only low numbers are looked at: programs pass sockets there.
+fn take_inherited() {
+    const LOOKED_AT: c_int = 16;
+    for fd in 0..LOOKED_AT {
+        descriptors::adopted(fd);
+        if fd <= 2 {
+            if let Some(conn) = conn::get(fd) {
+                // Used by stdio, which the hooks do not see; copies of it may be laned later,
+                // when the standard streams have become something else.
+                conn.end.set_reason(Reason::KernelCall);
+            }
+        }
+    }
+}
+
+extern "C" fn before_fork() {
+    // Every descriptor of ours exists twice from now on.
+    fds::for_each(0, c_int::MAX, |fd, entry| {
+        if let Entry::Conn { index, generation } = entry {
+            if let Some(conn) = conn::from_entry(fd, index, generation) {
+                conn.end.add_ref();
+            }
+        }
+    });
+    link::before_fork();
+    epoll::before_fork();
+}
+
+extern "C" fn after_fork_parent() {
+    epoll::release_after_fork();
+    link::release_after_fork();
+    lock::forget_held();
+}
+
+extern "C" fn after_fork_child() {
+    let before = errno();
+    PID.store(current_pid(), Ordering::Relaxed);
+    VFORKS.store(0, Ordering::Relaxed);
+    lock::forget_held();
+    sluice_lane::lock::forget_thread();
+    link::after_fork();
+    epoll::after_fork();
+    stats::after_fork();
+    set_errno(before);
+}
+
+/// Before vfork: the child will run hooks in this process's memory.
+pub extern "C" fn before_vfork() {
+    VFORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Whether this is the child of a vfork, which borrows its parent's memory and may change
+/// nothing in it.
+#[inline]
+pub fn is_vfork_child() -> bool {
+    VFORKS.load(Ordering::Relaxed) != 0 && is_vfork_child_slow()
+}
+
+#[cold]
+fn is_vfork_child_slow() -> bool {
+    if current_pid() != pid() {
+        return true;
+    }
+    // The parent runs again. With several threads in vfork this counts one of them down too
+    // early at worst when it is the parent that asks; the child's own answer needs the count to
+    // be above zero only until its parent is seen.
+    VFORKS.store(0, Ordering::SeqCst);
+    false
+}
+
+/// Before exec or spawn: the new program knows nothing of lanes.
+pub fn before_exec() {
+    export_all(Reason::Shared, |fd| {
+        // SAFETY: F_GETFD takes and returns numbers.
+        let flags = unsafe { (real().fcntl)(fd, libc::F_GETFD, 0) };
+        flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    });
+}
+
+/// Before the program confines itself with seccomp: no system call that it does not expect
+/// may come from us any more.
+pub fn before_confinement() {
+    export_all(Reason::Confined, |_| true);
+    CONFINED.store(true, Ordering::Relaxed);
+    link::leave();
+}
+
+/// Before the program gets an io_uring: through it the kernel moves bytes that no hook sees.
+pub fn before_io_uring() {
+    export_all(Reason::KernelCall, |_| true);
+    CONFINED.store(true, Ordering::Relaxed);
+}
+
+/// The process ends in an orderly way.
+pub fn end() {
+    stats::finish();
+}
+
+/// Before `_exit`: descriptors that forks share are counted.
+pub fn before_exit() {
+    if is_vfork_child() {
+        return;
+    }
+    end();
+    drop_all();
+}
+
+fn drop_all() {
+    fds::for_each(0, c_int::MAX, |fd, entry| {
+        if let Entry::Conn { .. } = entry {
+            if let Some(conn) = conn::get(fd) {
+                if conn.end.refs() > 1 {
+                    fds::take(fd);
+                    conn.end.drop_ref();
+                }
+            }
+        }
+    });
+}

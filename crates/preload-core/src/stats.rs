@@ -1,0 +1,198 @@
+//! What this process did, for `sluice run --stats`: one line of JSON, appended to a file at exit.
+#![allow(unsafe_code)]
+
+use crate::conn::Conn;
+use crate::fds::{self, Entry};
+use crate::lock::SpinLock;
+use crate::{config, conn, process};
+use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use sluice_lane::end::{END_BYTES, EndSnapshot, State};
+use sluice_lane::reason;
+use sluice_sys::raw;
+
+static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
+static LANES: AtomicU32 = AtomicU32::new(0);
+static BYTES: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+static COUNTS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
+static REASONS: [AtomicU32; reason::ALL.len()] = [const { AtomicU32::new(0) }; reason::ALL.len()];
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+const PATH_MAX: usize = 256;
+
+struct Names {
+    path: [u8; PATH_MAX],
+    program: [u8; 32],
+}
+
+static NAMES: SpinLock<Names> = SpinLock::new(Names {
+    path: [0; PATH_MAX],
+    program: [0; 32],
+});
+
+/// Remembers where the line goes, if anywhere.
+pub fn init(program: &[u8]) {
+    let Some(path) = config::variable(c"SLUICE_STATS_FILE").map(|path| path.to_bytes()) else {
+        return;
+    };
+    if path.len() >= PATH_MAX {
+        return;
+    }
+    let Some(mut names) = NAMES.try_lock() else {
+        return;
+    };
+    names.path[..path.len()].copy_from_slice(path);
+    for (to, from) in names.program.iter_mut().zip(program) {
+        *to = *from;
+    }
+    WANTED.store(true, Ordering::Release);
+}
+
+/// One more tracked connection.
+pub fn count_connection() {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One more connection with a lane.
+pub fn count_lane() {
+    LANES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Adds up a connection whose descriptor is closed.
+pub fn add_end(conn: &Conn) {
+    if !WANTED.load(Ordering::Relaxed) || conn.end.refs() > 1 {
+        return;
+    }
+    // SAFETY: a record is END_BYTES of atomics and lock-protected values; the snapshot takes
+    // numbers that may be a moment old.
+    let bytes = unsafe { &*(conn.end as *const _ as *const [u8; END_BYTES]) };
+    let Some(end) = EndSnapshot::from_bytes(bytes) else {
+        return;
+    };
+    let bytes = [
+        end.ring_rx_bytes,
+        end.ring_tx_bytes,
+        end.tcp_rx_bytes,
+        end.tcp_tx_bytes,
+    ];
+    for (sum, bytes) in BYTES.iter().zip(bytes) {
+        sum.fetch_add(bytes, Ordering::Relaxed);
+    }
+    for (sum, count) in COUNTS.iter().zip([end.switches, end.sleeps, end.spins]) {
+        sum.fetch_add(count, Ordering::Relaxed);
+    }
+    if end.state != State::Attached || end.ring_rx_bytes + end.ring_tx_bytes == 0 {
+        REASONS[end.reason as usize].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// In a forked child: what happened so far is the parent's.
+pub fn after_fork() {
+    CONNECTIONS.store(0, Ordering::Relaxed);
+    LANES.store(0, Ordering::Relaxed);
+    for sum in &BYTES {
+        sum.store(0, Ordering::Relaxed);
+    }
+    for sum in COUNTS.iter().chain(&REASONS) {
+        sum.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A line that grows on the stack.
+struct Line {
+    bytes: [u8; 2048],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let rest = self.bytes.get_mut(self.len..).ok_or(fmt::Error)?;
+        let piece = rest.get_mut(..text.len()).ok_or(fmt::Error)?;
+        piece.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+/// Writes the line, at the process's end. Connections that are still open count too.
+pub fn finish() {
+    if !WANTED.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    WANTED.store(true, Ordering::Relaxed);
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if let Entry::Conn { index, generation } = entry {
+            if let Some(conn) = conn::from_entry(fd, index, generation) {
+                add_end(&conn);
+            }
+        }
+    });
+    WANTED.store(false, Ordering::Relaxed);
+    let mut line = Line {
+        bytes: [0; 2048],
+        len: 0,
+    };
+    let Some(names) = NAMES.try_lock() else {
+        return;
+    };
+    if write_line(&mut line, &names.program).is_ok() {
+        append(&names.path, &line.bytes[..line.len]);
+    }
+}
+
+fn write_line(line: &mut Line, program: &[u8]) -> fmt::Result {
+    let get = |count: &AtomicU32| count.load(Ordering::Relaxed);
+    write!(line, "{{\"pid\":{},\"program\":\"", process::pid())?;
+    for byte in program {
+        match *byte {
+            0 => break,
+            b'"' | b'\\' | 0x01..=0x1f | 0x7f..=0xff => line.write_str("?")?,
+            byte => line.write_char(char::from(byte))?,
+        }
+    }
+    let [ring_rx, ring_tx, tcp_rx, tcp_tx] = [0, 1, 2, 3].map(|i| BYTES[i].load(Ordering::Relaxed));
+    write!(
+        line,
+        "\",\"connections\":{},\"laned\":{},\"lane_rx_bytes\":{ring_rx},\
+         \"lane_tx_bytes\":{ring_tx},\"tcp_rx_bytes\":{tcp_rx},\"tcp_tx_bytes\":{tcp_tx},\
+         \"switches\":{},\"sleeps\":{},\"spins\":{},\"reasons\":{{",
+        get(&CONNECTIONS),
+        get(&LANES),
+        get(&COUNTS[0]),
+        get(&COUNTS[1]),
+        get(&COUNTS[2]),
+    )?;
+    let mut first = true;
+    for (reason, count) in reason::ALL.iter().zip(&REASONS) {
+        let count = get(count);
+        if count > 0 && !reason.text().is_empty() {
+            let comma = if first { "" } else { "," };
+            write!(line, "{comma}\"{}\":{count}", reason.text())?;
+            first = false;
+        }
+    }
+    line.write_str("}}\n")
+}
+
+fn append(path: &[u8; PATH_MAX], line: &[u8]) {
+    // SAFETY: the path is a zero-terminated copy made at start; the line lives on the caller's
+    // stack. Failures have nowhere to be reported.
+    unsafe {
+        let fd = raw::syscall4(
+            libc::SYS_openat,
+            libc::AT_FDCWD as usize,
+            path.as_ptr() as usize,
+            (libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC) as usize,
+            0,
+        );
+        if fd >= 0 {
+            raw::syscall3(
+                libc::SYS_write,
+                fd as usize,
+                line.as_ptr() as usize,
+                line.len(),
+            );
+            raw::syscall1(libc::SYS_close, fd as usize);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Descriptors: closing, copying, controlling.
+
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use sluice_preload_core::real::real;
+use sluice_preload_core::{Reason, conn, descriptors, fds, options};
+
+hooks! {
+    fn close(fd: c_int) -> c_int {
+        descriptors::close(fd)
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        descriptors::close_range(first, last, flags)
+    }
+
+    fn closefrom(first: c_int) -> () {
+        descriptors::closefrom(first);
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: the program's own argument.
+        let copy = unsafe { (real().dup)(fd) };
+        if copy >= 0 {
+            descriptors::duplicated(fd, copy);
+        }
+        copy
+    }
+
+    fn dup2(fd: c_int, target: c_int) -> c_int {
+        descriptors::before_replace(fd, target);
+        // SAFETY: the program's own arguments.
+        let copy = unsafe { (real().dup2)(fd, target) };
+        if copy >= 0 && fd != target {
+            descriptors::duplicated(fd, copy);
+        }
+        copy
+    }
+
+    fn dup3(fd: c_int, target: c_int, flags: c_int) -> c_int {
+        descriptors::before_replace(fd, target);
+        // SAFETY: the program's own arguments.
+        let copy = unsafe { (real().dup3)(fd, target, flags) };
+        if copy >= 0 {
+            descriptors::duplicated(fd, copy);
+        }
+        copy
+    }
+
+    fn fcntl(fd: c_int, command: c_int, arg: usize) -> c_int {
+        if let Some(conn) = conn::get(fd) {
+            return options::fcntl(&conn, command, arg);
+        }
+        // SAFETY: the program's own arguments.
+        let result = unsafe { (real().fcntl)(fd, command, arg) };
+        let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
+        if copies && result >= 0 && (fds::is_known(fd) || fds::is_known(result)) {
+            descriptors::duplicated(fd, result);
+        }
+        result
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => options::ioctl(&conn, request, arg),
+                None => (real().ioctl)(fd, request, arg),
+            }
+        }
+    }
+
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        // Streams read and write inside the C library, where no hook is.
+        if let Some(conn) = conn::get(fd) {
+            descriptors::export(&conn, Reason::KernelCall);
+        }
+        // SAFETY: the program's own arguments.
+        unsafe { (real().fdopen)(fd, mode) }
+    }
+}
+
+aliases! {
+    fn __close(fd: c_int) -> c_int = close;
+    fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int = fcntl;
+    fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int = fcntl;
+    fn __dup2(fd: c_int, target: c_int) -> c_int = dup2;
+}

@@ -1,0 +1,225 @@
+//! Reads and writes.
+
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use sluice_preload_core::real::real;
+use sluice_preload_core::{conn, io, passing};
+
+hooks! {
+    fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::recv(&conn, buffer, len, 0),
+                None => (real().read)(fd, buffer, len),
+            }
+        }
+    }
+
+    fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::recv(&conn, buffer, len, flags),
+                None => (real().recv)(fd, buffer, len, flags),
+            }
+        }
+    }
+
+    fn recvfrom(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        flags: c_int,
+        address: *mut sockaddr,
+        address_len: *mut socklen_t
+    ) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::recvfrom(&conn, buffer, len, flags, address, address_len),
+                None => (real().recvfrom)(fd, buffer, len, flags, address, address_len),
+            }
+        }
+    }
+
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::readv(&conn, parts, count),
+                None => (real().readv)(fd, parts, count),
+            }
+        }
+    }
+
+    fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::recvmsg(&conn, message, flags),
+                None => {
+                    let result = (real().recvmsg)(fd, message, flags);
+                    if result >= 0 {
+                        passing::received(message);
+                    }
+                    result
+                }
+            }
+        }
+    }
+
+    fn recvmmsg(
+        fd: c_int,
+        messages: *mut mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut timespec
+    ) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::recvmmsg(&conn, messages, count, flags, timeout),
+                None => {
+                    let got = (real().recvmmsg)(fd, messages, count, flags, timeout);
+                    for at in 0..usize::try_from(got).unwrap_or(0) {
+                        passing::received(&raw mut (*messages.add(at)).msg_hdr);
+                    }
+                    got
+                }
+            }
+        }
+    }
+
+    fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::send(&conn, buffer, len, 0),
+                None => (real().write)(fd, buffer, len),
+            }
+        }
+    }
+
+    fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::send(&conn, buffer, len, flags),
+                None => (real().send)(fd, buffer, len, flags),
+            }
+        }
+    }
+
+    fn sendto(
+        fd: c_int,
+        buffer: *const c_void,
+        len: size_t,
+        flags: c_int,
+        address: *const sockaddr,
+        address_len: socklen_t
+    ) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::sendto(&conn, buffer, len, flags, address, address_len),
+                None => {
+                    let result = (real().sendto)(fd, buffer, len, flags, address, address_len);
+                    if flags & libc::MSG_FASTOPEN != 0 {
+                        sluice_preload_core::descriptors::opened_fast(fd);
+                    }
+                    result
+                }
+            }
+        }
+    }
+
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::writev(&conn, parts, count),
+                None => (real().writev)(fd, parts, count),
+            }
+        }
+    }
+
+    fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::sendmsg(&conn, message, flags),
+                None => {
+                    passing::before_send(message);
+                    (real().sendmsg)(fd, message, flags)
+                }
+            }
+        }
+    }
+
+    fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::sendmmsg(&conn, messages, count, flags),
+                None => {
+                    for at in 0..count as usize {
+                        passing::before_send(&raw const (*messages.add(at)).msg_hdr);
+                    }
+                    (real().sendmmsg)(fd, messages, count, flags)
+                }
+            }
+        }
+    }
+
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        check(len, room);
+        // SAFETY: as read.
+        unsafe { read(fd, buffer, len) }
+    }
+
+    fn __recv_chk(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        room: size_t,
+        flags: c_int
+    ) -> ssize_t {
+        check(len, room);
+        // SAFETY: as recv.
+        unsafe { recv(fd, buffer, len, flags) }
+    }
+
+    fn __recvfrom_chk(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: size_t,
+        room: size_t,
+        flags: c_int,
+        address: *mut sockaddr,
+        address_len: *mut socklen_t
+    ) -> ssize_t {
+        check(len, room);
+        // SAFETY: as recvfrom.
+        unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
+    }
+}
+
+unsafe extern "C" {
+    /// The C library's end of a program that overflows a buffer.
+    fn __chk_fail() -> !;
+}
+
+/// The check of the fortified functions (`_FORTIFY_SOURCE`).
+fn check(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: ends the process with the message that the program asked for.
+        unsafe { __chk_fail() }
+    }
+}
+
+aliases! {
+    fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t = read;
+    fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t = write;
+    fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t = send;
+}

@@ -1,0 +1,81 @@
+//! Sockets: creation, connection, options.
+
+use core::ffi::{c_int, c_void};
+use libc::{sockaddr, socklen_t};
+use sluice_preload_core::real::real;
+use sluice_preload_core::{conn, descriptors, fds, options, process};
+
+hooks! {
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        // SAFETY: the program's own arguments.
+        let fd = unsafe { (real().socket)(domain, kind, protocol) };
+        if fd >= 0 && !process::is_vfork_child() {
+            descriptors::socket_created(fd, domain, kind, protocol);
+        }
+        fd
+    }
+
+    fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: the program's own arguments.
+        let result = unsafe { (real().connect)(fd, address, len) };
+        if fds::is_known(fd) {
+            descriptors::connected(fd, result);
+        }
+        result
+    }
+
+    fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().bind)(fd, address, len) }
+    }
+
+    fn listen(fd: c_int, backlog: c_int) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().listen)(fd, backlog) }
+    }
+
+    fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: the program's own arguments.
+        let got = unsafe { (real().accept)(fd, address, len) };
+        if got >= 0 && !process::is_vfork_child() {
+            descriptors::accepted(fd, got, 0);
+        }
+        got
+    }
+
+    fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+        // SAFETY: the program's own arguments.
+        let got = unsafe { (real().accept4)(fd, address, len, flags) };
+        if got >= 0 && !process::is_vfork_child() {
+            descriptors::accepted(fd, got, flags);
+        }
+        got
+    }
+
+    fn shutdown(fd: c_int, how: c_int) -> c_int {
+        if let Some(conn) = conn::get(fd) {
+            options::before_shutdown(&conn, how);
+        }
+        // SAFETY: the program's own arguments.
+        unsafe { (real().shutdown)(fd, how) }
+    }
+
+    fn setsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        len: socklen_t
+    ) -> c_int {
+        if let Some(conn) = conn::get(fd) {
+            // SAFETY: the program's own arguments.
+            unsafe { options::before_set(&conn, level, name, value, len) };
+        }
+        // SAFETY: the program's own arguments.
+        unsafe { (real().setsockopt)(fd, level, name, value, len) }
+    }
+}
+
+aliases! {
+    fn __connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int = connect;
+}

@@ -1,0 +1,92 @@
+//! `syscall(2)`: some programs make socket calls through it (node closes its sockets so).
+
+use super::{descriptors, io, process, sockets, wait};
+use core::ffi::{c_int, c_long};
+use sluice_preload_core::process as core_process;
+use sluice_preload_core::real::real;
+
+hooks! {
+    fn syscall(
+        number: c_long,
+        a: usize,
+        b: usize,
+        c: usize,
+        d: usize,
+        e: usize,
+        f: usize
+    ) -> c_long {
+        // SAFETY: the program's own arguments, of the types that the call with this number has.
+        unsafe {
+            match number {
+                libc::SYS_close => descriptors::close(a as c_int).into(),
+                libc::SYS_read => io::read(a as c_int, b as _, c) as c_long,
+                libc::SYS_write => io::write(a as c_int, b as _, c) as c_long,
+                libc::SYS_readv => io::readv(a as c_int, b as _, c as c_int) as c_long,
+                libc::SYS_writev => io::writev(a as c_int, b as _, c as c_int) as c_long,
+                libc::SYS_recvfrom => {
+                    io::recvfrom(a as c_int, b as _, c, d as c_int, e as _, f as _) as c_long
+                }
+                libc::SYS_sendto => {
+                    io::sendto(a as c_int, b as _, c, d as c_int, e as _, f as _) as c_long
+                }
+                libc::SYS_recvmsg => io::recvmsg(a as c_int, b as _, c as c_int) as c_long,
+                libc::SYS_sendmsg => io::sendmsg(a as c_int, b as _, c as c_int) as c_long,
+                libc::SYS_socket => sockets::socket(a as c_int, b as c_int, c as c_int).into(),
+                libc::SYS_connect => sockets::connect(a as c_int, b as _, c as _).into(),
+                libc::SYS_accept => sockets::accept(a as c_int, b as _, c as _).into(),
+                libc::SYS_accept4 => sockets::accept4(a as c_int, b as _, c as _, d as c_int).into(),
+                libc::SYS_shutdown => sockets::shutdown(a as c_int, b as c_int).into(),
+                libc::SYS_dup => descriptors::dup(a as c_int).into(),
+                libc::SYS_dup3 => descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
+                libc::SYS_close_range => {
+                    descriptors::close_range(a as _, b as _, c as c_int).into()
+                }
+                libc::SYS_epoll_create1 => wait::epoll_create1(a as c_int).into(),
+                libc::SYS_epoll_ctl => {
+                    wait::epoll_ctl(a as c_int, b as c_int, c as c_int, d as _).into()
+                }
+                // The kernel's call takes the size of the mask; the C library's does not.
+                libc::SYS_epoll_pwait => {
+                    wait::epoll_pwait(a as c_int, b as _, c as c_int, d as c_int, e as _).into()
+                }
+                libc::SYS_seccomp => {
+                    core_process::before_confinement();
+                    (real().syscall)(number, a, b, c, d, e, f)
+                }
+                libc::SYS_io_uring_setup => {
+                    core_process::before_io_uring();
+                    (real().syscall)(number, a, b, c, d, e, f)
+                }
+                libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
+                _ => (real().syscall)(number, a, b, c, d, e, f),
+            }
+        }
+    }
+
+    // Programs that link liburing dynamically; its own calls are inline.
+    fn io_uring_queue_init_params(entries: u32, ring: usize, params: usize) -> c_int {
+        core_process::before_io_uring();
+        // SAFETY: the program's own arguments, to the library's own function.
+        unsafe {
+            let next = libc::dlsym(libc::RTLD_NEXT, c"io_uring_queue_init_params".as_ptr());
+            if next.is_null() {
+                return -libc::ENOSYS;
+            }
+            let next: unsafe extern "C" fn(u32, usize, usize) -> c_int = core::mem::transmute(next);
+            next(entries, ring, params)
+        }
+    }
+
+    fn io_uring_queue_init(entries: u32, ring: usize, flags: u32) -> c_int {
+        core_process::before_io_uring();
+        // SAFETY: as above.
+        unsafe {
+            let next = libc::dlsym(libc::RTLD_NEXT, c"io_uring_queue_init".as_ptr());
+            if next.is_null() {
+                return -libc::ENOSYS;
+            }
+            let next: unsafe extern "C" fn(u32, usize, u32) -> c_int = core::mem::transmute(next);
+            next(entries, ring, flags)
+        }
+    }
+}
