@@ -1,0 +1,99 @@
+//! One echo protocol in Go (static), Python, Node and Java, every one with every other.
+
+use std::path::Path;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sluice_tests::apps::apps_dir;
+use sluice_tests::job::{command, run};
+use sluice_tests::lab::Mode;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+
+use crate::tools::{LIMIT, Stage, require, text};
+
+/// FNV-1a over the 2,000 messages, as all four programs print it.
+const SUM: &str = "sum 686cd60e312b4da5";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Go,
+    Java,
+    Node,
+    Python,
+}
+
+pub fn trials() -> Vec<Trial> {
+    use Language::{Go, Java, Node, Python};
+    let all = [Go, Java, Node, Python];
+    let pairs = all
+        .into_iter()
+        .flat_map(|server| all.into_iter().map(move |client| (server, client)));
+    pairs
+        .map(|(server, client)| {
+            let name = format!("echo/{server:?}-server-{client:?}-client").to_lowercase();
+            trial(name, move || echo(server, client))
+        })
+        .collect()
+}
+
+/// Program and first arguments of the language's version.
+fn program(stage: &Stage, language: Language) -> Verdict<(String, Vec<String>)> {
+    let script = |name: &str| text(&apps_dir().join("scripts").join(name));
+    Ok(match language {
+        Language::Go => (text(&build_go(stage.lab.path())?), vec![]),
+        Language::Java => (text(&require("java")?), vec![script("Echo.java")]),
+        Language::Node => (text(&require("node")?), vec![script("echo.js")]),
+        Language::Python => ("/usr/bin/python3".to_string(), vec![script("echo.py")]),
+    })
+}
+
+fn build_go(dir: &Path) -> Verdict<std::path::PathBuf> {
+    let binary = dir.join("go-echo");
+    if !binary.exists() {
+        let mut build = command(require("go")?);
+        build
+            .args(["build", "-o"])
+            .arg(&binary)
+            .arg(apps_dir().join("go/echo.go"))
+            .env("CGO_ENABLED", "0")
+            .env("GO111MODULE", "off");
+        run(build, dir, "go-build", Duration::from_secs(240))?.success()?;
+    }
+    Ok(binary)
+}
+
+fn echo(server: Language, client: Language) -> Verdict {
+    let mut stage = Stage::new()?;
+    let (program_path, mut args) = program(&stage, server)?;
+    args.push("server".to_string());
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let mut server_job = stage.start(Mode::Accelerated, &program_path, &args)?;
+    let mut port = None;
+    let mut output = String::new();
+    while port.is_none() {
+        let before = output.len();
+        let label = format!("1-{}.stdout", program_path.replace('/', "_"));
+        let path = stage.path(&label);
+        server_job.await_ready(LIMIT, "port", || {
+            output = std::fs::read_to_string(&path).unwrap_or_default();
+            output.len() > before
+        })?;
+        port = output
+            .split_once('\n')
+            .and_then(|(line, _)| line.strip_prefix("port ")?.parse::<u16>().ok());
+    }
+    let Some(port) = port else {
+        return fail("no port");
+    };
+
+    let (program_path, mut args) = program(&stage, client)?;
+    args.extend(["client".to_string(), port.to_string()]);
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = stage.run(Mode::Accelerated, &program_path, &args)?;
+    ensure(outcome.text().trim() == SUM, || outcome.describe())?;
+    if server != Language::Go && client != Language::Go {
+        stage.lab.require_lane_bytes(1_000_000)?;
+    }
+    server_job.stop(LIMIT)?;
+    Ok(())
+}

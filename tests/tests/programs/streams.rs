@@ -1,0 +1,170 @@
+//! Programs that measure streams, and pipelines of the shell.
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use sluice_tests::lab::Mode;
+use sluice_tests::net::await_listener;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+
+use crate::tools::{LIMIT, Stage, make_file, port, same_file, text, write};
+
+const MODE: Mode = Mode::Accelerated;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials: Vec<Trial> = [
+        ("one-stream", &[][..]),
+        ("three-streams", &["-P", "3"][..]),
+        ("reverse", &["-R"][..]),
+        ("both-ways", &["--bidir"][..]),
+        ("zero-copy", &["-Z"][..]),
+        ("small-writes", &["-l", "100"][..]),
+        ("ipv6", &["-6"][..]),
+    ]
+    .into_iter()
+    .map(|(name, args)| trial(format!("iperf3/{name}"), move || iperf3(args)))
+    .collect();
+    trials.push(trial("sockperf/ping-pong", || sockperf("pp")));
+    trials.push(trial("sockperf/throughput", || sockperf("tp")));
+    trials.push(trial("shell/netcat-pipeline", netcat_pipeline));
+    trials.push(trial("shell/socat-relay", socat_relay));
+    trials
+}
+
+fn iperf3(extra: &[&str]) -> Verdict {
+    let mut stage = Stage::new()?;
+    let port = port()?.to_string();
+    let host = if extra.contains(&"-6") {
+        "::1"
+    } else {
+        "127.0.0.1"
+    };
+    // A probe would be taken for the one client of "-1"; iperf3 says when it listens.
+    let mut server = stage.start(
+        MODE,
+        "iperf3",
+        &["-s", "-1", "-B", host, "-p", &port, "--forceflush"],
+    )?;
+    let log = stage.path("1-iperf3.stdout");
+    server.await_ready(LIMIT, "listener", || {
+        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("Server listening"))
+    })?;
+    let mut args = vec!["-c", host, "-p", &port, "-t", "2", "-J"];
+    args.extend(extra);
+    let client = stage.run(MODE, "iperf3", &args)?;
+    server.finish(LIMIT)?.success()?;
+    let report: Value = match serde_json::from_slice(&client.stdout) {
+        Ok(report) => report,
+        Err(error) => {
+            return fail(format!(
+                "iperf3 printed no JSON: {error}\n{}",
+                client.describe()
+            ));
+        }
+    };
+    let bytes = |key: &str| report["end"][key]["bytes"].as_u64().unwrap_or(0);
+    let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
+    // The sender's last bytes may still be on the way when the receiver stops counting.
+    ensure(received > 0 && received <= sent, || {
+        format!("sent {sent} received {received}")
+    })?;
+    stage.lab.require_lane_bytes(received / 4)
+}
+
+fn sockperf(kind: &str) -> Verdict {
+    let mut stage = Stage::new()?;
+    let number = port()?;
+    let port = number.to_string();
+    let mut server = stage.start(
+        MODE,
+        "sockperf",
+        &["sr", "--tcp", "-i", "127.0.0.1", "-p", &port],
+    )?;
+    await_listener(&mut server, number, LIMIT)?;
+    let mut args = vec![
+        kind,
+        "--tcp",
+        "-i",
+        "127.0.0.1",
+        "-p",
+        &port,
+        "-t",
+        "2",
+        "-m",
+        "64",
+    ];
+    if kind == "pp" {
+        args.push("--data-integrity");
+    }
+    let client = stage.run(MODE, "sockperf", &args)?;
+    let output = client.text();
+    let wrong = ["data integrity test failed", "ERROR", "error"]
+        .iter()
+        .any(|w| output.contains(w));
+    let told = if kind == "pp" {
+        "percentile 50"
+    } else {
+        "BandWidth is"
+    };
+    ensure(output.contains(told) && !wrong, || client.describe())?;
+    if kind == "pp" {
+        ensure(output.contains("# dropped messages = 0"), || {
+            client.describe()
+        })?;
+    }
+    server.signal(rustix::process::Signal::INT)?;
+    server.finish(LIMIT)?;
+    stage.lab.require_lane_bytes(1000)
+}
+
+/// Two pipelines started through `sh -c`, each with a netcat in its middle.
+fn netcat_pipeline() -> Verdict {
+    let mut stage = Stage::new()?;
+    let port = port()?;
+    make_file(&stage.path("file"), 30_000_000)?;
+    // nc -l takes one connection, so nothing may probe it: the sender tries until it is there.
+    let listen = format!("nc -l 127.0.0.1 {port} | gzip -1 | gunzip > got");
+    let receiver = stage.start(MODE, "sh", &["-c", &listen])?;
+    let send = format!(
+        "n=0; until cat file | nc -N 127.0.0.1 {port}; do \
+         n=$((n+1)); [ $n -lt 500 ] || exit 1; sleep 0.02; done"
+    );
+    stage.shell(MODE, &send)?;
+    receiver.finish(LIMIT)?.success()?;
+    same_file(&stage.path("file"), &stage.path("got"))?;
+    stage.lab.require_lane_bytes(1_000_000)
+}
+
+/// socat between a client and a server, and a shell script as the server's body.
+fn socat_relay() -> Verdict {
+    let mut stage = Stage::new()?;
+    let (back, front) = (port()?, port()?);
+    make_file(&stage.path("file"), 20_000_000)?;
+    write(
+        &stage.path("body.sh"),
+        "#!/bin/sh\nread name\necho \"serving $name\"\ncat \"$name\"\n",
+    )?;
+    let body = text(&stage.path("body.sh"));
+    let listen = format!("TCP-LISTEN:{back},bind=127.0.0.1,fork,reuseaddr");
+    let server = stage.serve(MODE, "socat", &[&listen, &format!("EXEC:sh {body}")], back)?;
+    let relay_listen = format!("TCP-LISTEN:{front},bind=127.0.0.1,fork,reuseaddr");
+    let relay = stage.serve(
+        MODE,
+        "socat",
+        &[&relay_listen, &format!("TCP:127.0.0.1:{back}")],
+        front,
+    )?;
+    for round in 0..3 {
+        let script = format!(
+            "echo file | socat -t 30 - TCP:127.0.0.1:{front} > answer && head -n 1 answer > line && tail -n +2 answer > got"
+        );
+        stage.shell(MODE, &script)?;
+        let line = std::fs::read_to_string(stage.path("line"))?;
+        ensure(line == "serving file\n", || {
+            format!("round {round}: {line:?}")
+        })?;
+        same_file(&stage.path("file"), &stage.path("got"))?;
+    }
+    relay.stop(LIMIT)?;
+    server.stop(LIMIT)?;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! nginx with workers, haproxy before it, python's http.server; curl, wrk and ab.
+
+use std::fs;
+
+use libtest_mimic::Trial;
+use sluice_tests::job::Job;
+use sluice_tests::lab::Mode;
+use sluice_tests::suite::{Verdict, ensure, trial};
+
+use crate::tools::{LIMIT, Stage, make_file, port, same_file, text, write};
+
+const SMALL: usize = 1000;
+const LARGE: usize = 50_000_000;
+
+pub fn trials() -> Vec<Trial> {
+    use Mode::{Accelerated, Plain};
+    vec![
+        trial("nginx/both", || nginx(Accelerated, Accelerated)),
+        trial("nginx/client-only", || nginx(Plain, Accelerated)),
+        trial("nginx/server-only", || nginx(Accelerated, Plain)),
+        trial("haproxy/before-nginx", haproxy),
+        trial("http.server/curl", python_server),
+    ]
+}
+
+fn start_nginx(stage: &mut Stage, mode: Mode, port: u16) -> Verdict<Job> {
+    let dir = text(stage.lab.path());
+    // Run as root or not: the workers must be able to read the private directory.
+    let user = if rustix::process::geteuid().is_root() {
+        "user root;"
+    } else {
+        ""
+    };
+    let config = format!(
+        "daemon off; {user} worker_processes 2; pid {dir}/nginx.pid; error_log {dir}/nginx.error;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; client_max_body_size 200m; sendfile on; tcp_nopush on;\n\
+           client_body_temp_path {dir}/nginx-body; proxy_temp_path {dir}/nginx-proxy;\n\
+           fastcgi_temp_path {dir}/nginx-f; uwsgi_temp_path {dir}/nginx-u; scgi_temp_path {dir}/nginx-s;\n\
+           server {{ listen 127.0.0.1:{port}; root {dir}/www; }} }}\n"
+    );
+    fs::create_dir_all(stage.path("www"))?;
+    make_file(&stage.path("www/small"), SMALL)?;
+    make_file(&stage.path("www/large"), LARGE)?;
+    write(&stage.path("nginx.conf"), config)?;
+    let config = text(&stage.path("nginx.conf"));
+    stage.serve(mode, "nginx", &["-c", &config, "-p", &dir], port)
+}
+
+/// Fetches a file several ways and compares it with the original.
+fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
+    let base = format!("http://127.0.0.1:{port}");
+    let (small, large) = (format!("{base}/small"), format!("{base}/large"));
+    let (to_small, to_large) = (
+        text(&stage.path("got-small")),
+        text(&stage.path("got-large")),
+    );
+    // Several transfers over one connection, small and large by turns.
+    stage.run(
+        mode,
+        "curl",
+        &[
+            "-sSf",
+            "-o",
+            &to_small,
+            &small,
+            "-o",
+            &to_large,
+            &large,
+            "-o",
+            "again",
+            &small,
+            "-o",
+            "again-large",
+            &large,
+        ],
+    )?;
+    same_file(&stage.path("www/small"), &stage.path("got-small"))?;
+    same_file(&stage.path("www/large"), &stage.path("got-large"))?;
+    same_file(&stage.path("www/large"), &stage.path("again-large"))?;
+    stage.run(
+        mode,
+        "curl",
+        &["-sSf", "-r", "1234567-7654321", "-o", "part", &large],
+    )?;
+    let (whole, part) = (
+        fs::read(stage.path("www/large"))?,
+        fs::read(stage.path("part"))?,
+    );
+    ensure(part == whole[1_234_567..=7_654_321], || {
+        "a range of the file differs".to_string()
+    })
+}
+
+fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
+    let url = format!("http://127.0.0.1:{port}/small");
+    let outcome = stage.run(mode, "wrk", &["-t", "2", "-c", "50", "-d", "2", &url])?;
+    let output = outcome.text();
+    let clean = output.contains("requests in")
+        && !output.contains("Non-2xx")
+        && !output.contains("Socket errors");
+    ensure(clean, || outcome.describe())?;
+    for keep_alive in [true, false] {
+        let mut args = vec!["-q", "-n", "3000", "-c", "20"];
+        if keep_alive {
+            args.push("-k");
+        }
+        args.push(&url);
+        let outcome = stage.run(mode, "ab", &args)?;
+        let words: Vec<String> = outcome
+            .text()
+            .split_whitespace()
+            .map(str::to_string)
+            .collect();
+        let number_after = |first: &str, second: &str| {
+            words
+                .windows(3)
+                .find(|w| w[0] == first && w[1] == second)
+                .map(|w| w[2].clone())
+        };
+        let good = number_after("Complete", "requests:").as_deref() == Some("3000")
+            && number_after("Failed", "requests:").as_deref() == Some("0")
+            && outcome
+                .text()
+                .contains(&format!("HTML transferred:       {}", 3000 * SMALL));
+        ensure(good, || outcome.describe())?;
+    }
+    Ok(())
+}
+
+fn nginx(server_mode: Mode, client_mode: Mode) -> Verdict {
+    let mut stage = Stage::new()?;
+    let port = port()?;
+    let server = start_nginx(&mut stage, server_mode, port)?;
+    fetch(&mut stage, client_mode, port)?;
+    generate_load(&mut stage, client_mode, port)?;
+    fetch(&mut stage, client_mode, port)?;
+    server.stop(LIMIT)?.success()?;
+    if server_mode == Mode::Accelerated && client_mode == Mode::Accelerated {
+        stage.lab.require_lane_bytes(10_000_000)?;
+    }
+    Ok(())
+}
+
+fn haproxy() -> Verdict {
+    const MODE: Mode = Mode::Accelerated;
+    let mut stage = Stage::new()?;
+    let (back, front) = (port()?, port()?);
+    let nginx = start_nginx(&mut stage, MODE, back)?;
+    let config = format!(
+        "global\n  nbthread 2\n  maxconn 500\n\
+         defaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n\
+         listen web\n  bind 127.0.0.1:{front}\n  server one 127.0.0.1:{back}\n"
+    );
+    write(&stage.path("haproxy.cfg"), config)?;
+    let config = text(&stage.path("haproxy.cfg"));
+    let proxy = stage.serve(MODE, "haproxy", &["-db", "-f", &config], front)?;
+    fetch(&mut stage, MODE, front)?;
+    generate_load(&mut stage, MODE, front)?;
+    // haproxy ends on SIGTERM with a status that stands for the signal.
+    proxy.stop(LIMIT)?;
+    nginx.stop(LIMIT)?.success()?;
+    stage.lab.require_lane_bytes(10_000_000)
+}
+
+fn python_server() -> Verdict {
+    const MODE: Mode = Mode::Accelerated;
+    let mut stage = Stage::new()?;
+    let port = port()?;
+    make_file(&stage.path("file"), LARGE)?;
+    let port_text = port.to_string();
+    let args = ["-m", "http.server", "--bind", "127.0.0.1", &port_text];
+    let server = stage.serve(MODE, "/usr/bin/python3", &args, port)?;
+    let url = format!("http://127.0.0.1:{port}/file");
+    for _ in 0..3 {
+        stage.run(MODE, "curl", &["-sSf", "-o", "got", &url])?;
+        same_file(&stage.path("file"), &stage.path("got"))?;
+    }
+    // http.server ends by SIGINT as from a terminal, and writes its statistics then.
+    server.signal(rustix::process::Signal::INT)?;
+    server.finish(LIMIT)?;
+    stage.lab.require_lane_bytes(1_000_000)
+}
