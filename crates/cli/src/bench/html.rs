@@ -121,7 +121,7 @@ fn section(page: &mut String, workload: &WorkloadReport) {
         table(page, &text::table(&group, &points, false));
         details(page, &points);
     }
-    if let Some(remark) = workload.disturbance() {
+    for remark in workload.remarks() {
         let _ = writeln!(page, "<p class=\"failed\">{}</p>", escape(&remark));
     }
     for failure in text::failures(workload) {

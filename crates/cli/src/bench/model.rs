@@ -10,6 +10,9 @@ use super::machine::Machine;
 /// own work beside them leave a few percent that are nobody's.
 const OTHERS_SHARE_TOLERATED: f64 = 0.1;
 
+/// The detail that says how many connections got a lane during a run.
+pub const LANES: &str = "lanes";
+
 /// How the two programs of a workload are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -136,7 +139,8 @@ pub struct Series {
     pub median: Option<f64>,
     pub min: Option<f64>,
     pub max: Option<f64>,
-    /// How many times better than TCP at the same point: above 1 is better, whatever the unit.
+    /// How many times better than TCP at the same point: above 1 is better, whatever the
+    /// unit.
     pub ratio_to_tcp: Option<f64>,
     /// The median CPU cost of all processes, in the point's cost unit.
     pub cpu_cost: Option<f64>,
@@ -195,6 +199,16 @@ pub struct Point {
 }
 
 impl Point {
+    /// Whether other programs took so much of the processors in the runs of this series or of
+    /// TCP that its ratio is doubtful.
+    pub fn is_doubtful(&self, series: &Series) -> bool {
+        let tcp = self.series.iter().find(|s| s.variant == Variant::Tcp);
+        tcp.into_iter().chain([series]).any(|series| {
+            let shares: Vec<f64> = series.samples.iter().map(|s| s.cpu_others_share).collect();
+            median(&shares).is_some_and(|share| share > OTHERS_SHARE_TOLERATED)
+        })
+    }
+
     /// Computes medians and ratios from the samples.
     ///
     /// A ratio exists only if every run of both variants succeeded, and never against zero.
@@ -249,10 +263,43 @@ impl WorkloadReport {
         let worst = shares.iter().copied().fold(0.0, f64::max);
         Some(format!(
             "Other programs took {:.0} % of the processors' time during these runs (median; up \
-             to {:.0} %). Repeat on an idle machine before you rely on the rates.",
+             to {:.0} %). Repeat on an idle machine before you rely on the rates; \
+             ratios in doubt have a question mark.",
             100.0 * middle,
             100.0 * worst
         ))
+    }
+}
+
+impl WorkloadReport {
+    /// A sentence that names the points whose connections stayed on TCP although both ends were
+    /// accelerated: their figures say what the library costs, not what lanes give.
+    pub fn without_lanes(&self) -> Option<String> {
+        let on_tcp = |point: &&Point| {
+            point.series.iter().any(|series| {
+                series.variant == Variant::Sluice && series.details.get(LANES) == Some(&0.0)
+            })
+        };
+        let names: Vec<String> = self
+            .points
+            .iter()
+            .filter(on_tcp)
+            .map(|point| format!("{} {}", point.spec.group, point.spec.label))
+            .collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "No connection got a lane, all bytes went over TCP: {}.",
+                names.join("; ")
+            )
+        })
+    }
+
+    /// Everything that a reader must know beside the figures.
+    pub fn remarks(&self) -> Vec<String> {
+        self.disturbance()
+            .into_iter()
+            .chain(self.without_lanes())
+            .collect()
     }
 }
 
@@ -368,6 +415,30 @@ mod tests {
         }
         let remark = workload.disturbance().expect("two of three were disturbed");
         assert!(remark.contains("40 %"), "{remark}");
+        let point = &workload.points[0];
+        assert!(point.is_doubtful(&point.series[1]), "TCP was disturbed");
+    }
+
+    #[test]
+    fn tcp_under_another_name_is_remarked() {
+        let mut accelerated = point(Better::Higher, &[1.0], &[2.0]);
+        let mut workload = |lanes: f64| {
+            for sample in &mut accelerated.series[1].samples {
+                sample.details.insert(LANES, lanes);
+            }
+            accelerated.summarise();
+            WorkloadReport {
+                name: "w",
+                title: "w",
+                about: "w",
+                skipped: None,
+                points: vec![accelerated.clone()],
+                commands: Vec::new(),
+            }
+        };
+        assert_eq!(workload(50.0).without_lanes(), None);
+        let remark = workload(0.0).without_lanes().expect("no lane");
+        assert!(remark.contains("g l"), "{remark}");
     }
 
     #[test]

@@ -7,13 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
 use super::machine;
-use super::model::{Sample, Variant};
+use super::model::{LANES, Sample, Variant};
 use super::process::{Output, Process, Ready};
 use super::signals::Scratch;
 use super::usage;
 
 /// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
 const CLIENT_GRACE: Duration = Duration::from_secs(60);
+
+const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What workloads start programs with.
 #[derive(Debug)]
@@ -124,6 +126,7 @@ impl Session {
     ) -> Result<(Output, Sample)> {
         let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
         let daemon = self.daemon_group(variant);
+        let lanes_before = self.lanes_given(variant)?;
         let (start, busy_before) = (Instant::now(), usage::machine_busy_s());
         let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
         let output = self.client(variant, words, self.seconds)?;
@@ -138,6 +141,9 @@ impl Session {
         let offered_s = start.elapsed().as_secs_f64() * cores as f64;
         let others_s = usage::machine_busy_s() - busy_before - sample.cpu_s();
         sample.cpu_others_share = (others_s / offered_s).clamp(0.0, 1.0);
+        if let (Some(before), Some(after)) = (lanes_before, self.lanes_given(variant)?) {
+            sample.details.insert(LANES, (after - before) as f64);
+        }
         Ok((output, sample))
     }
 
@@ -145,6 +151,21 @@ impl Session {
     pub fn daemon_group(&self, variant: Variant) -> Vec<i32> {
         let daemon = self.daemon.as_ref().filter(|_| variant.needs_sluice());
         daemon.map(Process::group).into_iter().collect()
+    }
+
+    /// How many connections have got a lane since the start, by the daemon's own count; `None`
+    /// in variants that do not use it. The only proof that a run was not simply TCP.
+    pub fn lanes_given(&self, variant: Variant) -> Result<Option<u64>> {
+        if self.daemon_group(variant).is_empty() {
+            return Ok(None);
+        }
+        let status = sluice_control::client::status(&self.socket, STATUS_PATIENCE)
+            .map_err(|error| BenchError::Failed(format!("sluiced does not answer: {error}")))?;
+        let matches = serde_json::from_slice::<serde_json::Value>(&status)
+            .ok()
+            .and_then(|status| status.pointer("/counters/matches")?.as_u64())
+            .ok_or_else(|| BenchError::Failed("sluiced does not count its lanes".to_owned()))?;
+        Ok(Some(matches))
     }
 
     /// Starts a program that takes orders on its standard input.

@@ -22,7 +22,7 @@ pub fn render(report: &Report, brief: bool) -> String {
             text.push('\n');
             text.push_str(&aligned(&table(&group, &points, brief)));
         }
-        if let Some(remark) = workload.disturbance() {
+        for remark in workload.remarks() {
             text.push_str(&format!("\n  {remark}\n"));
         }
         for failure in failures(workload) {
@@ -116,7 +116,8 @@ fn row(point: &Point, brief: bool, with_cost: bool) -> Vec<String> {
             cells.push(range(series));
         }
         if series.variant != Variant::Tcp {
-            cells.push(ratio(series.ratio_to_tcp));
+            let doubt = if point.is_doubtful(series) { "?" } else { "" };
+            cells.push(ratio(series.ratio_to_tcp) + doubt);
         }
     }
     if with_cost {

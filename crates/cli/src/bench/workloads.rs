@@ -62,6 +62,12 @@ pub const ALL: [Workload; 7] = [
     idle::WORKLOAD,
 ];
 
+/// `1 client`, `2 clients`.
+fn counted(number: u32, noun: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{ending}")
+}
+
 impl Options {
     /// The variants that were asked for, among those that a workload has.
     fn variants_of(&self, possible: &[Variant]) -> Vec<Variant> {

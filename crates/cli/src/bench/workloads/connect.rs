@@ -21,16 +21,12 @@ const THREADS: [u32; 2] = [1, 4];
 fn cells(options: &Options) -> Vec<Cell> {
     let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
     let cell = |threads: u32| Cell {
-        title: format!("connect, {threads} threads"),
+        title: format!("connect, {}", super::counted(threads, "thread")),
         variants: variants.clone(),
         repetitions: options.repetitions,
         points: vec![PointSpec {
             group: "connect, one byte each way, close".to_owned(),
-            label: if threads == 1 {
-                "1 thread".to_owned()
-            } else {
-                format!("{threads} threads")
-            },
+            label: super::counted(threads, "thread"),
             x: None,
             unit: "connections/s",
             better: Better::Higher,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
-use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
+use crate::bench::model::{Better, CostUnit, LANES, PointSpec, Sample, Variant};
 use crate::bench::process::{Process, Ready};
 use crate::bench::session::Session;
 use crate::bench::usage;
@@ -65,6 +65,7 @@ fn measure(
     let mut groups = session.daemon_group(variant);
     groups.extend([server.group(), client.group()]);
     let empty = usage::usage(&groups);
+    let lanes_before = session.lanes_given(variant)?;
     open(&mut client)?;
     let start = usage::usage(&groups);
     if start.cpu_ns <= empty.cpu_ns {
@@ -75,9 +76,14 @@ fn measure(
     pause(Duration::from_secs(u64::from(seconds)))?;
     let end = usage::usage(&groups);
     client.ensure_running()?;
+    let mut details = std::collections::BTreeMap::new();
+    if let (Some(before), Some(after)) = (lanes_before, session.lanes_given(variant)?) {
+        details.insert(LANES, (after - before) as f64);
+    }
     let memory_kib = end.pss_kib.saturating_sub(empty.pss_kib) as f64;
     let sample = |value: f64| Sample {
         value,
+        details: details.clone(),
         ..Sample::default()
     };
     Ok(vec![

@@ -1,6 +1,6 @@
 //! iperf3: as many bytes as possible.
 
-use super::{Cell, Options, Workload};
+use super::{Cell, Options, Workload, counted};
 use crate::bench::error::Result;
 use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
 use crate::bench::parse;
@@ -21,16 +21,12 @@ const STREAMS: [u32; 3] = [1, 3, 8];
 fn cells(options: &Options) -> Vec<Cell> {
     let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
     let cell = |(reverse, streams): (bool, u32)| Cell {
-        title: format!("iperf3, {streams} streams"),
+        title: format!("iperf3, {}", counted(streams, "stream")),
         variants: variants.clone(),
         repetitions: options.repetitions,
         points: vec![PointSpec {
             group: if reverse { "reverse" } else { "forward" }.to_owned(),
-            label: if streams == 1 {
-                "1 stream".to_owned()
-            } else {
-                format!("{streams} streams")
-            },
+            label: counted(streams, "stream"),
             x: None,
             unit: "Gbit/s",
             better: Better::Higher,

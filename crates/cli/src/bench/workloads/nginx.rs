@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{Cell, Options, Workload};
+use super::{Cell, Options, Workload, counted};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::machine;
 use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
@@ -72,11 +72,7 @@ fn cells(options: &Options) -> Vec<Cell> {
 }
 
 fn label(shape: Shape) -> String {
-    let workers = if shape.workers == 1 {
-        "1 worker".to_owned()
-    } else {
-        format!("{} workers", shape.workers)
-    };
+    let workers = counted(shape.workers, "worker");
     let proxy = if shape.through_haproxy {
         ", haproxy"
     } else {

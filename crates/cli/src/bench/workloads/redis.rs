@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Cell, Options, Workload};
+use super::{Cell, Options, Workload, counted};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::machine;
 use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
@@ -39,7 +39,7 @@ fn cells(options: &Options) -> Vec<Cell> {
     let cell = |&clients: &u32| {
         let tests = options.redis_tests.clone();
         Cell {
-            title: format!("redis, {clients} clients"),
+            title: format!("redis, {}", counted(clients, "client")),
             variants: variants.clone(),
             repetitions: options.repetitions,
             points: points(&tests, clients),
@@ -53,11 +53,7 @@ fn cells(options: &Options) -> Vec<Cell> {
 pub(super) fn points(tests: &[String], clients: u32) -> Vec<PointSpec> {
     let point = |test: &String| PointSpec {
         group: test.to_uppercase(),
-        label: if clients == 1 {
-            "1 client".to_owned()
-        } else {
-            format!("{clients} clients")
-        },
+        label: counted(clients, "client"),
         x: Some(f64::from(clients)),
         unit: "requests/s",
         better: Better::Higher,
