@@ -59,6 +59,28 @@ pub fn columns() -> usize {
         .unwrap_or(COLUMNS_DEFAULT)
 }
 
+/// Breaks text at blanks into lines of at most `width` characters. A longer word, such as a path,
+/// stays whole on a line of its own: whoever copies it needs all of it.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut used = 0;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if used + 1 + length <= width => {
+                line.push(' ');
+                line.push_str(word);
+                used += 1 + length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = length;
+            }
+        }
+    }
+    lines
+}
+
 /// Text that came from another process, made harmless for a terminal: control characters,
 /// escape sequences included, become '?'.
 pub fn harmless(text: &str) -> String {
@@ -94,6 +116,17 @@ mod tests {
         let coloured = Style { colour: true };
         assert_eq!(coloured.good("x"), "\x1b[32mx\x1b[0m");
         assert_eq!(coloured.good(""), "");
+    }
+
+    #[test]
+    fn long_text_is_broken_at_blanks() {
+        assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(
+            wrap("a /long/path/here b", 6),
+            ["a", "/long/path/here", "b"]
+        );
+        assert_eq!(wrap("", 5), Vec::<String>::new());
+        assert_eq!(wrap("größe ab", 8), ["größe ab"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::fs::symlink;
 use std::process::Stdio;
 
-use common::{Scratch, real_daemon, stderr, stdout, wait_for};
+use common::{Scratch, real_daemon, stderr, stdout, unwrapped, wait_for};
 
 /// An installation with the real daemon. Ends the daemon when the test ends.
 struct Installation(Scratch);
@@ -135,7 +135,7 @@ fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
 fn doctor_tries_the_daemon_and_leaves_nothing_running() {
     let installation = Installation::new();
     let output = installation.0.sluice(["doctor"]).output().unwrap();
-    let text = stdout(&output);
+    let text = unwrapped(&stdout(&output));
     assert!(output.status.success(), "{text}");
     assert!(
         text.contains("'sluice run' starts one (tried, works)"),

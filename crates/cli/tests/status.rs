@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::{Daemon, Manner, Scratch, stderr, stdout};
+use common::{Daemon, Manner, Scratch, stderr, stdout, unwrapped};
 
 fn document(connections: usize) -> String {
     let connection = |n: usize| {
@@ -147,7 +147,7 @@ fn doctor_sees_a_hung_daemon() {
     let output = scratch.sluice(["doctor"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stdout(&output).contains("did not answer"),
+        unwrapped(&stdout(&output)).contains("did not answer"),
         "{}",
         stdout(&output)
     );

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::args::DoctorArgs;
 use crate::commands::{Outcome, print};
 use crate::error::Failure;
-use crate::terminal::{Style, harmless};
+use crate::terminal::{Style, columns, harmless, wrap};
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -75,7 +75,7 @@ impl Report {
         }
     }
 
-    fn human(&self, style: Style) -> String {
+    fn human(&self, style: Style, columns: usize) -> String {
         let width = self.checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
         let mut text = String::new();
         for check in &self.checks {
@@ -85,15 +85,20 @@ impl Report {
                 Verdict::Note => ("note   ", Style::note),
                 Verdict::Missing => ("missing", Style::bad),
             };
+            let margin = " ".repeat("missing".len() + 2 + width + 2);
+            let room = columns.saturating_sub(margin.len()).max(20);
+            let mut found = wrap(&harmless(&check.found), room).into_iter();
             text.push_str(&format!(
                 "{}  {:width$}  {}\n",
                 paint(style, word),
                 check.name,
-                harmless(&check.found)
+                found.next().unwrap_or_default()
             ));
-            if !check.hint.is_empty() {
-                let margin = " ".repeat("missing".len() + 2 + width + 2);
-                text.push_str(&format!("{margin}{}\n", style.dim(&harmless(&check.hint))));
+            for line in found {
+                text.push_str(&format!("{margin}{line}\n"));
+            }
+            for line in wrap(&harmless(&check.hint), room) {
+                text.push_str(&format!("{margin}{}\n", style.dim(&line)));
             }
         }
         text.push_str(if self.lanes {
@@ -120,7 +125,7 @@ pub fn run(args: &DoctorArgs) -> Outcome {
                 )
             })?
     } else {
-        report.human(Style::for_stream(&std::io::stdout()))
+        report.human(Style::for_stream(&std::io::stdout()), columns())
     };
     print(&text)?;
     Ok(u8::from(!report.lanes))
@@ -136,7 +141,7 @@ mod tests {
         assert!(Report::new(vec![Check::ok("a", "fine"), note()]).lanes);
         let report = Report::new(vec![note(), Check::missing("c", "none", "get it")]);
         assert!(!report.lanes);
-        let text = report.human(Style::PLAIN);
+        let text = report.human(Style::PLAIN, 100);
         assert!(text.contains("missing  c  none"), "{text}");
         assert!(
             text.contains("get it") && text.contains("do not work here"),

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
 
@@ -81,8 +83,7 @@ pub fn run(args: &TopArgs) -> Outcome {
         )
     };
     let signals = Signals::register().map_err(failed)?;
-    // From here a panic, too, gives the terminal back first.
-    let mut terminal = ratatui::try_init().map_err(failed)?;
+    let mut terminal = take_terminal().map_err(failed)?;
     let ended = Screen {
         source,
         signals: &signals,
@@ -93,7 +94,7 @@ pub fn run(args: &TopArgs) -> Outcome {
         interval: args.interval,
     }
     .run(&mut terminal);
-    ratatui::restore();
+    give_terminal_back();
     ended.map_err(failed)?;
     if let Some(signal) = signals.end() {
         // The caller learns that a signal ended this, as for any program.
@@ -210,10 +211,36 @@ fn act(model: &mut Model, key: KeyEvent, page: usize) -> Wish {
 
 /// Gives the terminal back, stops as Ctrl-Z stops any program, and takes it again after `fg`.
 fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
-    ratatui::restore();
+    give_terminal_back();
     emulate_default_handler(SIGTSTP)?;
-    *terminal = ratatui::try_init()?;
-    terminal.clear()
+    // A new one knows of no cell that is on the screen, so all of it is drawn.
+    *terminal = take_terminal()?;
+    Ok(())
+}
+
+/// Takes the terminal: another screen, keys without line editing. A panic gives it back before
+/// its message is printed.
+fn take_terminal() -> io::Result<DefaultTerminal> {
+    // ratatui puts a hook before the present one: theirs, which restores all but the cursor.
+    let terminal = ratatui::try_init()?;
+    let restore = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        show_cursor();
+        restore(panic);
+    }));
+    Ok(terminal)
+}
+
+fn give_terminal_back() {
+    show_cursor();
+    ratatui::restore();
+}
+
+/// Ratatui hides the cursor and shows it when a value is dropped, which a signal or an aborting
+/// panic does not wait for.
+fn show_cursor() {
+    // A terminal that cannot be written to has no cursor to show.
+    let _ = execute!(io::stdout(), Show);
 }
 
 #[cfg(test)]
