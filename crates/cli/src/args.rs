@@ -110,7 +110,7 @@ pub struct RunArgs {
 /// Lists live connections and the path that each takes.
 ///
 /// Bytes are counted from the program's side: IN is what it read, OUT what it wrote. A
-/// connection's bytes may go both ways in its life; SWITCHES counts how often it changed between
+/// connection's bytes may go both ways in its life; SWITCH counts how often it changed between
 /// lane and TCP.
 #[derive(Debug, Args)]
 pub struct StatusArgs {

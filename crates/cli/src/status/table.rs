@@ -12,13 +12,13 @@ use crate::units;
 const COLUMNS: [Column; 13] = [
     Column::left("LOCAL").shrinks_to(15, Keep::End),
     Column::left("PEER").shrinks_to(15, Keep::End),
-    Column::left("PEER PROGRAM").shrinks_to(12, Keep::Both),
+    Column::left("PEER PROGRAM").shrinks_to(14, Keep::Both),
     Column::left("PATH"),
     Column::right("LANE-IN"),
     Column::right("LANE-OUT"),
     Column::right("TCP-IN"),
     Column::right("TCP-OUT"),
-    Column::right("SWITCHES").sacrifice(2),
+    Column::right("SWITCH").sacrifice(2),
     Column::right("SLEEPS").sacrifice(3),
     Column::right("SPINS").sacrifice(4),
     Column::right("RING").sacrifice(5),
@@ -253,7 +253,7 @@ mod tests {
             Some(100),
         );
         assert!(!text.contains("WHY TCP"), "{text}");
-        assert!(text.contains("SWITCHES"), "{text}");
+        assert!(text.contains("SWITCH"), "{text}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ const COLUMNS: [Column; 13] = [
     Column::right("LANE-OUT"),
     Column::right("TCP-IN"),
     Column::right("TCP-OUT"),
-    Column::right("SWITCHES").sacrifice(5),
+    Column::right("SWITCH").sacrifice(5),
     Column::right("SLEEPS").sacrifice(4),
     Column::right("SPINS").sacrifice(3),
     Column::left("WHY TCP")
