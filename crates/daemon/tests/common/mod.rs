@@ -121,9 +121,21 @@ impl Drop for Daemon {
     }
 }
 
+/// The sluiced of this build: cargo tells tests where it is, and examples lie beside it.
+pub fn sluiced() -> PathBuf {
+    option_env!("CARGO_BIN_EXE_sluiced").map_or_else(
+        || {
+            std::env::current_exe()
+                .unwrap()
+                .with_file_name("../sluiced")
+        },
+        PathBuf::from,
+    )
+}
+
 /// The command that serves the socket of `scratch`.
 pub fn command(scratch: &Scratch) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluiced"));
+    let mut command = Command::new(sluiced());
     command.arg("--socket").arg(scratch.socket());
     command.stdin(Stdio::null());
     command

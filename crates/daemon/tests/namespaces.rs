@@ -1,0 +1,270 @@
+//! Connections between network namespaces, also between several with one address plan.
+//!
+//! These tests make namespaces of their own, joined by veth, and need root.
+
+mod common;
+
+use std::fs::File;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use common::{Daemon, Program, wait_for};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const LEFT: [&str; 2] = ["10.99.0.1", "fd99::1"];
+const RIGHT: [&str; 2] = ["10.99.0.2", "fd99::2"];
+
+/// Two namespaces with a cable between them, removed at the end of the test.
+struct Cable {
+    names: [String; 2],
+}
+
+impl Cable {
+    /// `None` where this user or machine cannot make them.
+    fn new() -> Option<Cable> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = |side| format!("sluiced-{}-{count}-{side}", std::process::id());
+        let cable = Cable {
+            names: [name("left"), name("right")],
+        };
+        let [left, right] = &cable.names;
+        let made = ip(&["netns", "add", left])
+            && ip(&["netns", "add", right])
+            && ip(&[
+                "-n", left, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", right,
+            ]);
+        if !made {
+            return None;
+        }
+        for (name, [v4, v6]) in [(left, LEFT), (right, RIGHT)] {
+            let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
+            assert!(ip(&["-n", name, "addr", "add", &v4, "dev", "cable"]));
+            assert!(ip(&[
+                "-n", name, "addr", "add", &v6, "dev", "cable", "nodad"
+            ]));
+            assert!(ip(&["-n", name, "link", "set", "cable", "up"]));
+            assert!(ip(&["-n", name, "link", "set", "lo", "up"]));
+        }
+        Some(cable)
+    }
+
+    /// Runs `work` inside the left (0) or right (1) namespace.
+    fn inside<T: Send>(&self, side: usize, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
+        thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    let network = Some(LinkNameSpaceType::Network);
+                    move_into_link_name_space(namespace.as_fd(), network).unwrap();
+                    work()
+                })
+                .join()
+                .unwrap()
+        })
+    }
+
+    /// A connection from the left, port `from`, to the right, port `to`.
+    fn connection(&self, family: usize, from: u16, to: u16) -> (TcpStream, TcpStream) {
+        let address = |ip: &str, port| SocketAddr::new(ip.parse().unwrap(), port);
+        let (left, right) = (address(LEFT[family], from), address(RIGHT[family], to));
+        let listener = self.inside(1, || TcpListener::bind(right).unwrap());
+        let connected = self.inside(0, || connect(left, right));
+        let (accepted, _) = listener.accept().unwrap();
+        (connected, accepted)
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        for name in &self.names {
+            ip(&["netns", "delete", name]);
+        }
+    }
+}
+
+fn ip(arguments: &[&str]) -> bool {
+    Command::new("ip")
+        .args(arguments)
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let family = if from.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let socket = socket(family, SocketType::STREAM, None).unwrap();
+    bind(&socket, &from).unwrap();
+    // Right after the cable is plugged in, packets can get lost.
+    wait_for("the connection", || connect(&socket, &to).is_ok());
+    TcpStream::from(socket)
+}
+
+/// Cables, or the reason to skip.
+fn cables<const N: usize>(test: &str) -> Option<[Cable; N]> {
+    let cables: Option<Vec<Cable>> = (0..N).map(|_| Cable::new()).collect();
+    let cables = cables.and_then(|cables| cables.try_into().ok());
+    if cables.is_none() {
+        common::skip(test, "cannot make network namespaces with `ip netns`");
+    }
+    cables
+}
+
+fn assert_joined(a: &Program, b: &Program) {
+    let (lane_a, lane_b) = (a.lane().0, b.lane().0);
+    assert_eq!((lane_a.chunk, lane_a.lane), (lane_b.chunk, lane_b.lane));
+    assert_eq!((lane_a.peer, lane_b.peer), (b.id, a.id));
+}
+
+#[test]
+fn two_namespaces_share_a_lane() {
+    let Some([cable]) = cables("two_namespaces_share_a_lane") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    for family in [0, 1] {
+        let (client, server) = (daemon.program("client"), daemon.program("server"));
+        let (connected, accepted) = cable.connection(family, 4000, 5000);
+        client.announce(0, &connected);
+        client.settle();
+        server.announce(0, &accepted);
+        assert_joined(&client, &server);
+    }
+    assert_eq!(daemon.counter("matches_across_namespaces"), 2);
+}
+
+#[test]
+fn inside_one_namespace_that_is_not_sluiceds() {
+    let Some([cable]) = cables("inside_one_namespace_that_is_not_sluiceds") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let (connected, accepted) = cable.inside(0, || common::tcp_pair("10.99.0.1:0"));
+    client.announce(0, &connected);
+    client.settle();
+    server.announce(0, &accepted);
+    assert_joined(&client, &server);
+    assert_eq!(daemon.counter("matches_across_namespaces"), 0);
+}
+
+#[test]
+fn one_address_plan_twice_is_not_mixed_up() {
+    let Some([one, two]) = cables("one_address_plan_twice_is_not_mixed_up") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    let name = |name: &str| daemon.program(name);
+    let (client_1, server_1) = (name("client 1"), name("server 1"));
+    let (client_2, server_2) = (name("client 2"), name("server 2"));
+    // The same four numbers, and the same bytes so far: none.
+    let (connected_1, accepted_1) = one.connection(0, 4000, 5000);
+    let (connected_2, accepted_2) = two.connection(0, 4000, 5000);
+    client_1.announce(0, &connected_1);
+    client_1.settle();
+    server_2.announce(0, &accepted_2);
+    server_2.settle();
+    client_1.assert_quiet();
+    assert_eq!(daemon.counter("mirrors_refuted"), 1);
+    client_2.announce(0, &connected_2);
+    assert_joined(&server_2, &client_2);
+    server_1.announce(0, &accepted_1);
+    assert_joined(&client_1, &server_1);
+}
+
+#[test]
+fn a_peer_elsewhere_with_the_mirrored_addresses_is_no_peer() {
+    let test = "a_peer_elsewhere_with_the_mirrored_addresses_is_no_peer";
+    let Some([one, two]) = cables(test) else {
+        return;
+    };
+    // The true other ends never come.
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let (connected, _accepted) = one.connection(1, 4000, 5000);
+    let (_connected, accepted) = two.connection(1, 4000, 5000);
+    client.announce(0, &connected);
+    client.settle();
+    server.announce(0, &accepted);
+    server.settle();
+    client.assert_quiet();
+    assert_eq!(daemon.counter("matches"), 0);
+}
+
+#[test]
+fn a_transfer_that_never_pauses_is_recognised() {
+    let Some([cable]) = cables("a_transfer_that_never_pauses_is_recognised") else {
+        return;
+    };
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let (mut connected, mut accepted) = cable.connection(0, 4000, 5000);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (mut writer, mut reader) = (
+            connected.try_clone().unwrap(),
+            accepted.try_clone().unwrap(),
+        );
+        let stop = &stop;
+        scope.spawn(move || {
+            use std::io::Write;
+            while !stop.load(Ordering::Relaxed) && writer.write_all(&[1; 65536]).is_ok() {}
+            writer.shutdown(std::net::Shutdown::Write).unwrap();
+        });
+        scope.spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).unwrap());
+        // The transfer ends whatever happens here.
+        let finally = Finally(|| stop.store(true, Ordering::Relaxed));
+        client.announce(0, &connected);
+        client.settle();
+        server.announce(0, &accepted);
+        assert_joined(&client, &server);
+        drop(finally);
+    });
+    let _ = (&mut connected, &mut accepted);
+}
+
+/// Runs its closure when dropped, by a panic too.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn without_privileges_connections_across_namespaces_stay_on_tcp() {
+    let test = "without_privileges_connections_across_namespaces_stay_on_tcp";
+    let Some([cable]) = cables(test) else {
+        return;
+    };
+    // The daemon of another user, with a directory of its own.
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65_534;
+    let scratch = common::Scratch::new();
+    std::os::unix::fs::chown(&scratch.0, Some(NOBODY), Some(NOBODY)).unwrap();
+    let program = scratch.0.join("sluiced");
+    std::fs::copy(env!("CARGO_BIN_EXE_sluiced"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.arg("--socket").arg(scratch.socket());
+    let child = command.uid(NOBODY).gid(NOBODY).spawn().unwrap();
+    let daemon = Daemon { child, scratch };
+    wait_for("the start of sluiced", || daemon.ping().is_ok());
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let (connected, accepted) = cable.connection(0, 4000, 5000);
+    client.announce(0, &connected);
+    client.settle();
+    server.announce(0, &accepted);
+    server.settle();
+    client.assert_quiet();
+    assert_eq!(daemon.counter("mirrors_unproven"), 1);
+    let status = daemon.status().to_string();
+    assert!(status.contains("nothing proves the connection"), "{status}");
+}

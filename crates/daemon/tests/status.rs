@@ -1,0 +1,127 @@
+//! What `sluice status` gets to see.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::net::SocketAddr;
+
+use common::{Daemon, Program, tcp_pair};
+use sluice_lane::end::Role;
+use sluice_lane::reason::Reason;
+use sluice_lane::table::{EndTable, table_bytes};
+use sluice_shmem::mapping::{Access, Mapping};
+use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
+use sluice_sys::unix::Fd;
+
+/// An end table that can be written by this process, and its sealed memory.
+fn live_table() -> (EndTable, Fd) {
+    let memory = memfd::create(c"sluiced-test").unwrap();
+    memfd::set_len(memory.raw(), table_bytes() as u64).unwrap();
+    let mapping = Mapping::shared(memory.raw(), table_bytes(), Access::ReadWrite).unwrap();
+    memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE).unwrap();
+    // SAFETY: the mapping has that many zeroed bytes and is never unmapped.
+    let table = unsafe { EndTable::from_raw(mapping.leak()) };
+    table.describe(std::process::id());
+    (table, memory)
+}
+
+fn start_end(table: &EndTable, local: SocketAddr, peer: SocketAddr) -> u32 {
+    let (end, _) = table.take().unwrap();
+    table.end(end).start(Role::Connected, false, &local, &peer);
+    end
+}
+
+#[test]
+fn programs_and_their_ends_are_listed_with_reasons() {
+    let daemon = Daemon::start(&["--ring-bytes", "65536"]);
+    let (table, memory) = live_table();
+    let client = Program::with_table(daemon.connect(), "client", memory);
+    let server = daemon.program("server");
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    let (local, peer) = (
+        connected.local_addr().unwrap(),
+        connected.peer_addr().unwrap(),
+    );
+    let quiet = start_end(&table, SocketAddr::from(([1, 2, 3, 4], 5)), peer);
+    let lonely = start_end(&table, local, SocketAddr::from(([5, 6, 7, 8], 9)));
+    table.end(lonely).set_reason(Reason::Urgent);
+    let known = start_end(&table, local, peer);
+    table.end(known).mark_announced();
+    client.announce_life(known, table.end(known).generation(), {
+        use std::os::fd::AsRawFd;
+        connected.as_raw_fd()
+    });
+    client.settle();
+    let waiting = daemon.status();
+    let connections = waiting["processes"][0]["connections"].as_array().unwrap();
+    assert_eq!(connections.len(), 3, "{waiting}");
+    assert_eq!(connections[quiet as usize]["local"], "1.2.3.4:5");
+    assert_eq!(
+        connections[quiet as usize]["reason"],
+        Reason::FewOperations.text()
+    );
+    assert_eq!(
+        connections[lonely as usize]["reason"],
+        Reason::Urgent.text()
+    );
+    assert_eq!(connections[known as usize]["state"], "tcp");
+    assert_eq!(connections[known as usize]["reason"], Reason::NoPeer.text());
+    server.announce(0, &accepted);
+    server.lane();
+    let matched = daemon.status();
+    let processes = matched["processes"].as_array().unwrap();
+    assert_eq!(
+        (
+            processes[0]["program"].as_str(),
+            processes[1]["program"].as_str()
+        ),
+        (Some("client"), Some("server"))
+    );
+    let connection = &processes[0]["connections"][known as usize];
+    assert_eq!(connection["peer_program"], "server");
+    assert_eq!(connection["peer_pid"], std::process::id());
+    // This program has no table to speak of, but has announced an end.
+    let connection = &processes[1]["connections"][0];
+    assert_eq!(connection["state"], "lane");
+    assert_eq!(connection["local"], peer.to_string());
+    assert_eq!(matched["ring_bytes"], 65536);
+    assert_eq!(matched["lanes"]["in_use"], 1);
+    assert_eq!(matched["counters"]["matches"], 1);
+}
+
+#[test]
+fn a_table_that_forks_share_is_listed_once() {
+    let daemon = Daemon::start(&[]);
+    let (table, memory) = live_table();
+    let address = SocketAddr::from(([1, 2, 3, 4], 5));
+    start_end(&table, address, address);
+    let copy = std::os::fd::AsFd::as_fd(&memory)
+        .try_clone_to_owned()
+        .unwrap();
+    let parent = Program::with_table(daemon.connect(), "parent", memory);
+    let _child = Program::with_table(daemon.connect(), "child", copy.into());
+    let status = daemon.status();
+    let processes = status["processes"].as_array().unwrap();
+    assert_eq!(processes[0]["connections"].as_array().unwrap().len(), 1);
+    assert_eq!(processes[1]["connections"].as_array().unwrap().len(), 0);
+    assert_eq!(processes[1]["shares_with"], parent.id);
+}
+
+#[test]
+fn a_table_full_of_garbage_lists_nothing_and_harms_nobody() {
+    let daemon = Daemon::start(&[]);
+    for start in [&b"SLUICEND"[..], b"garbage!"] {
+        let memory = memfd::create(c"sluiced-test").unwrap();
+        memfd::set_len(memory.raw(), 8 << 20).unwrap();
+        memfd::write_at(memory.raw(), &vec![0xFF; 8 << 20], 0).unwrap();
+        memfd::write_at(memory.raw(), start, 0).unwrap();
+        // The right version, so that the records are read.
+        memfd::write_at(memory.raw(), &1_u32.to_ne_bytes(), 8).unwrap();
+        memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE).unwrap();
+        let _liar = Program::with_table(daemon.connect(), "liar", memory);
+        let status = daemon.status();
+        let processes = status["processes"].as_array().unwrap();
+        let connections = processes[0]["connections"].as_array().unwrap();
+        assert!(connections.is_empty(), "{connections:?}");
+    }
+}
