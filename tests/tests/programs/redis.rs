@@ -132,6 +132,12 @@ fn bgsave_under_load() -> Verdict {
     first.stop(LIMIT)?.success()?;
 
     let again = server(&mut stage, Mode::Plain, port, &[])?;
+    // It answers already while it loads its data, with what it has by then.
+    let loaded = wait_until(LIMIT, || {
+        let info = cli(&mut stage, Mode::Plain, port, &["info", "persistence"]);
+        Ok(info.is_ok_and(|info| info.lines().any(|line| line.trim() == "loading:0")))
+    })?;
+    ensure(loaded, || "the saved data were not loaded".to_string())?;
     let after = data_digest(&mut stage, Mode::Plain, port)?;
     again.stop(LIMIT)?.success()?;
     ensure(before == after, || {
