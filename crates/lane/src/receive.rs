@@ -6,6 +6,8 @@
 //! whatever the kernel delivers belongs before any later ring byte.
 #![allow(unsafe_code)]
 
+mod peek;
+
 use crate::clock::now_ns;
 use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
@@ -62,6 +64,7 @@ pub fn receive(
         request,
         total: parts_bytes(request.parts),
         done: 0,
+        is_interrupted: false,
         kernel,
     };
     let mut spinner: Option<Spinner> = None;
@@ -97,6 +100,8 @@ struct Reader<'a, 'k> {
     request: &'a Request<'a>,
     total: usize,
     done: usize,
+    /// A signal came while a look waited for more.
+    is_interrupted: bool,
     kernel: KernelRead<'k>,
 }
 
@@ -159,6 +164,9 @@ impl<'a> Reader<'a, '_> {
         };
         let ring_next = available > 0 || into.mode() == Mode::Ring;
         let owed = into.mark().saturating_sub(rx.tcp_read);
+        if self.request.peek && (available > 0 || ring_next && owed > 0) {
+            return self.peek(rx, &into, owed);
+        }
         if ring_next && owed > 0 {
             return self.read_to_mark(rx, owed);
         }
@@ -198,9 +206,6 @@ impl<'a> Reader<'a, '_> {
             unsafe { rx.consumer.load(into, copied, address, len) };
             copied += len;
         });
-        if self.request.peek {
-            return Step::Done(Ok(self.done + count));
-        }
         rx.consumer.consume(into, count);
         self.end.ring_rx.fetch_add(count as u64, Ordering::Relaxed);
         self.done += count;
@@ -229,14 +234,13 @@ impl<'a> Reader<'a, '_> {
         rx.is_counting = true;
         compiler_fence(Ordering::SeqCst);
         let result = (self.kernel)(piece);
-        if let (Ok(bytes), false) = (result, self.request.peek) {
+        if let Ok(bytes) = result {
             rx.tcp_read += bytes as u64;
         }
         compiler_fence(Ordering::SeqCst);
         rx.is_counting = false;
         match result {
             Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
-            Ok(bytes) if self.request.peek => Step::Done(self.finish(Ok(bytes))),
             Ok(bytes) => {
                 self.end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.done += bytes;
@@ -275,6 +279,8 @@ impl<'a> Reader<'a, '_> {
         let piece = self.rest(true);
         match self.read_kernel(rx, Some(into), piece) {
             Err(Errno::AGAIN) => Step::Nothing,
+            // The kernel looks again, and waits, in `sleep`.
+            Ok(bytes) if self.wants_all() && bytes > 0 && bytes < self.total => Step::Nothing,
             Ok(bytes) if self.request.waitall && bytes > 0 && !self.request.peek => {
                 self.done += bytes;
                 self.more()
@@ -299,6 +305,9 @@ impl<'a> Reader<'a, '_> {
             into.withdraw_sleep();
             drop(rx);
             self.wait_for_writer(&into);
+            if self.wants_all() {
+                self.wait_for_more();
+            }
             return Step::Again;
         }
         end.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -325,7 +334,8 @@ impl<'a> Reader<'a, '_> {
         self.end.check_sender(self.fd);
         if self.end.is_write_in_flight(into) {
             // Stopped in the middle of a write (docs/decisions/0001, last consequence).
-            crate::wait::nap();
+            // A signal only makes it shorter.
+            let _ = crate::wait::nap();
         }
     }
 

@@ -39,6 +39,8 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             end.recount(fd, &mut rx);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
             rx.checked_ns = 0;
+            // Before the position: a sender that is through by now has published.
+            ready.in_flight = into.is_write_in_flight();
             match rx.consumer.available(&into) {
                 Ok(0) => {
                     ready.kernel_next = into.mode() == Mode::Tcp || rx.tcp_read < into.mark();
@@ -143,15 +145,14 @@ pub(crate) fn sleep_until_readable(fd: i32) -> Result<(), Errno> {
     poll(&mut entry, -1).map(|_| ())
 }
 
-/// Sleeps for a millisecond.
-pub(crate) fn nap() {
+/// Sleeps for a millisecond. Errors: `EINTR`.
+pub(crate) fn nap() -> Result<(), Errno> {
     let mut entry = libc::pollfd {
         fd: -1,
         events: 0,
         revents: 0,
     };
-    // A signal only makes it shorter.
-    let _ = poll(&mut entry, 1);
+    poll(&mut entry, 1).map(|_| ())
 }
 
 fn poll(entry: &mut libc::pollfd, timeout_ms: i32) -> Result<usize, Errno> {

@@ -111,6 +111,9 @@ impl How {
     }
 }
 
+/// The kernel's part of a read: the piece, and its place in the buffer.
+pub type KernelPart<'a> = &'a mut dyn FnMut(Piece, &mut [u8]) -> Result<usize, Errno>;
+
 /// The number of a failed call, as the kernel's functions return it.
 pub fn from_c(value: isize) -> Result<usize, Errno> {
     usize::try_from(value).map_err(|_| last_errno())
@@ -146,7 +149,11 @@ impl Side {
     pub fn recv(&self, buffer: &mut [u8], how: How) -> Result<usize, Errno> {
         let fd = self.fd;
         let mut kernel = |piece: Piece, rest: &mut [u8]| {
-            let dontwait = if piece.dontwait { libc::MSG_DONTWAIT } else { 0 };
+            let dontwait = if piece.dontwait {
+                libc::MSG_DONTWAIT
+            } else {
+                0
+            };
             kernel_recv(fd, rest, how.flags() | dontwait)
         };
         self.recv_with(buffer, how, &mut kernel)
@@ -157,7 +164,7 @@ impl Side {
         &self,
         buffer: &mut [u8],
         how: How,
-        kernel: &mut dyn FnMut(Piece, &mut [u8]) -> Result<usize, Errno>,
+        kernel: KernelPart,
     ) -> Result<usize, Errno> {
         let (address, len) = (buffer.as_mut_ptr(), buffer.len());
         let request = receive::Request {
@@ -305,9 +312,8 @@ impl Pair {
     pub fn announced(ring_bytes: u32) -> Self {
         let geometry = Geometry::new(2, ring_bytes).expect("a legal geometry");
         // SAFETY: zeroed memory of that size, page aligned, never unmapped.
-        let chunk = unsafe {
-            Chunk::from_raw(shared_memory(geometry.chunk_bytes() as usize), geometry)
-        };
+        let chunk =
+            unsafe { Chunk::from_raw(shared_memory(geometry.chunk_bytes() as usize), geometry) };
         let (boards, fds) = ([new_board(), new_board()], sockets());
         let side = |number: u32, fd: i32, role| {
             let table = Box::leak(Box::new(new_table()));
