@@ -39,8 +39,12 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             end.recount(fd, &mut rx);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
             rx.checked_ns = 0;
-            // Before the position: a sender that is through by now has published.
-            ready.in_flight = into.is_write_in_flight();
+            // Before the position is read: a sender that is through by now has published. The
+            // other way round it may publish and be through in between, and is missed.
+            ready.in_flight = end.is_write_in_flight(&into);
+            if ready.in_flight {
+                end.check_sender(fd);
+            }
             match rx.consumer.available(&into) {
                 Ok(0) => {
                     ready.kernel_next = into.mode() == Mode::Tcp || rx.tcp_read < into.mark();
@@ -50,10 +54,6 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            if end.is_write_in_flight(&into) {
-                end.check_sender(fd);
-            }
-            ready.in_flight = end.is_write_in_flight(&into);
         }
         Locked::Gone | Locked::Reentered => return None,
     }
