@@ -19,7 +19,10 @@ pub struct SocketFacts {
 impl SocketFacts {
     /// Asks the kernel. `Ok(None)` when the descriptor is not an established TCP connection.
     pub fn read(fd: RawFd) -> Result<Option<SocketFacts>, Errno> {
-        if !tcp::is_tcp(fd)? || tcp::info(fd)?.state != tcp::STATE_ESTABLISHED {
+        // The protocol alone is not enough, since netlink and raw sockets have one of that
+        // number; they have no TCP_INFO. TCP_INFO alone is not either: MPTCP has it.
+        if tcp::protocol(fd)? != libc::IPPROTO_TCP || tcp::info(fd)?.state != tcp::STATE_ESTABLISHED
+        {
             return Ok(None);
         }
         Ok(Some(SocketFacts {

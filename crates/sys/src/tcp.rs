@@ -111,13 +111,18 @@ fn ioctl_count(fd: RawFd, request: libc::Ioctl) -> Result<u32, Errno> {
 ///
 /// `ENOTSOCK` for something that is no socket.
 pub fn is_tcp(fd: RawFd) -> Result<bool, Errno> {
-    let protocol = option_i32(fd, libc::SO_PROTOCOL)?;
-    if protocol != libc::IPPROTO_TCP {
+    if protocol(fd)? != libc::IPPROTO_TCP {
         return Ok(false);
     }
     let domain = option_i32(fd, libc::SO_DOMAIN)?;
     let kind = option_i32(fd, libc::SO_TYPE)?;
     Ok(kind == libc::SOCK_STREAM && (domain == libc::AF_INET || domain == libc::AF_INET6))
+}
+
+/// `SO_PROTOCOL`: `IPPROTO_TCP` for TCP, but also for raw sockets of that protocol, on which
+/// [`info`] fails. `ENOTSOCK` for something that is no socket.
+pub fn protocol(fd: RawFd) -> Result<i32, Errno> {
+    option_i32(fd, libc::SO_PROTOCOL)
 }
 
 fn option_i32(fd: RawFd, name: i32) -> Result<i32, Errno> {
