@@ -66,10 +66,27 @@ class Results(unittest.TestResult):
         self.worst = "unexpected success"
 
 
+# VSOCK is no TCP, and in a virtual machine whose host does not answer the tests
+# of it hang.
+LEFT_OUT = ("VSOCK",)
+
+
+def without_left_out(suite):
+    kept = unittest.TestSuite()
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            kept.addTest(without_left_out(test))
+        elif not any(word in test.id() for word in LEFT_OUT):
+            kept.addTest(test)
+    return kept
+
+
 def main():
-    # As regrtest does by default: nothing that needs the outside network or much of the machine.
-    support.use_resources = {}
-    suite = unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:])
+    # As regrtest does by default: nothing that needs the outside network or much of
+    # the machine. test_socketserver calls the loopback a network.
+    loopback_only = all(name.startswith("test.test_socketserver") for name in sys.argv[2:])
+    support.use_resources = {"network": None} if loopback_only else {}
+    suite = without_left_out(unittest.defaultTestLoader.loadTestsFromNames(sys.argv[2:]))
     with open(sys.argv[1], "w", encoding="utf-8") as output:
         results = Results(output)
         suite.run(results)
