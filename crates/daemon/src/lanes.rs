@@ -140,7 +140,8 @@ impl Lanes {
         self.lanes_max
     }
 
-    /// Takes a fresh lane for two ends and their generations; the first gets side 0.
+    /// Takes a fresh lane for two ends and their generations; the first gets side 0,
+    /// and is the one of the lower client.
     pub fn take(&mut self, ends: [(EndKey, u32); 2]) -> Result<LaneRef, NoLane> {
         let crowded = |(key, _): &(EndKey, u32)| {
             self.holds

@@ -49,7 +49,9 @@ pub struct Lane {
     /// Lanes of the chunk, and bytes of each ring: the chunk's geometry.
     pub lanes: u32,
     pub ring_bytes: u32,
-    /// 0 for the end that was announced first, 1 for the other.
+    /// 0 for the program with the lower client number, 1 for the other: a program has one side in
+    /// all the lanes that it shares with another. Within one program, 0 for the end that was
+    /// announced first.
     pub side: u8,
     /// The chunk's memfd comes with this message, as the first descriptor.
     pub has_chunk_fd: bool,

@@ -109,7 +109,9 @@ impl Server {
             return false;
         };
         let mut ends = [*entry_a, *entry_b];
-        ends.sort_by_key(|entry| entry.order);
+        // A process has the same side in all lanes that it shares with another one, because the
+        // ready lines of a side are drained by one process alone.
+        ends.sort_by_key(|entry| (entry.announced.key.client, entry.order));
         let [first, second] = ends.map(|entry| entry.announced);
         let taken = self.lanes.take([
             (first.key, first.generation),
