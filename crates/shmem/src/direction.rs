@@ -7,8 +7,8 @@ use crate::ready::{Ready, ReadyLine};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use core::ptr::NonNull;
 
-/// Written by the sender, read by the receiver. The intent has a cache line of its own: the
-/// sender stores it at every write, and a receiver that polls for the tail need not fetch it.
+/// Written by the sender, read by the receiver. All of it lies in one cache line: a line of its
+/// own for the intent was not faster between two pollers, and one more to fetch for each lane.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct SenderLine {
@@ -20,7 +20,6 @@ pub struct SenderLine {
     pub(crate) mark: AtomicU64,
     /// [`Mode`] of the bytes that come after everything published.
     pub(crate) mode: AtomicU32,
-    _pad: [u32; 9],
     /// Not zero while the sender decides and copies.
     pub(crate) intent: AtomicU32,
 }
@@ -44,7 +43,7 @@ pub struct ReceiverLine {
 }
 
 const _: () = assert!(size_of::<SenderLine>() == 128 || cfg!(loom));
-const _: () = assert!(core::mem::offset_of!(SenderLine, intent) == 64 || cfg!(loom));
+const _: () = assert!(core::mem::offset_of!(SenderLine, intent) < 64 || cfg!(loom));
 const _: () = assert!(size_of::<ReceiverLine>() == 128 || cfg!(loom));
 
 /// Which way the bytes go that a sender writes next.
