@@ -45,29 +45,45 @@ pub fn yield_processor() {
 
 /// The recent gaps between the start of a wait and what it waited for.
 #[derive(Default)]
-#[repr(transparent)]
+#[repr(C)]
 pub struct Gaps {
     mean_ns: AtomicU32,
+    /// Waits left without polling (low half) and how many there are between two tries (high).
+    pause: AtomicU32,
 }
+
+/// Waits that do not poll between two that try whether polling pays again, at first and at
+/// most. Two ends that both sleep measure each other's wake-ups: one has to try first.
+const PAUSE_MIN: u32 = 4;
+const PAUSE_MAX: u32 = 64;
 
 impl Gaps {
     /// No gaps known: the first wait polls.
     pub const fn new() -> Self {
         Self {
             mean_ns: AtomicU32::new(0),
+            pause: AtomicU32::new(0),
         }
     }
 
     /// Forgets everything.
     pub fn reset(&self) {
         self.mean_ns.store(0, Ordering::Relaxed);
+        self.pause.store(0, Ordering::Relaxed);
     }
 
     /// Accounts for one wait. Long ones count as four ceilings, so that one pause is soon
     /// forgotten.
     pub fn record(&self, gap_ns: u64) {
-        let gap = gap_ns.min(4 * ceiling_ns()) as u32;
+        let ceiling = ceiling_ns();
+        let gap = gap_ns.min(4 * ceiling) as u32;
         let mean = self.mean_ns.load(Ordering::Relaxed);
+        if gap_ns <= ceiling && self.pause.load(Ordering::Relaxed) != 0 {
+            // A try paid: polling is on again at once.
+            self.mean_ns.store(gap, Ordering::Relaxed);
+            self.pause.store(0, Ordering::Relaxed);
+            return;
+        }
         // A mean over about four waits; racing threads may lose one.
         self.mean_ns
             .store(mean - mean / 4 + gap / 4, Ordering::Relaxed);
@@ -78,10 +94,20 @@ impl Gaps {
         let ceiling = ceiling_ns();
         let mean = u64::from(self.mean_ns.load(Ordering::Relaxed));
         if mean <= ceiling + ceiling / 2 {
-            ceiling
-        } else {
-            0
+            return ceiling;
         }
+        let pause = self.pause.load(Ordering::Relaxed);
+        let (left, between) = (pause & 0xffff, (pause >> 16).max(PAUSE_MIN));
+        if left > 0 {
+            self.pause
+                .store(between << 16 | (left - 1), Ordering::Relaxed);
+            return 0;
+        }
+        self.pause.store(
+            (between * 2).min(PAUSE_MAX) << 16 | between,
+            Ordering::Relaxed,
+        );
+        ceiling
     }
 }
 

@@ -3,7 +3,7 @@
 //! The call sleeps in the kernel, on the program's own descriptors; what rings have is merged.
 #![allow(unsafe_code)]
 
-use crate::epoll::{self, Timeout};
+use crate::epoll::{self, Glance, Timeout};
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
 use crate::{conn, link, memory};
@@ -185,8 +185,10 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
             }
             Entry::Epoll { index } => {
                 rings.lanes = true;
-                if epoll::is_ready(index, 1) {
-                    entry.revents |= entry.events & IN;
+                match epoll::glance(index, 1) {
+                    Glance::Ready => entry.revents |= entry.events & IN,
+                    Glance::Hot => rings.hot = true,
+                    Glance::Nothing => {}
                 }
             }
             _ => {}
@@ -240,7 +242,7 @@ fn sleep(
             Entry::Epoll { index } => {
                 epoll::enter_sleep(index, 1);
                 slot.instance = Some(index);
-                may_sleep &= !epoll::is_ready(index, 1);
+                may_sleep &= epoll::glance(index, 1) == Glance::Nothing;
             }
             _ => {}
         }

@@ -180,24 +180,18 @@ pub unsafe fn ctl(
         return -1;
     };
     let known = state.number(fd);
-    let tagged = known.is_some_and(|n| state.item(n).is_some_and(|item| item.is_tagged));
-    if op == libc::EPOLL_CTL_MOD && tagged && !event.is_null() {
-        // SAFETY: as above.
-        let (events, data) = unsafe { ((*event).events, (*event).u64) };
-        if events & libc::EPOLLEXCLUSIVE as u32 != 0 {
-            set_errno(libc::EINVAL);
-            return -1;
-        }
-        if let Some(number) = known {
-            if let Some(item) = state.item(number) {
-                item.modify(events, data);
+    if let Some(number) = known
+        && state.item(number).is_some_and(|item| item.is_tagged)
+    {
+        // SAFETY: the program's own arguments.
+        return match unsafe { event.as_ref() } {
+            _ if op == libc::EPOLL_CTL_DEL => state.remove_tagged(number),
+            Some(event) => state.change_tagged(epfd, number, op, *event),
+            None => {
+                set_errno(libc::EFAULT);
+                -1
             }
-            state.enqueue(number);
-            if state.asleep > 0 {
-                tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
-            }
-        }
-        return 0;
+        };
     }
     // SAFETY: as above.
     let result = unsafe { (real().epoll_ctl)(epfd, op, fd, event) };
@@ -297,7 +291,7 @@ pub fn watched_from_outside(fd: i32) {
 pub fn write_blocked(conn: &Conn) {
     for_watchers_of(conn.fd, |this, state, number| {
         if let Some(item) = state.item(number) {
-            if !item.is_tagged {
+            if !item.is_tagged || item.is_removed {
                 return;
             }
             item.note_write_blocked();
@@ -409,6 +403,54 @@ impl State {
         }
         this.item_count.fetch_add(1, Ordering::AcqRel);
         self.enqueue(number);
+    }
+
+    /// `EPOLL_CTL_ADD` and `EPOLL_CTL_MOD` of a connection that the kernel knows by our tag.
+    fn change_tagged(
+        &mut self,
+        epfd: c_int,
+        number: u32,
+        op: c_int,
+        event: libc::epoll_event,
+    ) -> c_int {
+        let Some(item) = self.item(number) else {
+            return -1;
+        };
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        let error = match op {
+            libc::EPOLL_CTL_ADD if !item.is_removed => libc::EEXIST,
+            libc::EPOLL_CTL_MOD if item.is_removed => libc::ENOENT,
+            libc::EPOLL_CTL_MOD if exclusive => libc::EINVAL,
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => 0,
+            _ => libc::EINVAL,
+        };
+        if error != 0 {
+            set_errno(error);
+            return -1;
+        }
+        item.is_removed = false;
+        item.modify(event.events, event.u64);
+        let fd = item.fd;
+        self.enqueue(number);
+        if self.asleep > 0 {
+            // Whoever sleeps has to look at it.
+            tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
+        }
+        0
+    }
+
+    /// `EPOLL_CTL_DEL` of such a connection.
+    fn remove_tagged(&mut self, number: u32) -> c_int {
+        match self.item(number) {
+            Some(item) if !item.is_removed => {
+                item.is_removed = true;
+                0
+            }
+            _ => {
+                set_errno(libc::ENOENT);
+                -1
+            }
+        }
     }
 
     fn remove(&mut self, this: &Instance, fd: i32) {

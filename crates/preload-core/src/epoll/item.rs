@@ -36,6 +36,9 @@ pub struct Item {
     pub kind: Kind,
     /// Registered in the kernel under our tag.
     pub is_tagged: bool,
+    /// Removed by the program, but still registered in the kernel under our tag, so that adding
+    /// it again costs no system call. Some event loops do both for every request.
+    pub is_removed: bool,
     /// In the instance's queue.
     pub is_queued: bool,
     /// One-shot, and shot.
@@ -59,6 +62,17 @@ pub struct Look {
     pub hot: bool,
 }
 
+/// What is known of an instance, or one of its items, without reporting it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Glance {
+    /// Rings have nothing.
+    Nothing,
+    /// Nobody may sleep now: a sender is about to publish, or a writer waits for room.
+    Hot,
+    /// Rings have something.
+    Ready,
+}
+
 impl Item {
     /// A new registration.
     pub fn new(fd: i32, events: u32, data: u64, kind: Kind) -> Self {
@@ -68,6 +82,7 @@ impl Item {
             data,
             kind,
             is_tagged: false,
+            is_removed: false,
             is_queued: false,
             is_spent: false,
             has_news: true,
@@ -120,7 +135,7 @@ impl Item {
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the
     /// kernel's to report.
     pub fn look(&mut self) -> Look {
-        if self.is_spent {
+        if self.is_spent || self.is_removed {
             return Look::default();
         }
         let lane =
@@ -173,15 +188,24 @@ impl Item {
         }
     }
 
-    /// Whether a look would report something of a ring.
-    pub fn peek(&self) -> bool {
-        !self.is_spent
-            && conn::get(self.fd)
-                .and_then(|conn| wait::ready(conn.end, conn.generation, self.fd))
-                .is_some_and(|lane| {
-                    lane.readable && self.events & IN != 0
-                        || lane.writable == Some(true) && self.events & OUT != 0
-                })
+    /// What a look would find, in an instance that is waited for from outside.
+    pub fn peek(&self) -> Glance {
+        if self.is_spent || self.is_removed {
+            return Glance::Nothing;
+        }
+        let Some(lane) =
+            conn::get(self.fd).and_then(|conn| wait::ready(conn.end, conn.generation, self.fd))
+        else {
+            return Glance::Nothing;
+        };
+        let wants = |event| self.events & event != 0;
+        if lane.readable && wants(IN) || lane.writable == Some(true) && wants(OUT) {
+            Glance::Ready
+        } else if lane.in_flight && wants(IN) || lane.writable == Some(false) && wants(OUT) {
+            Glance::Hot
+        } else {
+            Glance::Nothing
+        }
     }
 
     /// What an epoll instance inside this one is to report: readable if `is_ready`.

@@ -15,4 +15,5 @@ pub use instance::{
     add_descriptor, after_fork, before_fork, close_descriptor, conn_attached, created, ctl,
     forget_socket, release_after_fork, watched_from_outside, watchers, write_blocked,
 };
-pub use wait::{Timeout, enter_sleep, is_ready, leave_sleep, wait};
+pub use item::Glance;
+pub use wait::{Timeout, enter_sleep, glance, leave_sleep, wait};

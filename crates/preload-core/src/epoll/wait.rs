@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::instance::{Instance, State, instance, tagged};
-use super::item::Kind;
+use super::item::{Glance, Kind};
 use crate::link;
 use crate::lock::SpinGuard;
 use core::ffi::c_int;
@@ -277,14 +277,15 @@ fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize)
         item.is_queued = false;
         let look = match item.kind {
             Kind::Instance(inner) => {
-                let ready = is_ready(inner, 1);
-                if ready {
+                let found = glance(inner, 1);
+                if found == Glance::Ready {
                     item.note_news();
                 }
-                item.look_nested(ready)
+                hot |= found == Glance::Hot;
+                item.look_nested(found == Glance::Ready)
             }
             Kind::Socket => {
-                if !item.is_tagged && item.is_attached() {
+                if !item.is_tagged && !item.is_removed && item.is_attached() {
                     let conn = crate::conn::get(item.fd);
                     let fd = item.fd;
                     if conn.is_some_and(|c| {
@@ -336,29 +337,32 @@ fn children(this: &Instance) -> [Option<u32>; CHILDREN_MAX] {
     out
 }
 
-/// Whether an instance that is itself waited for has something of a ring to report.
-pub fn is_ready(index: u32, depth: u32) -> bool {
+/// What rings have for an instance that is itself waited for.
+pub fn glance(index: u32, depth: u32) -> Glance {
     let this = instance(index);
     if depth > NESTING_MAX || this.item_count.load(Ordering::Acquire) == 0 {
-        return false;
+        return Glance::Nothing;
     }
-    let Some(mut state) = this.lock() else {
-        return false;
-    };
-    state.collect();
-    let queued: Vec<u32> = state.queue.iter().copied().collect();
-    for number in queued {
-        if let Some(item) = state.item(number) {
-            if item.kind == Kind::Socket && item.peek() {
-                return true;
+    let mut found = Glance::Nothing;
+    {
+        let Some(mut state) = this.lock() else {
+            // Somebody else looks right now, and this thread may not wait for him.
+            return Glance::Hot;
+        };
+        state.collect();
+        for at in 0..state.queue.len() {
+            let number = state.queue[at];
+            if let Some(item) = state.item(number)
+                && item.kind == Kind::Socket
+            {
+                found = found.max(item.peek());
             }
         }
     }
-    drop(state);
-    children(this)
-        .iter()
-        .flatten()
-        .any(|child| is_ready(*child, depth + 1))
+    for child in children(this).iter().flatten() {
+        found = found.max(glance(*child, depth + 1));
+    }
+    found
 }
 
 /// Announces that a thread sleeps on something that contains the instance.
