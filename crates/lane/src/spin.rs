@@ -18,10 +18,21 @@ pub const CEILING_MAX_US: u32 = 10_000;
 
 /// Polling without giving the processor away, at the start of a wait.
 const HARD_NS: u64 = 8_000;
-/// A yield that takes this long let somebody else run.
-const YIELD_SWITCH_NS: u64 = 10_000;
-/// Such yields in one wait after which the processor is left to others.
-const SWITCHES_MAX: u32 = 16;
+/// A yield that takes this long let somebody else run; without a switch it takes 0.3 µs.
+const YIELD_SWITCH_NS: u64 = 1_500;
+/// A yield that takes this long let somebody else run who did not give the processor back.
+const YIELD_LOST_NS: u64 = 50_000;
+/// Yields with a switch in one wait after which the processor is left to others, and the same
+/// for lost ones.
+const SWITCHES_MAX: u32 = 64;
+const LOST_MAX: u32 = 4;
+
+/// Whether yields of late let others run: then more threads want to run than there are cores,
+/// perhaps the very peer on this core, and polling hard only keeps it from answering. Between 0
+/// and [`CROWD_MAX`], of the whole process; racing threads may lose a count.
+static CROWD: AtomicU32 = AtomicU32::new(0);
+const CROWD_MAX: u32 = 8;
+const CROWDED: u32 = 4;
 
 static CEILING_NS: AtomicU32 = AtomicU32::new(CEILING_DEFAULT_US * 1000);
 
@@ -111,12 +122,25 @@ impl Gaps {
     }
 }
 
+fn note_yield(switched: bool) {
+    let crowd = CROWD.load(Ordering::Relaxed);
+    let next = if switched {
+        (crowd + 2).min(CROWD_MAX)
+    } else {
+        crowd.saturating_sub(1)
+    };
+    if next != crowd {
+        CROWD.store(next, Ordering::Relaxed);
+    }
+}
+
 /// One wait's polling.
 pub struct Spinner {
     start_ns: u64,
     now_ns: u64,
     budget_ns: u64,
     switches: u32,
+    lost: u32,
 }
 
 impl Spinner {
@@ -128,6 +152,7 @@ impl Spinner {
             now_ns: now,
             budget_ns,
             switches: 0,
+            lost: 0,
         }
     }
 
@@ -143,7 +168,7 @@ impl Spinner {
 
     /// Whether the polling is over.
     pub fn is_over(&self) -> bool {
-        self.waited_ns() >= self.budget_ns || self.switches >= SWITCHES_MAX
+        self.waited_ns() >= self.budget_ns || self.switches >= SWITCHES_MAX || self.lost >= LOST_MAX
     }
 
     /// Passes a moment. False when the polling is over.
@@ -151,7 +176,7 @@ impl Spinner {
         if self.is_over() {
             return false;
         }
-        if self.waited_ns() < HARD_NS {
+        if self.waited_ns() < HARD_NS && CROWD.load(Ordering::Relaxed) < CROWDED {
             for _ in 0..8 {
                 core::hint::spin_loop();
             }
@@ -162,10 +187,11 @@ impl Spinner {
         yield_processor();
         self.now_ns = now_ns();
         let away = self.now_ns.saturating_sub(before);
-        if away >= YIELD_SWITCH_NS {
-            // Others ran; that time was not spent polling.
+        let switched = away >= YIELD_SWITCH_NS;
+        note_yield(switched);
+        if switched {
             self.switches += 1;
-            self.start_ns += away;
+            self.lost += u32::from(away >= YIELD_LOST_NS);
         }
         !self.is_over()
     }
