@@ -203,6 +203,9 @@ impl End {
 
     /// Takes a free record for a new connection; the generation that names its life.
     pub fn claim(&self) -> Option<u32> {
+        if self.state.load(Ordering::Relaxed) != State::Free as u32 {
+            return None;
+        }
         self.state
             .compare_exchange(
                 State::Free as u32,

@@ -18,6 +18,8 @@ use sluice_sys::errno::Errno;
 const PEER_CHECK_NS: u64 = 1_000_000;
 /// Bytes copied before they are published, so that the reader copies along.
 const PUBLISH_BYTES: usize = 32 * 1024;
+/// A blocking write of no more than this goes to the ring in one piece, or to TCP.
+const WHOLE_BYTES: usize = 4096;
 /// A full ring's writer waits at least this long for room before it goes to TCP.
 const FULL_NS_MIN: u64 = 50_000;
 
@@ -122,7 +124,8 @@ impl<'a> Writer<'a, '_> {
         match last {
             Ok(bytes) => Ok(self.done + bytes),
             Err(errno) if self.done > 0 => {
-                if is_final(errno) {
+                // EPIPE comes again by itself, and only to writers.
+                if is_final(errno) && errno != Errno::PIPE {
                     self.end.postpone(errno);
                 }
                 Ok(self.done)
@@ -241,11 +244,17 @@ impl<'a> Writer<'a, '_> {
             Ok(room) => room,
             Err(broken) => return Step::Done(self.finish(Err(self.end.break_lane(broken)))),
         };
-        // Not in crumbs: a writer that may wait does so for a good part of the ring.
-        let enough = if self.request.dontwait || patience_over {
+        // Not in crumbs: a writer that may wait does so for a good part of the ring. A small
+        // write stays whole even then, as other threads may write too.
+        let capacity = out.capacity() as usize;
+        let enough = if self.request.dontwait {
             1
+        } else if patience_over {
+            wanted.min(WHOLE_BYTES).min(capacity / 2)
         } else {
-            wanted.min(out.capacity() as usize / 8)
+            wanted
+                .min((capacity / 8).max(WHOLE_BYTES))
+                .min(capacity / 2)
         };
         if room < enough {
             return Step::Full;

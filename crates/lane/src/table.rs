@@ -14,6 +14,9 @@ pub const HEADER_BYTES: usize = 4096;
 /// Records of a table.
 pub const ENDS: u32 = 65_536;
 
+/// Records of a full table that one search looks at.
+const LOOKS_MAX: u32 = 1024;
+
 /// The first page.
 #[repr(C)]
 struct Header {
@@ -80,24 +83,23 @@ impl EndTable {
         }
     }
 
-    /// Takes a free record: its number and the generation of its new life. `None` when all
-    /// are in use.
+    /// Takes a free record: its number and the generation of its new life. `None` when none was
+    /// found: all are in use, or nearly all.
     pub fn take(&self) -> Option<(u32, u32)> {
         let header = self.header();
         let used = header.used.load(Ordering::Relaxed).min(ENDS);
         // Records that were freed come first, to keep the table small: a few looks, then new
-        // ones, then all.
+        // ones, then more looks. A full table costs each new connection a bounded search, which
+        // goes on where the last one stopped.
         let start = header.next.load(Ordering::Relaxed);
         for step in 0..used.min(64) {
-            let index = (start + step) % used;
+            let index = start.wrapping_add(step) % used;
             if let Some(generation) = self.end(index).claim() {
                 header.next.store(index + 1, Ordering::Relaxed);
                 return Some((index, generation));
             }
         }
-        header
-            .next
-            .store(start.wrapping_add(64) % ENDS, Ordering::Relaxed);
+        header.next.store(start.wrapping_add(64), Ordering::Relaxed);
         while header.used.load(Ordering::Relaxed) < ENDS {
             let index = header.used.fetch_add(1, Ordering::Relaxed);
             if index >= ENDS {
@@ -107,6 +109,10 @@ impl EndTable {
                 return Some((index, generation));
             }
         }
-        (0..ENDS).find_map(|index| Some((index, self.end(index).claim()?)))
+        let start = header.next.fetch_add(LOOKS_MAX, Ordering::Relaxed);
+        (0..LOOKS_MAX).find_map(|step| {
+            let index = start.wrapping_add(step) % ENDS;
+            Some((index, self.end(index).claim()?))
+        })
     }
 }

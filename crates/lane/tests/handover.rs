@@ -5,6 +5,7 @@ mod common;
 
 use common::process::{bounded, shared_word, wait_for};
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, WAITALL, bytes_at, check_bytes};
+use sluice_shmem::direction::Mode;
 use sluice_sys::errno::Errno;
 use std::sync::atomic::Ordering;
 
@@ -40,7 +41,7 @@ fn sender_killed_between_intent_and_publication() {
     let pair = Pair::adopted(SMALL_RING);
     assert_eq!(pair.a.send(&bytes_at(0, 10), false), Ok(10));
     // What a process leaves that dies in the middle of a write.
-    pair.words().intent.store(1, Ordering::SeqCst);
+    pair.there().begin_write(None);
     common::close(pair.a.fd);
     let got = bounded("a read behind a dead sender", move || {
         let mut got = [0; 100];
@@ -53,7 +54,7 @@ fn sender_killed_between_intent_and_publication() {
 #[test]
 fn sender_killed_between_intent_and_publication_and_a_reader_that_never_blocks() {
     let pair = Pair::adopted(SMALL_RING);
-    pair.words().intent.store(1, Ordering::SeqCst);
+    pair.there().begin_write(None);
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
     common::close(pair.a.fd);
@@ -65,9 +66,8 @@ fn sender_killed_between_intent_and_publication_and_a_reader_that_never_blocks()
 #[test]
 fn reader_whose_sender_stopped_in_a_write_sleeps() {
     let pair = Pair::adopted(SMALL_RING);
-    let words = pair.words();
     // Stopped in a write after a downgrade: the ring is empty, the mode is TCP.
-    words.intent.store(1, Ordering::SeqCst);
+    pair.there().begin_write(None);
     let thread = shared_word();
     let reader = std::thread::spawn(move || {
         // SAFETY: gettid takes nothing and cannot fail.
@@ -79,7 +79,7 @@ fn reader_whose_sender_stopped_in_a_write_sleeps() {
     wait_for("sleep in slices", || {
         sleeps_of(thread.load(Ordering::SeqCst)) > before + 5
     });
-    words.intent.store(0, Ordering::SeqCst);
+    pair.there().end_write();
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 7), 0), Ok(7));
     assert_eq!(reader.join().unwrap(), Ok(7));
 }
@@ -204,13 +204,13 @@ fn mark_that_changes_between_two_looks() {
     assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 5), 0), Ok(5));
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(5));
-    pair.words().mode.store(1, Ordering::Relaxed);
+    pair.there().publish_mode(Mode::Ring, 0);
     let is_done = shared_word();
     let peer = std::thread::spawn(move || {
-        let words = pair.words();
+        let there = pair.there();
         while is_done.load(Ordering::Relaxed) == 0 {
             for mark in [0, 1 << 40] {
-                words.mark.store(mark, Ordering::Relaxed);
+                there.publish_mode(Mode::Ring, mark);
                 // Long enough for the reader to see each of them.
                 (0..20).for_each(|_| std::hint::spin_loop());
             }
@@ -227,12 +227,12 @@ fn mark_that_changes_between_two_looks() {
 #[test]
 fn broken_lane_stays_broken() {
     let pair = Pair::adopted(SMALL_RING);
-    let words = pair.words();
-    words.tail.store(u64::MAX, Ordering::SeqCst);
+    let tail = pair.a.words().tail(0);
+    tail.store(u64::MAX, Ordering::SeqCst);
     let mut got = [0; 100];
     let reset = Err(Errno(libc::ECONNRESET));
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), reset);
-    words.tail.store(0, Ordering::SeqCst);
+    tail.store(0, Ordering::SeqCst);
     assert_eq!(
         pair.b.recv(&mut got, DONTWAIT),
         reset,
@@ -244,10 +244,24 @@ fn broken_lane_stays_broken() {
 #[test]
 fn head_that_jumps_breaks_the_senders_connection() {
     let pair = Pair::adopted(SMALL_RING);
-    pair.words().head.store(1 << 40, Ordering::SeqCst);
+    pair.a.words().head(0).store(1 << 40, Ordering::SeqCst);
     let more_than_fits = vec![0; 2 * SMALL_RING as usize];
     let reset = Err(Errno(libc::ECONNRESET));
     assert_eq!(pair.a.send(&more_than_fits, false), reset);
-    pair.words().head.store(0, Ordering::SeqCst);
+    pair.a.words().head(0).store(0, Ordering::SeqCst);
     assert_eq!(pair.a.send(&more_than_fits, false), reset);
+}
+
+#[test]
+fn small_blocking_write_is_not_cut_by_a_full_ring() {
+    let pair = Pair::adopted(SMALL_RING);
+    let almost = SMALL_RING as usize - 8;
+    assert_eq!(pair.a.send(&bytes_at(0, almost), true), Ok(almost));
+    assert_eq!(pair.a.send(&bytes_at(almost as u64, 64), false), Ok(64));
+    let snapshot = pair.a.snapshot();
+    assert_eq!(snapshot.ring_tx_bytes, almost as u64);
+    assert_eq!(snapshot.tcp_tx_bytes, 64);
+    let mut got = vec![0; almost + 64];
+    assert_eq!(pair.b.recv(&mut got, WAITALL), Ok(almost + 64));
+    check_bytes(0, &got);
 }

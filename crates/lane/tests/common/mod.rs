@@ -9,11 +9,12 @@
 pub mod process;
 pub mod raw_lane;
 
-use sluice_lane::end::{Assignment, End, Role};
+use sluice_lane::end::{Assignment, End, EndSnapshot, Role};
 use sluice_lane::table::{EndTable, table_bytes};
 use sluice_lane::{Piece, receive, send, wait};
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
 use sluice_sys::errno::Errno;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -239,7 +240,7 @@ impl Side {
     /// Closes the connection, as the preload library does for the last descriptor.
     pub fn close(self) {
         if self.end.unread_ring_bytes(self.generation) > 0 {
-            self.set_linger_zero();
+            set_linger_zero(self.fd);
         }
         assert!(self.end.drop_ref(), "the only descriptor");
         self.end.finish(self.generation);
@@ -248,40 +249,42 @@ impl Side {
 
     /// Closes so that the peer gets RST.
     pub fn reset(self) {
-        self.set_linger_zero();
+        set_linger_zero(self.fd);
         self.close();
     }
 
-    fn set_linger_zero(&self) {
-        let linger = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        // SAFETY: setsockopt reads one struct linger.
-        let ret = unsafe {
-            libc::setsockopt(
-                self.fd,
-                libc::SOL_SOCKET,
-                libc::SO_LINGER,
-                (&raw const linger).cast(),
-                size_of::<libc::linger>() as u32,
-            )
-        };
-        assert_eq!(ret, 0, "SO_LINGER: {}", last_errno());
-    }
-
-    /// What the record says.
-    pub fn snapshot(&self) -> sluice_lane::end::EndSnapshot {
-        let bytes: &[u8; sluice_lane::end::END_BYTES] =
-            // SAFETY: a record has END_BYTES; the tests look while no thread uses it.
-            unsafe { &*std::ptr::from_ref(self.end).cast() };
-        sluice_lane::end::EndSnapshot::from_bytes(bytes).expect("a record in use")
+    /// What the record says, perhaps while others use it: the counters are not of one moment.
+    pub fn snapshot(&self) -> EndSnapshot {
+        let record: *const u8 = std::ptr::from_ref(self.end).cast();
+        // SAFETY: a record has END_BYTES; it is copied byte by byte, as sluiced does through a
+        // file, and whatever comes out is checked.
+        let bytes = std::array::from_fn(|at| unsafe { record.add(at).read_volatile() });
+        EndSnapshot::from_bytes(&bytes).expect("a record in use")
     }
 
     /// The lane's words.
     pub fn words(&self) -> raw_lane::Words {
         raw_lane::Words::of(self.chunk)
     }
+}
+
+/// The close that follows resets the connection.
+pub fn set_linger_zero(fd: i32) {
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    // SAFETY: setsockopt reads one struct linger.
+    let ret = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of::<libc::linger>() as u32,
+        )
+    };
+    assert_eq!(ret, 0, "SO_LINGER: {}", last_errno());
 }
 
 pub fn close(fd: i32) {
@@ -338,9 +341,9 @@ impl Pair {
         }
     }
 
-    /// The words of the direction from `a` to `b`.
-    pub fn words(&self) -> raw_lane::DirectionWords {
-        self.a.words().direction(0)
+    /// The direction from `a` to `b`, to play its sender.
+    pub fn there(&self) -> Direction {
+        self.a.end.outgoing().expect("an end with a lane")
     }
 
     /// A connection whose ends have the lane and read by its rules.

@@ -34,7 +34,7 @@ pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// A child process, killed and reaped when dropped.
 pub struct Child {
-    pid: i32,
+    pub pid: i32,
 }
 
 impl Child {

@@ -1,40 +1,17 @@
-//! The shared words of a lane, for tests that play a broken, stopped or hostile peer.
+//! The shared words of a lane, for tests that play a broken or hostile peer.
 
 use sluice_shmem::chunk::Chunk;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Bytes of one direction's words: a sender's and a receiver's line.
+/// Bytes of one direction's words: a sender's and a receiver's line, each of which starts with
+/// its position (docs/decisions/0002).
 const DIRECTION_BYTES: u64 = 256;
-/// Offsets of the words, as docs/decisions/0002 lays them out.
-const TAIL: u64 = 0;
-const BASE: u64 = 8;
-const MARK: u64 = 16;
-const MODE: u64 = 24;
-const INTENT: u64 = 64;
-const HEAD: u64 = 128;
-const WATCHERS: u64 = 192;
-const SLEEPERS: u64 = 200;
-const ADOPTED: u64 = 204;
-const CLOSED: u64 = 208;
+const RECEIVER_OFFSET: u64 = 128;
 
-/// Lane 0 of a chunk.
+/// The header of lane 0 of a chunk.
 #[derive(Clone, Copy)]
 pub struct Words {
     base: u64,
-}
-
-/// The words of one direction.
-pub struct DirectionWords {
-    pub tail: &'static AtomicU64,
-    pub base: &'static AtomicU64,
-    pub mark: &'static AtomicU64,
-    pub mode: &'static AtomicU32,
-    pub intent: &'static AtomicU32,
-    pub head: &'static AtomicU64,
-    pub watchers: &'static AtomicU64,
-    pub sleepers: &'static AtomicU32,
-    pub adopted: &'static AtomicU32,
-    pub closed: &'static AtomicU32,
 }
 
 impl Words {
@@ -44,29 +21,19 @@ impl Words {
         }
     }
 
-    /// The words of the direction that side `from` writes.
-    pub fn direction(&self, from: u32) -> DirectionWords {
-        let base = self.base + u64::from(from) * DIRECTION_BYTES;
-        let long = |offset| {
-            // SAFETY: an aligned word in a chunk that is never unmapped.
-            unsafe { AtomicU64::from_ptr((base + offset) as *mut u64) }
-        };
-        let short = |offset| {
-            // SAFETY: as above.
-            unsafe { AtomicU32::from_ptr((base + offset) as *mut u32) }
-        };
-        DirectionWords {
-            tail: long(TAIL),
-            base: long(BASE),
-            mark: long(MARK),
-            mode: short(MODE),
-            intent: short(INTENT),
-            head: long(HEAD),
-            watchers: long(WATCHERS),
-            sleepers: short(SLEEPERS),
-            adopted: short(ADOPTED),
-            closed: short(CLOSED),
-        }
+    fn position(&self, offset: u64) -> &'static AtomicU64 {
+        // SAFETY: an aligned word in a chunk that is never unmapped.
+        unsafe { AtomicU64::from_ptr((self.base + offset) as *mut u64) }
+    }
+
+    /// The tail of the direction that side `from` writes.
+    pub fn tail(&self, from: u32) -> &'static AtomicU64 {
+        self.position(u64::from(from) * DIRECTION_BYTES)
+    }
+
+    /// The head of the direction that side `from` writes.
+    pub fn head(&self, from: u32) -> &'static AtomicU64 {
+        self.position(u64::from(from) * DIRECTION_BYTES + RECEIVER_OFFSET)
     }
 
     /// The word at `index`, counted in 32-bit words over both directions.

@@ -1,0 +1,74 @@
+//! The end table: records are handed out once, come back, and a full table says so.
+#![allow(unsafe_code)]
+
+mod common;
+
+use sluice_lane::end::{END_BYTES, EndSnapshot, Role, State};
+use sluice_lane::reason::Reason;
+use sluice_lane::table::ENDS;
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+#[test]
+fn full_table_refuses_and_finds_what_was_freed() {
+    let table = common::new_table();
+    let mut taken = HashSet::new();
+    for _ in 0..ENDS {
+        let (index, _) = table.take().expect("not full yet");
+        assert!(taken.insert(index), "record {index} was handed out twice");
+    }
+    assert_eq!(table.take(), None);
+    let free = table.end(40_000);
+    free.finish(free.generation());
+    // One search is bounded; they go round.
+    let found = (0..=ENDS / 64).find_map(|_| table.take());
+    assert_eq!(found, Some((40_000, 1)));
+    assert_eq!(table.take(), None);
+}
+
+#[test]
+fn record_used_again_names_a_new_life() {
+    let table = common::new_table();
+    let (index, generation) = table.take().unwrap();
+    let end = table.end(index);
+    let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
+    let peer: SocketAddr = "[2001:db8::1]:8080".parse().unwrap();
+    end.start(Role::Accepted, true, &local, &peer);
+    assert!(end.mark_announced() && !end.mark_announced());
+    // SAFETY: a record has END_BYTES, and no thread uses it now.
+    let bytes: &[u8; END_BYTES] = unsafe { &*std::ptr::from_ref(end).cast() };
+    let seen = EndSnapshot::from_bytes(bytes).unwrap();
+    assert_eq!((seen.local, seen.peer), (local, peer));
+    assert_eq!(
+        (seen.state, seen.reason),
+        (State::Announced, Reason::NoPeer)
+    );
+    end.finish(generation);
+    assert_eq!(EndSnapshot::from_bytes(bytes), None);
+    let (again, next) = table.take().unwrap();
+    assert_eq!((again, next), (index, generation + 1));
+    end.start(Role::Connected, false, &local, &peer);
+    assert!(!end.is_nonblocking());
+    end.finish(generation);
+    assert_eq!(
+        end.state(),
+        State::Tracked,
+        "the old life's name ends nothing"
+    );
+}
+
+#[test]
+fn garbage_is_no_record() {
+    let mut bytes = [0xff; END_BYTES];
+    assert_eq!(EndSnapshot::from_bytes(&bytes), None);
+    let mut random = common::process::Random::new(7);
+    for _ in 0..10_000 {
+        bytes.fill_with(|| random.next() as u8);
+        // State and reason are legal now and then.
+        bytes[4] %= 5;
+        bytes[5..8].fill(0);
+        if let Some(seen) = EndSnapshot::from_bytes(&bytes) {
+            assert_ne!(seen.state, State::Free);
+        }
+    }
+}
