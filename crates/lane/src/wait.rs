@@ -97,11 +97,12 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
     let into = end.incoming().filter(|_| end.is_adopted());
     if let Some(into) = into {
         into.announce_sleep();
-        // Bytes owed by TCP wake the sleeper by themselves.
+        // Bytes owed by TCP wake the sleeper by themselves. They are before what is in the ring,
+        // also when the sender has left it since.
         let owed = !end.is_write_in_flight(&into)
             && !rx.is_counting
-            && into.mode() == Mode::Ring
-            && rx.tcp_read < into.mark();
+            && rx.tcp_read < into.mark()
+            && (into.mode() == Mode::Ring || matches!(rx.consumer.available(&into), Ok(1..)));
         if !owed && !may_read_free(end, &mut rx, &into) {
             into.withdraw_sleep();
             end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
