@@ -176,6 +176,12 @@ pub struct Assignment {
     pub watchers: u64,
 }
 
+impl Place {
+    fn is_of(&self, a: &Assignment) -> bool {
+        (self.chunk.address(), self.lane, self.side) == (a.chunk.address(), a.lane, a.side & 1)
+    }
+}
+
 impl End {
     /// Starts a new life of a free record. The caller owns the record and has set no state.
     pub fn start(&self, role: Role, nonblock: bool, local: &SocketAddr, peer: &SocketAddr) {
@@ -435,6 +441,10 @@ impl End {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return false;
         };
+        if self.place().is_some_and(|place| place.is_of(a)) {
+            // Told twice. The peer may rely on this end's adoption already.
+            return true;
+        }
         let replaces = match self.state() {
             State::Announced => true,
             State::Attached => self.is_lane_untouched(&tx, &rx),

@@ -17,6 +17,7 @@ use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
 
 /// How often an idle ring's reader asks the kernel for the end of the stream, nanoseconds.
 const END_CHECK_NS: u64 = 20_000;
@@ -266,10 +267,17 @@ impl<'a> Reader<'a, '_> {
         into.announce_sleep();
         if !may_read_free(self.end, &mut rx, into) {
             into.withdraw_sleep();
-            drop(rx);
             if !self.end.is_write_in_flight(into) {
                 return Step::Again;
             }
+            let counted = self.bytes_before_write(&mut rx, into);
+            if counted > 0 && self.request.peek {
+                return self.peek(rx, into, counted);
+            }
+            if counted > 0 {
+                return self.read_to_mark(rx, counted);
+            }
+            drop(rx);
             // A call that blocks asks in `sleep`, when polling did not help.
             if self.request.dontwait {
                 self.end.check_sender(self.fd);
@@ -290,6 +298,24 @@ impl<'a> Reader<'a, '_> {
                 self.more()
             }
             result => Step::Done(self.finish(result)),
+        }
+    }
+
+    /// Bytes in the kernel that come before whatever a sender with a write in flight is about to
+    /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
+    /// dead one waits until there is room for what it had written before.
+    fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
+        if rx.is_counting {
+            return 0;
+        }
+        let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
+        // Behind the count. If nothing was published by now, all of them were written before.
+        // Readers without a bound keep the sender from the ring for as long as this one has
+        // the lock, which they need to go.
+        if into.mode() == Mode::Tcp && matches!(rx.consumer.available(into), Ok(0)) {
+            u64::from(queued)
+        } else {
+            0
         }
     }
 

@@ -99,6 +99,24 @@ pub fn through_kernel(
     result
 }
 
+/// Whether what this end writes next would go to the ring, as things are.
+pub fn is_ring_next(end: &End, generation: u32) -> bool {
+    let Locked::Held(mut tx) = end.lock_tx(generation) else {
+        return false;
+    };
+    let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
+        return false;
+    };
+    if !tx.ring && !matches!(can_return(end, &mut tx, &out), Ok(true)) {
+        return false;
+    }
+    // A write of nothing: the only way to ask that cannot be wrong a moment later. It may wake
+    // a reader's attention for nothing.
+    let awake = out.begin_write(end.peer_board());
+    out.end_write();
+    awake
+}
+
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
     // Under the lock: the record may be given to another connection meanwhile.
     if let Locked::Held(_tx) = end.lock_tx(generation) {

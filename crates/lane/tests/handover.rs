@@ -265,3 +265,59 @@ fn small_blocking_write_is_not_cut_by_a_full_ring() {
     assert_eq!(pair.b.recv(&mut got, WAITALL), Ok(almost + 64));
     check_bytes(0, &got);
 }
+
+#[test]
+fn lane_assigned_twice_is_the_same_lane() {
+    let pair = Pair::adopted(SMALL_RING);
+    assert_eq!(pair.b.send(&bytes_at(0, 10), false), Ok(10));
+    assert!(pair.a.attach());
+    // A thread in poll, which keeps an end from adopting.
+    let asleep = sluice_lane::wait::announce(pair.a.end, pair.a.generation);
+    assert!(asleep.is_none(), "the ring has bytes");
+    let mut got = [0; 10];
+    assert_eq!(pair.a.recv(&mut got, DONTWAIT), Ok(10));
+}
+
+#[test]
+fn tcp_bytes_are_read_while_the_sender_is_stopped_in_a_write() {
+    let pair = Pair::adopted(SMALL_RING);
+    assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 7), 0), Ok(7));
+    pair.there().begin_write(None);
+    let mut got = [0; 100];
+    assert_eq!(pair.b.recv(&mut got, PEEK), Ok(7));
+    assert_eq!(pair.b.recv(&mut got[..3], BLOCK), Ok(3));
+    assert_eq!(pair.b.recv(&mut got[3..], DONTWAIT), Ok(4));
+    check_bytes(0, &got[..7]);
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
+    // It goes on: what it was about to write comes behind them.
+    pair.there().end_write();
+    assert_eq!(pair.a.send(&bytes_at(7, 10), false), Ok(10));
+    assert_eq!(pair.a.snapshot().ring_tx_bytes, 10);
+    assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
+    check_bytes(7, &got[..10]);
+}
+
+/// Its FIN waits behind bytes for which the reader has no room.
+#[test]
+fn sender_killed_in_a_write_with_megabytes_queued() {
+    let pair = Pair::adopted(SMALL_RING);
+    let stream = bytes_at(0, 100_000);
+    let mut queued = 0;
+    while let Ok(bytes) = common::kernel_send(pair.a.fd, &stream, libc::MSG_DONTWAIT) {
+        queued += bytes;
+    }
+    assert!(queued > 1 << 20);
+    pair.there().begin_write(None);
+    common::close(pair.a.fd);
+    let read = bounded("a read behind a dead sender", move || {
+        let mut got = vec![0; 50_000];
+        let mut read = 0;
+        loop {
+            match pair.b.recv(&mut got, BLOCK).unwrap() {
+                0 => return read,
+                bytes => read += bytes,
+            }
+        }
+    });
+    assert_eq!(read, queued);
+}
