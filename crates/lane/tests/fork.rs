@@ -96,7 +96,7 @@ fn both_read_in_turn() {
 /// The child leaves without closing, as exit does; the parent has the connection alone again.
 #[test]
 fn child_answers_and_exits() {
-    for round in 0..50 {
+    for round in 0..50_u32 {
         let pair = Pair::adopted(SMALL_RING);
         pair.b.end.add_ref();
         let child = Child::fork(|| {

@@ -196,7 +196,7 @@ impl Machine {
         for _ in 0..bytes % 5 {
             std::thread::yield_now();
         }
-        let more = if due < bytes { bytes - due } else { 0 };
+        let more = bytes.saturating_sub(due);
         let from = &mut self.parties[1 - end];
         from.side.send_all(&bytes_at(from.written, more)).unwrap();
         from.written += more as u64;
