@@ -6,7 +6,7 @@ use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
 use crate::lock::Guard;
 use crate::receive::{for_pieces, is_final};
-use crate::spin::{Spinner, ceiling_ns};
+use crate::spin::{ceiling_ns, pass};
 use crate::wait::kernel_events;
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::Ordering;
@@ -23,6 +23,10 @@ const WHOLE_BYTES: usize = 4096;
 /// A full ring's writer waits at least this long for room before it goes to TCP.
 const FULL_NS_MIN: u64 = 50_000;
 
+/// A writer that blocks waits this long for room while the reader takes something, and then
+/// sleeps in the kernel, where signals reach it.
+const PATIENCE_NS_MAX: u64 = 50_000_000;
+
 /// One write call of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -38,6 +42,18 @@ pub type KernelWrite<'a> = &'a mut dyn FnMut(Piece) -> Result<usize, Errno>;
 /// How long a writer waits for room, nanoseconds.
 pub(crate) fn full_budget_ns() -> u64 {
     (2 * ceiling_ns()).max(FULL_NS_MIN)
+}
+
+/// How long the ring has been full without its reader taking anything, from the ring or from
+/// TCP, nanoseconds.
+pub(crate) fn stalled_ns(tx: &mut Tx, out: &Direction) -> u64 {
+    let now = now_ns();
+    let progress = out.reader_progress();
+    if tx.full_since_ns == 0 || progress != tx.progress {
+        tx.full_since_ns = now;
+        tx.progress = progress;
+    }
+    now.saturating_sub(tx.full_since_ns)
 }
 
 enum Step {
@@ -65,15 +81,18 @@ pub fn send(
         done: 0,
         kernel,
     };
-    let mut spinner: Option<Spinner> = None;
+    let (mut full_since_ns, mut rounds) = (0, 0_u32);
     loop {
-        match writer.step(spinner.as_ref().is_some_and(|s| s.is_over())) {
+        let patience_over = rounds > 0 && now_ns() - full_since_ns >= PATIENCE_NS_MAX;
+        match writer.step(patience_over) {
             Step::Done(result) => return result,
-            Step::Again => spinner = None,
+            Step::Again => rounds = 0,
             Step::Full => {
-                spinner
-                    .get_or_insert_with(|| Spinner::start(full_budget_ns()))
-                    .step();
+                if rounds == 0 {
+                    full_since_ns = now_ns();
+                }
+                pass(rounds);
+                rounds = rounds.saturating_add(1);
             }
         }
     }
@@ -211,8 +230,8 @@ impl<'a> Writer<'a, '_> {
         let step = self.write_ring(&mut tx, &out, patience_over);
         out.end_write();
         match step {
-            // Overflow: the reader is awake but makes no room.
-            Step::Full if self.is_overflow(&mut tx, patience_over) => {
+            // Overflow: the reader is awake but takes nothing.
+            Step::Full if self.is_overflow(&mut tx, &out, patience_over) => {
                 end.leave_ring(&mut tx);
                 self.write_kernel(tx)
             }
@@ -302,15 +321,13 @@ impl<'a> Writer<'a, '_> {
     }
 
     /// Whether a full ring has been full for too long.
-    fn is_overflow(&self, tx: &mut Tx, patience_over: bool) -> bool {
-        if !self.request.dontwait {
-            return patience_over;
+    fn is_overflow(&self, tx: &mut Tx, out: &Direction, patience_over: bool) -> bool {
+        let stalled = stalled_ns(tx, out) >= full_budget_ns();
+        if self.request.dontwait {
+            stalled && self.done == 0
+        } else {
+            stalled || patience_over
         }
-        let now = now_ns();
-        if tx.full_since_ns == 0 {
-            tx.full_since_ns = now;
-        }
-        self.done == 0 && now - tx.full_since_ns >= full_budget_ns()
     }
 
     /// The program's call on the rest, counted.

@@ -6,7 +6,7 @@ use crate::real::{errno, real, set_errno};
 use crate::{descriptors, io, to_c};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::reason::Reason;
-use sluice_lane::send::through_kernel;
+use sluice_lane::send::{is_ring_next, through_kernel};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
@@ -31,7 +31,7 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
         // SAFETY: as above.
         Some(unsafe { *offset })
     };
-    let by_ring = conn.end.is_sending_by_ring(conn.generation);
+    let by_ring = is_ring_next(conn.end, conn.generation);
     let (Some(start), true) = (start.filter(|start| *start >= 0), by_ring) else {
         let result = through_kernel(conn.end, conn.generation, &mut || match whole() {
             value @ 0.. => Ok(value as usize),
