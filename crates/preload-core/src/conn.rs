@@ -20,6 +20,9 @@ static TABLE_FILE: AtomicI32 = AtomicI32::new(-1);
 /// For each record a descriptor that names it (hints).
 static FD_OF_END: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 
+/// The highest number of a standard stream.
+const STANDARD_LAST: i32 = 2;
+
 /// A tracked connection, as one descriptor names it.
 #[derive(Clone, Copy)]
 pub struct Conn {
@@ -155,8 +158,7 @@ pub fn add_descriptor(conn: &Conn, fd: i32) {
             generation: conn.generation,
         },
     );
-    if fd <= 2 {
-        // Standard streams are used by stdio, which the hooks do not see.
+    if fd <= STANDARD_LAST && conn.end.state() != State::Tracked {
         conn.pin(Reason::KernelCall);
     }
 }
@@ -219,6 +221,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     if conn.end.generation() != lane.generation
         || !link::is_same_socket(fd, lane.cookie)
         || !conn.is_ours_alone()
+        || conn.is_standard_stream()
     {
         return;
     }
@@ -255,6 +258,8 @@ impl Conn {
         } else if self.end.is_pinned() {
         } else if !self.is_ours_alone() {
             self.end.set_reason(Reason::Shared);
+        } else if self.is_standard_stream() {
+            self.end.set_reason(Reason::KernelCall);
         } else {
             link::announce(self);
             return;
@@ -281,6 +286,17 @@ impl Conn {
             }
         });
         ours == refs
+    }
+
+    /// Whether a standard stream names the connection: stdio, which the hooks do not see, may
+    /// use it. Servers started so usually give it another number and these numbers to other
+    /// files; then it is a connection like any other.
+    fn is_standard_stream(&self) -> bool {
+        let entry = Entry::Conn {
+            index: self.index,
+            generation: self.generation,
+        };
+        (0..=STANDARD_LAST).any(|fd| fds::get(fd) == entry)
     }
 
     /// Keeps the connection on TCP from now on.

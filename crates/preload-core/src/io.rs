@@ -200,7 +200,26 @@ fn write_parts(
     result
 }
 
-/// `read` and `recv`. `whole` calls the real function with these flags.
+/// `read`. It stays a `read` where the kernel does it: seccomp filters and tracers tell `read`
+/// from `recv`.
+///
+/// # Safety
+/// As read(2).
+pub unsafe fn read(conn: &Conn, buffer: *mut c_void, len: usize) -> isize {
+    let fd = conn.fd;
+    to_c(read_parts(conn, &part(buffer, len), 0, &mut |flags| {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            if flags == 0 {
+                (real().read)(fd, buffer, len)
+            } else {
+                (real().recv)(fd, buffer, len, flags)
+            }
+        }
+    }))
+}
+
+/// `recv`.
 ///
 /// # Safety
 /// As recv(2).
@@ -299,7 +318,19 @@ unsafe fn parts_of<'a>(parts: *const iovec, count: isize) -> Option<&'a [iovec]>
         .map(|_| parts)
 }
 
-/// `write` and `send`.
+/// `write`, and a `write` where the kernel does it, as with [`read`].
+///
+/// # Safety
+/// As write(2).
+pub unsafe fn write(conn: &Conn, buffer: *const c_void, len: usize) -> isize {
+    let fd = conn.fd;
+    to_c(write_parts(conn, &part(buffer, len), 0, &mut |_| {
+        // SAFETY: the program's own arguments.
+        unsafe { (real().write)(fd, buffer, len) }
+    }))
+}
+
+/// `send`.
 ///
 /// # Safety
 /// As send(2).

@@ -7,11 +7,13 @@ use crate::real::{errno, real, set_errno};
 use crate::{config, conn, descriptors, epoll, link, lock, log, stats};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
-use sluice_sys::raw;
+use sluice_sys::{raw, tcp};
 
 static PID: AtomicU32 = AtomicU32::new(0);
 static CONFINED: AtomicBool = AtomicBool::new(false);
+static SANDBOXED: AtomicBool = AtomicBool::new(false);
 /// Threads between vfork and the moment the parent is seen to run again.
 static VFORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -91,14 +93,18 @@ fn probe(fd: c_int) {
 
 /// Sockets that came through exec. Only low numbers are looked at: programs pass sockets there.
 fn take_inherited() {
-    const LOOKED_AT: c_int = 16;
+    const LOOKED_AT: usize = 16;
+    let mut cookies = [None; LOOKED_AT];
     for fd in 0..LOOKED_AT {
-        descriptors::adopted(fd);
-        if fd <= 2 {
-            if let Some(conn) = conn::get(fd) {
-                // Used by stdio, which the hooks do not see; copies of it may be laned later,
-                // when the standard streams have become something else.
-                conn.end.set_reason(Reason::KernelCall);
+        let number = fd as c_int;
+        let cookie = tcp::cookie(number).ok();
+        // inetd and its kin give one connection as several descriptors: it has one record.
+        let first = cookies[..fd].iter().position(|known| *known == cookie);
+        match first.filter(|_| cookie.is_some()) {
+            Some(first) => descriptors::duplicated(first as c_int, number),
+            None => {
+                descriptors::adopted(number);
+                cookies[fd] = cookie.filter(|_| conn::get(number).is_some());
             }
         }
     }
@@ -170,10 +176,23 @@ pub fn before_exec() {
 
 /// Before the program confines itself with seccomp: no system call that it does not expect
 /// may come from us any more.
+///
+/// A connection that is on TCP needs no pin, since this process will not announce it. It may
+/// still get a lane in another process that shares it now and has it alone later, as sshd does
+/// with its sandboxed child.
 pub fn before_confinement() {
-    export_all(Reason::Confined, |_| true);
+    export_all(Reason::Confined, |fd| {
+        conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked)
+    });
     CONFINED.store(true, Ordering::Relaxed);
+    SANDBOXED.store(true, Ordering::Relaxed);
     link::leave();
+}
+
+/// Whether the program has confined itself since it started: even at its end no system call of
+/// ours is safe.
+pub fn is_sandboxed() -> bool {
+    SANDBOXED.load(Ordering::Relaxed)
 }
 
 /// Before the program gets an io_uring: through it the kernel moves bytes that no hook sees.

@@ -10,7 +10,7 @@ hooks! {
         // SAFETY: the program's own arguments.
         unsafe {
             match conn::get(fd) {
-                Some(conn) => io::recv(&conn, buffer, len, 0),
+                Some(conn) => io::read(&conn, buffer, len),
                 None => (real().read)(fd, buffer, len),
             }
         }
@@ -95,7 +95,7 @@ hooks! {
         // SAFETY: the program's own arguments.
         unsafe {
             match conn::get(fd) {
-                Some(conn) => io::send(&conn, buffer, len, 0),
+                Some(conn) => io::write(&conn, buffer, len),
                 None => (real().write)(fd, buffer, len),
             }
         }

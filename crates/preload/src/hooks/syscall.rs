@@ -49,6 +49,9 @@ hooks! {
                 libc::SYS_epoll_pwait => {
                     wait::epoll_pwait(a as c_int, b as _, c as c_int, d as c_int, e as _).into()
                 }
+                libc::SYS_prctl => {
+                    process::prctl(a as c_int, b, c, d, e).into()
+                }
                 libc::SYS_seccomp => {
                     core_process::before_confinement();
                     (real().syscall)(number, a, b, c, d, e, f)
