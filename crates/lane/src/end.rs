@@ -71,8 +71,10 @@ const FLAG_SENDER_GONE: u32 = 1 << 7;
 #[repr(C)]
 pub struct Tx {
     pub(crate) producer: Producer,
-    /// When the ring was first found full, 0 if it was not.
+    /// Since when the ring is full and its reader takes nothing, 0 if it is not full.
     pub(crate) full_since_ns: u64,
+    /// What the reader had taken then.
+    pub(crate) progress: u64,
     /// When the kernel was last asked whether the peer is still there.
     pub(crate) checked_ns: u64,
     pub(crate) ring: bool,

@@ -173,7 +173,7 @@ impl<'a> Reader<'a, '_> {
             return self.peek(rx, &into, owed);
         }
         if ring_next && owed > 0 {
-            return self.read_to_mark(rx, owed);
+            return self.read_to_mark(rx, &into, owed);
         }
         if available > 0 {
             return self.read_ring(rx, &into, available);
@@ -228,7 +228,7 @@ impl<'a> Reader<'a, '_> {
 
     /// Reads TCP bytes that precede the ring segment. They were written before the mark was
     /// published, so they are queued or about to be.
-    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, owed: u64) -> Step {
+    fn read_to_mark(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, owed: u64) -> Step {
         let limit = usize::try_from(owed).unwrap_or(usize::MAX);
         let piece = Piece {
             skip: self.done,
@@ -241,6 +241,7 @@ impl<'a> Reader<'a, '_> {
         let result = (self.kernel)(piece);
         if let Ok(bytes) = result {
             rx.tcp_read += bytes as u64;
+            into.publish_tcp_read(rx.tcp_read);
         }
         compiler_fence(Ordering::SeqCst);
         rx.is_counting = false;
@@ -275,7 +276,7 @@ impl<'a> Reader<'a, '_> {
                 return self.peek(rx, into, counted);
             }
             if counted > 0 {
-                return self.read_to_mark(rx, counted);
+                return self.read_to_mark(rx, into, counted);
             }
             drop(rx);
             // A call that blocks asks in `sleep`, when polling did not help.
@@ -397,6 +398,9 @@ impl<'a> Reader<'a, '_> {
         if let Locked::Held(mut rx) = end.lock_rx(self.generation) {
             if let (Ok(bytes), false) = (result, self.request.peek) {
                 rx.tcp_read += bytes as u64;
+                if let Some(into) = announced {
+                    into.publish_tcp_read(rx.tcp_read);
+                }
                 end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
             }
             end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);

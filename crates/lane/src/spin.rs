@@ -54,6 +54,19 @@ pub fn yield_processor() {
     }
 }
 
+/// Passes a moment of a wait that has its own end: polls hard for some rounds, unless others
+/// want the processor, then gives it away.
+pub fn pass(round: u32) {
+    const HARD_ROUNDS: u32 = 50;
+    if round < HARD_ROUNDS && CROWD.load(Ordering::Relaxed) < CROWDED {
+        for _ in 0..32 {
+            core::hint::spin_loop();
+        }
+    } else {
+        yield_processor();
+    }
+}
+
 /// The recent gaps between the start of a wait and what it waited for.
 #[derive(Default)]
 #[repr(C)]

@@ -2,10 +2,9 @@
 //! kernel's own answer for the socket (end of stream, errors, TCP bytes) comes on top.
 #![allow(unsafe_code)]
 
-use crate::clock::now_ns;
 use crate::end::{End, Locked};
 use crate::receive::may_read_free;
-use crate::send::full_budget_ns;
+use crate::send::{full_budget_ns, stalled_ns};
 use core::sync::atomic::Ordering;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
@@ -67,7 +66,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         ready.writable = Some(match tx.producer.room(&out, quarter) {
             Err(_) => true,
             Ok(room) if full_since == 0 => room > 0,
-            Ok(room) => room >= quarter || now_ns() - full_since >= full_budget_ns(),
+            Ok(room) => room >= quarter || stalled_ns(&mut tx, &out) >= full_budget_ns(),
         });
     }
     Some(ready)

@@ -31,7 +31,9 @@ pub struct SenderLine {
 pub struct ReceiverLine {
     /// Ring position behind the last byte consumed.
     pub(crate) head: AtomicU64,
-    _pad: [u64; 7],
+    /// Bytes of this direction that were read from TCP; only a sign of life for the sender.
+    tcp_read: AtomicU64,
+    _pad: [u64; 6],
     /// Epoll instances that watch this direction: slots of the receiver's board, a bit each.
     pub(crate) watchers: AtomicU64,
     /// Threads inside the kernel on the socket itself: asleep, or reading TCP bytes.
@@ -178,7 +180,20 @@ impl Direction {
         self.receiver().closed.load(Ordering::Relaxed) != 0
     }
 
+    /// A number that changes whenever the receiver takes bytes, from the ring or from TCP.
+    pub fn reader_progress(&self) -> u64 {
+        let line = self.receiver();
+        line.head
+            .load(Ordering::Relaxed)
+            .wrapping_add(line.tcp_read.load(Ordering::Relaxed))
+    }
+
     // The receiver's side.
+
+    /// Tells a sender that waits for room that this end reads, if not yet from the ring.
+    pub fn publish_tcp_read(&self, bytes: u64) {
+        self.receiver().tcp_read.store(bytes, Ordering::Relaxed);
+    }
 
     /// Which way the sender's next bytes go, as far as published. It may change at once; see
     /// [`Direction::settled_mode`].
