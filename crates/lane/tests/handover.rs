@@ -321,3 +321,22 @@ fn sender_killed_in_a_write_with_megabytes_queued() {
     });
     assert_eq!(read, queued);
 }
+
+#[test]
+fn lane_is_not_adopted_while_a_reader_is_inside_the_kernel() {
+    let pair = Pair::announced(SMALL_RING);
+    assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(0, 7), 0), Ok(7));
+    let mut got = [0; 100];
+    let result = pair.b.recv_with(&mut got, BLOCK, &mut |_, rest| {
+        // Other threads, while this one reads what nobody has counted yet.
+        assert!(pair.a.attach() && pair.b.attach());
+        assert!(pair.b.look().is_none());
+        common::kernel_recv(pair.b.fd, rest, 0)
+    });
+    assert_eq!(result, Ok(7));
+    assert!(pair.b.look().is_some());
+    assert_eq!(pair.a.send(&bytes_at(7, 10), false), Ok(10));
+    assert_eq!(pair.a.snapshot().ring_tx_bytes, 10);
+    assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
+    check_bytes(7, &got[..10]);
+}
