@@ -257,6 +257,17 @@ impl End {
         won
     }
 
+    /// Back to `Tracked`: sluiced did not get it.
+    pub fn unmark_announced(&self) {
+        let _ = self.state.compare_exchange(
+            State::Announced as u32,
+            State::Tracked as u32,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        self.reset_operations();
+    }
+
     /// Accounts for one read or write; how many there were. Racing threads may lose one.
     pub fn count_operation(&self) -> u32 {
         let count = self.operations.load(Ordering::Relaxed).saturating_add(1);
@@ -338,6 +349,12 @@ impl End {
     /// goes by TCP, which knows.
     pub(crate) fn set_peer_done(&self) {
         self.flags.fetch_or(FLAG_PEER_DONE, Ordering::Relaxed);
+    }
+
+    /// Whether the peer has closed its last descriptor: its end of the stream is in the kernel or
+    /// about to be.
+    pub(crate) fn is_peer_closed(&self) -> bool {
+        self.outgoing().is_some_and(|out| out.is_closed())
     }
 
     /// Whether the connection stays on TCP for good.

@@ -178,7 +178,7 @@ impl<'a> Reader<'a, '_> {
         if available > 0 {
             return self.read_ring(rx, &into, available);
         }
-        if !ring_next || self.is_end_check_due(&mut rx) {
+        if !ring_next || end.is_peer_closed() || self.is_end_check_due(&mut rx) {
             return self.read_free(rx, &into);
         }
         Step::Nothing
@@ -199,6 +199,10 @@ impl<'a> Reader<'a, '_> {
             return false;
         }
         rx.checked_ns = now;
+        if self.request.dontwait {
+            // A program that polls by itself would keep a peer on the same core from running.
+            yield_processor();
+        }
         kernel_events(self.fd, libc::POLLIN | libc::POLLRDHUP) != 0
     }
 

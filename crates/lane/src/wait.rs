@@ -22,6 +22,10 @@ pub struct Ready {
     pub in_flight: bool,
     /// The kernel's bytes may be next in the stream.
     pub kernel_next: bool,
+    /// The kernel may have something to report beside `readable` (end of stream, errors, urgent
+    /// data): whoever causes that has left the ring or closed first. A peer that was killed has
+    /// not; it is seen when the ring is empty.
+    pub kernel_adds: bool,
 }
 
 /// Looks at the lane of a connection. `None` when it has none that is read by its rules: then
@@ -53,6 +57,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
+            ready.kernel_adds = into.mode() == Mode::Tcp || end.is_peer_closed();
         }
         Locked::Gone | Locked::Reentered => return None,
     }

@@ -207,6 +207,11 @@ fn write_parts(
 /// As read(2).
 pub unsafe fn read(conn: &Conn, buffer: *mut c_void, len: usize) -> isize {
     let fd = conn.fd;
+    if len == 0 {
+        // Nothing to read and nothing to wait for, unlike a recv of nothing.
+        // SAFETY: the program's own arguments.
+        return unsafe { (real().read)(fd, buffer, len) };
+    }
     to_c(read_parts(conn, &part(buffer, len), 0, &mut |flags| {
         // SAFETY: the program's own arguments.
         unsafe {
@@ -276,8 +281,11 @@ pub unsafe fn readv(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
     };
     // SAFETY: as above.
     match unsafe { parts_of(parts, count as isize) } {
-        Some(parts) => to_c(read_parts(conn, parts, 0, whole)),
-        None => whole(0),
+        // As with `read`.
+        Some(parts) if sluice_lane::parts_bytes(parts) > 0 => {
+            to_c(read_parts(conn, parts, 0, whole))
+        }
+        _ => whole(0),
     }
 }
 
@@ -443,6 +451,15 @@ pub unsafe fn sendmmsg(conn: &Conn, messages: *mut mmsghdr, count: u32, flags: c
     done as c_int
 }
 
+/// A timeout that the kernel takes; longer ones than a `u64` holds are for ever.
+fn nanoseconds(time: &timespec) -> Option<u64> {
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let rest = u64::try_from(time.tv_nsec)
+        .ok()
+        .filter(|ns| *ns < 1_000_000_000)?;
+    Some(seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+}
+
 /// `recvmmsg`: message by message; the timeout is looked at after each, as the kernel does.
 ///
 /// # Safety
@@ -456,10 +473,16 @@ pub unsafe fn recvmmsg(
 ) -> c_int {
     let start = sluice_lane::clock::now_ns();
     let limit_ns = if timeout.is_null() {
-        u64::MAX
+        Some(u64::MAX)
+    } else if (timeout as usize) < LOWEST_ADDRESS {
+        None
     } else {
         // SAFETY: the program's own argument.
-        unsafe { ((*timeout).tv_sec as u64) * 1_000_000_000 + (*timeout).tv_nsec as u64 }
+        nanoseconds(unsafe { &*timeout })
+    };
+    let Some(limit_ns) = limit_ns else {
+        // SAFETY: the program's own arguments, which the kernel refuses.
+        return unsafe { (real().recvmmsg)(conn.fd, messages, count, flags, timeout) };
     };
     let mut flags = flags;
     let mut done = 0;

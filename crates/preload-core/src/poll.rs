@@ -20,7 +20,8 @@ const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 const SMALL: usize = 64;
 /// Time between looks at the kernel while polling, nanoseconds.
 const KERNEL_LOOK_NS: u64 = 3_000;
-/// One call in so many looks at the kernel even if rings have something.
+/// One call in so many looks at the kernel even if rings know it all: a peer that was killed
+/// has not told them.
 const KERNEL_TURN: u32 = 16;
 
 /// Gaps between the start of such a wait and its end, of the whole process.
@@ -61,6 +62,8 @@ const EMPTY: Slot = Slot {
 struct Rings {
     /// Entries with something to report.
     ready: usize,
+    /// Of some entries only the kernel knows whether there is something (more) to report.
+    ask: bool,
     /// Nobody may sleep now.
     hot: bool,
     /// There are lanes.
@@ -113,7 +116,7 @@ fn poll_with(
                 GAPS.record(spinner.waited_ns());
             }
             let turn = TURN.fetch_add(1, Ordering::Relaxed);
-            if entries.len() == rings.ready || turn % KERNEL_TURN != 0 {
+            if !rings.ask && turn % KERNEL_TURN != 0 {
                 return rings.ready as c_int;
             }
             return ask(entries, slots, Timeout::Ns(0), kernel).max(0);
@@ -172,9 +175,13 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
         match fds::get(entry.fd) {
             Entry::Conn { .. } => {
                 let Some(lane) = lane_of(entry.fd) else {
+                    rings.ask = true;
                     continue;
                 };
                 rings.lanes = true;
+                rings.ask |= lane.kernel_adds
+                    || lane.kernel_next
+                    || lane.writable.is_none() && entry.events & OUT != 0;
                 if lane.readable {
                     entry.revents |= entry.events & IN;
                 }
@@ -193,10 +200,10 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
                 match epoll::glance(index, 1) {
                     Glance::Ready => entry.revents |= entry.events & IN,
                     Glance::Hot => rings.hot = true,
-                    Glance::Nothing => {}
+                    Glance::Nothing => rings.ask = true,
                 }
             }
-            _ => {}
+            _ => rings.ask |= entry.fd >= 0,
         }
         rings.ready += usize::from(entry.revents != 0);
     }
