@@ -43,6 +43,15 @@ fn renamed(fd: c_int, entry: Entry) {
     }
 }
 
+/// A TCP socket listens. sluiced is met now, because servers fork, change their root and their
+/// user between this and the first connection, and the children are introduced over what this
+/// process has.
+pub fn listening() {
+    let before = errno();
+    link::meet();
+    set_errno(before);
+}
+
 /// `connect` returned for a TCP socket: done, or on its way.
 pub fn connected(fd: c_int, result: c_int) {
     let in_progress = result != 0 && errno() == libc::EINPROGRESS;

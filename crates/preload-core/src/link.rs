@@ -165,6 +165,11 @@ pub fn announce(conn: &Conn) -> bool {
     });
     match link.send(&message, &[conn.fd]) {
         Ok(()) => true,
+        // It has much to do; asked again after some more operations.
+        Err(Errno::AGAIN) => {
+            conn.end.unmark_announced();
+            false
+        }
         Err(errno) => {
             log!(Warn, "daemon lost: {}", errno.name());
             link.forget();
@@ -186,8 +191,10 @@ pub fn release(index: u32, generation: u32) {
         end: index,
         generation,
     };
-    if link.send(&message, &[]).is_err() {
-        link.forget();
+    match link.send(&message, &[]) {
+        // Without the message sluiced learns it from the record's next life.
+        Ok(()) | Err(Errno::AGAIN) => {}
+        Err(_) => link.forget(),
     }
 }
 

@@ -31,7 +31,11 @@ hooks! {
 
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         // SAFETY: the program's own arguments.
-        unsafe { (real().listen)(fd, backlog) }
+        let result = unsafe { (real().listen)(fd, backlog) };
+        if result == 0 && fds::is_known(fd) {
+            descriptors::listening();
+        }
+        result
     }
 
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
