@@ -66,6 +66,9 @@ const FLAG_ADOPTED: u32 = 1 << 5;
 const FLAG_BROKEN: u32 = 1 << 6;
 /// No sender is left that could write to the peer's ring.
 const FLAG_SENDER_GONE: u32 = 1 << 7;
+/// The program has shut down reading: the kernel reports the end of the stream when it has
+/// no bytes.
+const FLAG_SHUT_RX: u32 = 1 << 8;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -351,10 +354,16 @@ impl End {
         self.flags.fetch_or(FLAG_PEER_DONE, Ordering::Relaxed);
     }
 
-    /// Whether the peer has closed its last descriptor: its end of the stream is in the kernel or
-    /// about to be.
-    pub(crate) fn is_peer_closed(&self) -> bool {
-        self.outgoing().is_some_and(|out| out.is_closed())
+    /// Whether the kernel has, or is about to have, the end of the stream: the peer has closed
+    /// its last descriptor, or this end has shut down reading.
+    pub(crate) fn is_end_near(&self) -> bool {
+        self.flag(FLAG_SHUT_RX) || self.outgoing().is_some_and(|out| out.is_closed())
+    }
+
+    /// The program is about to shut down reading. What comes all the same is readable, as with
+    /// TCP on Linux, between reports of the end of the stream.
+    pub fn shut_rx(&self) {
+        self.flags.fetch_or(FLAG_SHUT_RX, Ordering::Relaxed);
     }
 
     /// Whether the connection stays on TCP for good.

@@ -178,7 +178,7 @@ impl<'a> Reader<'a, '_> {
         if available > 0 {
             return self.read_ring(rx, &into, available);
         }
-        if !ring_next || end.is_peer_closed() || self.is_end_check_due(&mut rx) {
+        if !ring_next || end.is_end_near() || self.is_end_check_due(&mut rx) {
             return self.read_free(rx, &into);
         }
         Step::Nothing

@@ -57,7 +57,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.kernel_adds = into.mode() == Mode::Tcp || end.is_peer_closed();
+            ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
         Locked::Gone | Locked::Reentered => return None,
     }

@@ -268,6 +268,13 @@ pub unsafe fn recvfrom(
 /// # Safety
 /// As readv(2).
 pub unsafe fn readv(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { readv_with(conn, parts, count, 0) }
+}
+
+/// # Safety
+/// As readv(2).
+unsafe fn readv_with(conn: &Conn, parts: *const iovec, count: c_int, flags: c_int) -> isize {
     let fd = conn.fd;
     // SAFETY: the program's own arguments.
     let whole = &mut |flags: c_int| unsafe {
@@ -283,7 +290,7 @@ pub unsafe fn readv(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
     match unsafe { parts_of(parts, count as isize) } {
         // As with `read`.
         Some(parts) if sluice_lane::parts_bytes(parts) > 0 => {
-            to_c(read_parts(conn, parts, 0, whole))
+            to_c(read_parts(conn, parts, flags, whole))
         }
         _ => whole(0),
     }
@@ -294,13 +301,82 @@ pub unsafe fn readv(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
 /// # Safety
 /// As writev(2).
 pub unsafe fn writev(conn: &Conn, parts: *const iovec, count: c_int) -> isize {
+    // SAFETY: the caller's promise.
+    unsafe { writev_with(conn, parts, count, 0) }
+}
+
+/// # Safety
+/// As writev(2).
+unsafe fn writev_with(conn: &Conn, parts: *const iovec, count: c_int, flags: c_int) -> isize {
     let fd = conn.fd;
     // SAFETY: the program's own arguments.
-    let whole = &mut |_| unsafe { (real().writev)(fd, parts, count) };
+    let whole = &mut |flags: c_int| unsafe {
+        if flags == 0 {
+            return (real().writev)(fd, parts, count);
+        }
+        let mut message: msghdr = core::mem::zeroed();
+        message.msg_iov = parts.cast_mut();
+        message.msg_iovlen = count as usize;
+        (real().sendmsg)(fd, &raw const message, flags)
+    };
     // SAFETY: as above.
     match unsafe { parts_of(parts, count as isize) } {
-        Some(parts) => to_c(write_parts(conn, parts, 0, whole)),
+        Some(parts) => to_c(write_parts(conn, parts, flags, whole)),
         None => whole(0),
+    }
+}
+
+/// The flags of a `preadv2` or `pwritev2` on the stream itself as those of a message. `None`: the
+/// kernel refuses the call (a socket has no offsets, and no other flags).
+fn message_flags(offset: i64, flags: c_int) -> Option<c_int> {
+    /// Hints and durability, which mean nothing to a socket.
+    const WITHOUT_MEANING: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC;
+    if offset != -1 || flags & !(libc::RWF_NOWAIT | WITHOUT_MEANING) != 0 {
+        None
+    } else if flags & libc::RWF_NOWAIT != 0 {
+        Some(libc::MSG_DONTWAIT)
+    } else {
+        Some(0)
+    }
+}
+
+/// `preadv2`, which with an offset of -1 is a `readv`.
+///
+/// # Safety
+/// As preadv2(2).
+pub unsafe fn preadv2(
+    conn: &Conn,
+    parts: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        match message_flags(offset, flags) {
+            Some(flags) => readv_with(conn, parts, count, flags),
+            None => (real().preadv2)(conn.fd, parts, count, offset, flags),
+        }
+    }
+}
+
+/// `pwritev2`, which with an offset of -1 is a `writev`.
+///
+/// # Safety
+/// As pwritev2(2).
+pub unsafe fn pwritev2(
+    conn: &Conn,
+    parts: *const iovec,
+    count: c_int,
+    offset: i64,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the program's own arguments.
+    unsafe {
+        match message_flags(offset, flags) {
+            Some(flags) => writev_with(conn, parts, count, flags),
+            None => (real().pwritev2)(conn.fd, parts, count, offset, flags),
+        }
     }
 }
 

@@ -63,6 +63,9 @@ pub fn before_shutdown(conn: &Conn, how: c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
         conn.end.pin_tx(conn.generation);
     }
+    if how == libc::SHUT_RD || how == libc::SHUT_RDWR {
+        conn.end.shut_rx();
+    }
 }
 
 /// `fcntl` on a tracked connection.

@@ -60,6 +60,8 @@ real! {
     write(c_int, *const c_void, size_t) -> ssize_t;
     readv(c_int, *const iovec, c_int) -> ssize_t;
     writev(c_int, *const iovec, c_int) -> ssize_t;
+    preadv2(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
+    pwritev2(c_int, *const iovec, c_int, off_t, c_int) -> ssize_t;
     recv(c_int, *mut c_void, size_t, c_int) -> ssize_t;
     send(c_int, *const c_void, size_t, c_int) -> ssize_t;
     recvfrom(c_int, *mut c_void, size_t, c_int, *mut sockaddr, *mut socklen_t) -> ssize_t;

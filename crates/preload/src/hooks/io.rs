@@ -1,7 +1,7 @@
 //! Reads and writes.
 
 use core::ffi::{c_int, c_uint, c_void};
-use libc::{iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sluice_preload_core::real::real;
 use sluice_preload_core::{conn, io, passing};
 
@@ -49,6 +49,38 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::readv(&conn, parts, count),
                 None => (real().readv)(fd, parts, count),
+            }
+        }
+    }
+
+    fn preadv2(
+        fd: c_int,
+        parts: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int
+    ) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::preadv2(&conn, parts, count, offset, flags),
+                None => (real().preadv2)(fd, parts, count, offset, flags),
+            }
+        }
+    }
+
+    fn pwritev2(
+        fd: c_int,
+        parts: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int
+    ) -> ssize_t {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            match conn::get(fd) {
+                Some(conn) => io::pwritev2(&conn, parts, count, offset, flags),
+                None => (real().pwritev2)(fd, parts, count, offset, flags),
             }
         }
     }
@@ -222,4 +254,18 @@ aliases! {
     fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t = read;
     fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t = write;
     fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t = send;
+    fn preadv64v2(
+        fd: c_int,
+        parts: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int
+    ) -> ssize_t = preadv2;
+    fn pwritev64v2(
+        fd: c_int,
+        parts: *const iovec,
+        count: c_int,
+        offset: off_t,
+        flags: c_int
+    ) -> ssize_t = pwritev2;
 }

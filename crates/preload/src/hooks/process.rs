@@ -109,19 +109,20 @@ extern "C" fn sluice_before_vfork() -> *const c_void {
     real().vfork as *const c_void
 }
 
-// vfork returns twice on the caller's stack, so no frame of ours may lie between: a tail jump.
+/// vfork returns twice on the caller's stack, so no frame of ours may lie between: a tail jump.
+/// Naked functions, unlike symbols of `global_asm!`, are exported from the library.
 #[cfg(target_arch = "x86_64")]
-core::arch::global_asm!(
-    ".globl vfork",
-    ".type vfork, @function",
-    "vfork:",
-    "sub rsp, 8",
-    "call {before}",
-    "add rsp, 8",
-    "jmp rax",
-    ".size vfork, . - vfork",
-    before = sym sluice_before_vfork,
-);
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "jmp rax",
+        before = sym sluice_before_vfork,
+    )
+}
 
 /// Called by the variadic functions below; returns the real function number `which`. The first
 /// argument of the program's call tells `dprintf` which descriptor it is about.
@@ -139,59 +140,59 @@ extern "C" fn sluice_before_variadic(which: usize, first: usize) -> *const c_voi
 // Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.
 #[cfg(target_arch = "x86_64")]
 macro_rules! variadic {
-    ($name:literal, $which:literal) => {
-        core::arch::global_asm!(
-            concat!(".globl ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "push r9",
-            "push rax",
-            "sub rsp, 128",
-            "movups [rsp], xmm0",
-            "movups [rsp + 16], xmm1",
-            "movups [rsp + 32], xmm2",
-            "movups [rsp + 48], xmm3",
-            "movups [rsp + 64], xmm4",
-            "movups [rsp + 80], xmm5",
-            "movups [rsp + 96], xmm6",
-            "movups [rsp + 112], xmm7",
-            "mov rsi, rdi",
-            concat!("mov edi, ", $which),
-            "call {before}",
-            "mov r11, rax",
-            "movups xmm0, [rsp]",
-            "movups xmm1, [rsp + 16]",
-            "movups xmm2, [rsp + 32]",
-            "movups xmm3, [rsp + 48]",
-            "movups xmm4, [rsp + 64]",
-            "movups xmm5, [rsp + 80]",
-            "movups xmm6, [rsp + 96]",
-            "movups xmm7, [rsp + 112]",
-            "add rsp, 128",
-            "pop rax",
-            "pop r9",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
-            "jmp r11",
-            concat!(".size ", $name, ", . - ", $name),
-            before = sym sluice_before_variadic,
-        );
+    ($name:ident, $which:literal) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "sub rsp, 128",
+                "movups [rsp], xmm0",
+                "movups [rsp + 16], xmm1",
+                "movups [rsp + 32], xmm2",
+                "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4",
+                "movups [rsp + 80], xmm5",
+                "movups [rsp + 96], xmm6",
+                "movups [rsp + 112], xmm7",
+                "mov rsi, rdi",
+                concat!("mov edi, ", $which),
+                "call {before}",
+                "mov r11, rax",
+                "movups xmm0, [rsp]",
+                "movups xmm1, [rsp + 16]",
+                "movups xmm2, [rsp + 32]",
+                "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]",
+                "movups xmm5, [rsp + 80]",
+                "movups xmm6, [rsp + 96]",
+                "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp r11",
+                before = sym sluice_before_variadic,
+            )
+        }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-variadic!("execl", 0);
+variadic!(execl, 0);
 #[cfg(target_arch = "x86_64")]
-variadic!("execlp", 1);
+variadic!(execlp, 1);
 #[cfg(target_arch = "x86_64")]
-variadic!("execle", 2);
+variadic!(execle, 2);
 #[cfg(target_arch = "x86_64")]
-variadic!("dprintf", 3);
+variadic!(dprintf, 3);

@@ -1,6 +1,6 @@
 //! `syscall(2)`: some programs make socket calls through it (node closes its sockets so).
 
-use super::{descriptors, io, process, sockets, wait};
+use super::{descriptors, io, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
 use sluice_preload_core::process as core_process;
 use sluice_preload_core::real::real;
@@ -45,6 +45,27 @@ hooks! {
                 libc::SYS_epoll_ctl => {
                     wait::epoll_ctl(a as c_int, b as c_int, c as c_int, d as _).into()
                 }
+                libc::SYS_epoll_wait => {
+                    wait::epoll_wait(a as c_int, b as _, c as c_int, d as c_int).into()
+                }
+                libc::SYS_poll => wait::poll(a as _, b as _, c as c_int).into(),
+                libc::SYS_select => {
+                    wait::select(a as c_int, b as _, c as _, d as _, e as _).into()
+                }
+                libc::SYS_sendmmsg => {
+                    io::sendmmsg(a as c_int, b as _, c as _, d as c_int).into()
+                }
+                libc::SYS_recvmmsg => {
+                    io::recvmmsg(a as c_int, b as _, c as _, d as c_int, e as _).into()
+                }
+                libc::SYS_sendfile => {
+                    transfer::sendfile(a as c_int, b as c_int, c as _, d) as c_long
+                }
+                libc::SYS_splice => {
+                    transfer::splice(a as c_int, b as _, c as c_int, d as _, e, f as _) as c_long
+                }
+                libc::SYS_dup2 => descriptors::dup2(a as c_int, b as c_int).into(),
+                libc::SYS_ppoll => ppoll(a, b, c, d, e),
                 // The kernel's call takes the size of the mask; the C library's does not.
                 libc::SYS_epoll_pwait => {
                     wait::epoll_pwait(a as c_int, b as _, c as c_int, d as c_int, e as _).into()
@@ -91,5 +112,31 @@ hooks! {
             let next: unsafe extern "C" fn(u32, usize, u32) -> c_int = core::mem::transmute(next);
             next(entries, ring, flags)
         }
+    }
+}
+
+/// The kernel's `ppoll` takes the size of the mask, the C library's does not; and the kernel's
+/// writes what is left of the time.
+///
+/// # Safety
+/// As ppoll(2).
+unsafe fn ppoll(fds: usize, count: usize, time: usize, mask: usize, mask_bytes: usize) -> c_long {
+    const KERNEL_MASK_BYTES: usize = 8;
+    // SAFETY: the program's own arguments, as both calls take them.
+    unsafe {
+        if mask != 0 && mask_bytes != KERNEL_MASK_BYTES {
+            return (real().syscall)(libc::SYS_ppoll, fds, count, time, mask, mask_bytes, 0);
+        }
+        let time = time as *mut libc::timespec;
+        let before = sluice_preload_core::poll::now_ns();
+        let result = wait::ppoll(fds as _, count as _, time, mask as _);
+        if !time.is_null() && result >= 0 {
+            let passed = sluice_preload_core::poll::now_ns() - before;
+            let whole = (*time).tv_sec as u64 * 1_000_000_000 + (*time).tv_nsec as u64;
+            let left = whole.saturating_sub(passed);
+            (*time).tv_sec = (left / 1_000_000_000) as i64;
+            (*time).tv_nsec = (left % 1_000_000_000) as i64;
+        }
+        result.into()
     }
 }
