@@ -46,11 +46,18 @@ static void *interrupt_then_drain(void *total)
     return NULL;
 }
 
+/*
+ * Until poll, too, says that there is no room and goes on saying so: one EAGAIN means no more
+ * than that there was none at that instant.
+ */
 static void fill_up(size_t *sent)
 {
-    ssize_t n;
-    while ((n = send(p.a, big, sizeof big, MSG_DONTWAIT)) > 0)
-        *sent += (size_t)n;
+    struct pollfd room = {.fd = p.a, .events = POLLOUT};
+    do {
+        ssize_t n;
+        while ((n = send(p.a, big, sizeof big, MSG_DONTWAIT)) > 0)
+            *sent += (size_t)n;
+    } while (poll(&room, 1, 100) > 0);
 }
 
 int main(void)
