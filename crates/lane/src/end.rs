@@ -10,7 +10,7 @@ use crate::counts::{has_peer_ended, tcp_bytes_read};
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sluice_shmem::board::Board;
@@ -20,6 +20,10 @@ use sluice_shmem::geometry::Geometry;
 use sluice_shmem::{Broken, Consumer, Producer};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
+
+mod snapshot;
+
+pub use snapshot::EndSnapshot;
 
 /// Bytes of one record of the end table.
 pub const END_BYTES: usize = 320;
@@ -81,6 +85,8 @@ pub struct Tx {
     /// When the kernel was last asked whether the peer is still there.
     pub(crate) checked_ns: u64,
     pub(crate) ring: bool,
+    /// Bytes went by TCP behind the last ring segment.
+    pub(crate) tcp_follows: bool,
 }
 
 /// The receiving half's private state.
@@ -483,6 +489,7 @@ impl End {
         }
         tx.producer = Producer::default();
         tx.ring = false;
+        tx.tcp_follows = false;
         tx.full_since_ns = 0;
         rx.consumer = Consumer::default();
         rx.is_counting = false;
@@ -695,88 +702,5 @@ impl Address {
             to.store(byte, Ordering::Relaxed);
         }
         self.port.store(address.port(), Ordering::Relaxed);
-    }
-}
-
-/// What a record says about its connection, for people. Unlike [`End`] it can be made from
-/// bytes that another process wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndSnapshot {
-    /// The life the record is in.
-    pub generation: u32,
-    /// How far the connection has come.
-    pub state: State,
-    /// Why it is on TCP, if it is.
-    pub reason: Reason,
-    /// This end.
-    pub local: SocketAddr,
-    /// The other end.
-    pub peer: SocketAddr,
-    /// Whether what this end sends goes by the ring now.
-    pub sends_by_ring: bool,
-    /// Bytes by ring, received.
-    pub ring_rx_bytes: u64,
-    /// Bytes by ring, sent.
-    pub ring_tx_bytes: u64,
-    /// Bytes by TCP, received.
-    pub tcp_rx_bytes: u64,
-    /// Bytes by TCP, sent.
-    pub tcp_tx_bytes: u64,
-    /// Changes between ring and TCP of what this end sends.
-    pub switches: u32,
-    /// Waits on this socket that slept in the kernel.
-    pub sleeps: u32,
-    /// Waits on this socket that polling ended.
-    pub spins: u32,
-    /// Bytes of each of its rings.
-    pub ring_bytes: u32,
-}
-
-impl EndSnapshot {
-    /// Reads a record. `None` for a free one, and for bytes that no record has.
-    pub fn from_bytes(bytes: &[u8; END_BYTES]) -> Option<Self> {
-        use core::mem::offset_of;
-        let u32_at = |at: usize| {
-            bytes
-                .get(at..at + 4)
-                .and_then(|b| b.try_into().ok())
-                .map(u32::from_ne_bytes)
-        };
-        let u64_at = |at: usize| {
-            bytes
-                .get(at..at + 8)
-                .and_then(|b| b.try_into().ok())
-                .map(u64::from_ne_bytes)
-        };
-        let address_at = |at: usize| {
-            let ip: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
-            let port: [u8; 2] = bytes.get(at + 16..at + 18)?.try_into().ok()?;
-            let ip = Ipv6Addr::from(ip);
-            let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
-            Some(SocketAddr::new(ip, u16::from_ne_bytes(port)))
-        };
-        let state = match u32_at(offset_of!(End, state))? {
-            1 => State::Tracked,
-            2 => State::Announced,
-            3 => State::Attached,
-            _ => return None,
-        };
-        let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, ring);
-        Some(Self {
-            generation: u32_at(offset_of!(End, generation))?,
-            state,
-            reason: Reason::from_code(u32_at(offset_of!(End, reason))? as u16)?,
-            local: address_at(offset_of!(End, local))?,
-            peer: address_at(offset_of!(End, peer))?,
-            sends_by_ring: *bytes.get(ring_at)? != 0,
-            ring_rx_bytes: u64_at(offset_of!(End, ring_rx))?,
-            ring_tx_bytes: u64_at(offset_of!(End, ring_tx))?,
-            tcp_rx_bytes: u64_at(offset_of!(End, tcp_rx))?,
-            tcp_tx_bytes: u64_at(offset_of!(End, tcp_tx))?,
-            switches: u32_at(offset_of!(End, switches))?,
-            sleeps: u32_at(offset_of!(End, sleeps))?,
-            spins: u32_at(offset_of!(End, spins))?,
-            ring_bytes: u32_at(offset_of!(End, ring_bytes))?,
-        })
     }
 }
