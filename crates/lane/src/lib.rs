@@ -9,6 +9,7 @@ mod counts;
 pub mod end;
 pub mod lock;
 pub mod reason;
+pub mod recall;
 pub mod receive;
 pub mod send;
 pub mod spin;

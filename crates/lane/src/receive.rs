@@ -11,6 +11,7 @@ mod peek;
 use crate::clock::now_ns;
 use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
+use crate::recall;
 use crate::spin::{Spinner, yield_processor};
 use crate::wait::{kernel_events, sleep_until_readable};
 use crate::{Parts, Piece, parts_bytes};
@@ -79,7 +80,7 @@ pub fn receive(
                 return result;
             }
             Step::Again => continue,
-            Step::Nothing => {}
+            Step::Nothing => recall::look(end, generation, fd),
         }
         if request.dontwait {
             return reader.finish(Err(Errno::AGAIN));

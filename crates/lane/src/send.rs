@@ -5,6 +5,7 @@ use crate::clock::now_ns;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
 use crate::lock::Guard;
+use crate::recall::serve;
 use crate::receive::{for_pieces, is_final};
 use crate::spin::{ceiling_ns, pass};
 use crate::wait::kernel_events;
@@ -103,6 +104,7 @@ pub fn send(
 pub fn through_kernel(
     end: &End,
     generation: u32,
+    fd: i32,
     call: &mut dyn FnMut() -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let mut tx = match end.lock_tx(generation) {
@@ -110,7 +112,11 @@ pub fn through_kernel(
         Locked::Gone => return call(),
         Locked::Reentered => return Err(Errno::INTR),
     };
+    if let Some(out) = end.outgoing() {
+        serve(end, fd, &mut tx, &out);
+    }
     end.leave_ring(&mut tx);
+    tx.tcp_follows = true;
     end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
     drop(tx);
     let result = call();
@@ -202,7 +208,11 @@ impl<'a> Writer<'a, '_> {
         if end.is_broken() {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
-        let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
+        let out = end.outgoing();
+        if let Some(out) = &out {
+            serve(end, self.fd, &mut tx, out);
+        }
+        let Some(out) = out.filter(|_| !end.is_tx_pinned()) else {
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
         };
@@ -271,6 +281,7 @@ impl<'a> Writer<'a, '_> {
         };
         out.publish_mode(Mode::Ring, mark);
         tx.ring = true;
+        tx.tcp_follows = false;
         self.end.switches.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -331,13 +342,14 @@ impl<'a> Writer<'a, '_> {
     }
 
     /// The program's call on the rest, counted.
-    fn write_kernel(&mut self, tx: Guard<'a, Tx>) -> Step {
+    fn write_kernel(&mut self, mut tx: Guard<'a, Tx>) -> Step {
         let end = self.end;
         if self.done == 0
             && let Some(errno) = end.take_postponed()
         {
             return Step::Done(Err(errno));
         }
+        tx.tcp_follows = true;
         end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
         drop(tx);
         let piece = self.rest();

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::end::{End, Locked};
+use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
 use core::sync::atomic::Ordering;
@@ -62,9 +63,10 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         Locked::Gone | Locked::Reentered => return None,
     }
     if let Locked::Held(mut tx) = end.lock_tx(generation)
+        && let Some(out) = end.outgoing()
+        && !serve(end, fd, &mut tx, &out)
         && tx.ring
         && !end.is_tx_pinned()
-        && let Some(out) = end.outgoing()
     {
         let full_since = tx.full_since_ns;
         let quarter = out.capacity() as usize / 4;
@@ -148,6 +150,16 @@ pub(crate) fn sleep_until_readable(fd: i32) -> Result<(), Errno> {
         revents: 0,
     };
     poll(&mut entry, -1).map(|_| ())
+}
+
+/// Sleeps until a socket is writable, or a signal comes.
+pub(crate) fn sleep_until_writable(fd: i32) {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    let _ = poll(&mut entry, -1);
 }
 
 /// Sleeps for a millisecond. Errors: `EINTR`.

@@ -4,10 +4,12 @@
 use crate::conn::{self, Conn};
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
-use crate::{epoll, link, process};
+use crate::{epoll, link, log, process};
 use core::ffi::{c_int, c_uint};
+use sluice_lane::clock::now_ns;
 use sluice_lane::end::Role;
 use sluice_lane::reason::Reason;
+use sluice_lane::recall::{self, Fetched};
 use sluice_sys::tcp;
 
 /// A socket was created.
@@ -217,21 +219,59 @@ pub fn before_replace(fd: c_int, target: c_int) {
     }
 }
 
+/// All exports of one call together wait this long for peers that do not answer, and one of them
+/// at most this long: awake peers answer within microseconds.
+const FETCH_NS_MAX: u64 = 200_000_000;
+const FETCH_ONE_NS_MAX: u64 = 20_000_000;
+
 /// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
 /// what the peer has put into the ring already is fetched first, if the peer answers.
 pub fn export(conn: &Conn, reason: Reason) {
+    let before = errno();
     conn.pin(reason);
+    fetch(conn, now_ns() + FETCH_NS_MAX);
+    set_errno(before);
+}
+
+fn fetch(conn: &Conn, deadline_ns: u64) {
+    if conn.end.unread_ring_bytes(conn.generation) == 0 {
+        return;
+    }
+    let left = recall::fetch(conn.end, conn.generation, deadline_ns, &mut || {
+        // The peer may be an end of this very process, perhaps of this very thread.
+        fds::for_each(0, c_int::MAX, |fd, entry| {
+            if let Entry::Conn { index, generation } = entry
+                && index != conn.index
+                && let Some(other) = conn::from_entry(fd, index, generation)
+            {
+                recall::look(other.end, generation, fd);
+            }
+        });
+    });
+    if let Fetched::Left(bytes) = left {
+        log!(
+            Warn,
+            "fd {}: {bytes} bytes stay in the ring, the peer did not take them back",
+            conn.fd
+        );
+    }
 }
 
 /// Exports every tracked connection for which `concerned` holds.
 pub fn export_all(reason: Reason, concerned: impl Fn(c_int) -> bool) {
-    fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Entry::Conn { index, generation } = entry {
-            if concerned(fd) {
-                if let Some(conn) = conn::from_entry(fd, index, generation) {
-                    export(&conn, reason);
-                }
+    let before = errno();
+    let each = |action: &mut dyn FnMut(&Conn)| {
+        fds::for_each(0, c_int::MAX, |fd, entry| {
+            if let Entry::Conn { index, generation } = entry
+                && concerned(fd)
+                && let Some(conn) = conn::from_entry(fd, index, generation)
+            {
+                action(&conn);
             }
-        }
-    });
+        });
+    };
+    each(&mut |conn| conn.pin(reason));
+    let deadline_ns = now_ns() + FETCH_NS_MAX;
+    each(&mut |conn| fetch(conn, deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX)));
+    set_errno(before);
 }

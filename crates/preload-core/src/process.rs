@@ -165,8 +165,16 @@ fn is_vfork_child_slow() -> bool {
     false
 }
 
-/// Before exec or spawn: the new program knows nothing of lanes.
+/// Before this process executes another program.
 pub fn before_exec() {
+    before_spawn();
+    if !is_vfork_child() {
+        stats::before_exec();
+    }
+}
+
+/// Before another program gets copies of the descriptors: it knows nothing of lanes.
+pub fn before_spawn() {
     export_all(Reason::Shared, |fd| {
         // SAFETY: F_GETFD takes and returns numbers.
         let flags = unsafe { (real().fcntl)(fd, libc::F_GETFD, 0) };

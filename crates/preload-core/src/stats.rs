@@ -116,10 +116,38 @@ impl Write for Line {
 
 /// Writes the line, at the process's end. Connections that are still open count too.
 pub fn finish() {
-    if process::is_sandboxed() || !WANTED.swap(false, Ordering::AcqRel) {
+    if process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
         return;
     }
-    WANTED.store(true, Ordering::Relaxed);
+    add_open_and_write();
+    WANTED.store(false, Ordering::Release);
+}
+
+/// Writes the line before exec, which ends the program without ending the process. What it says
+/// counts no more, should the exec fail.
+pub fn before_exec() {
+    if process::is_sandboxed() || !WANTED.load(Ordering::Acquire) {
+        return;
+    }
+    let bytes = BYTES.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+    let counts = COUNTS.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+    let reasons = REASONS.each_ref().map(|sum| sum.load(Ordering::Relaxed));
+    add_open_and_write();
+    // What was just added for open connections will be added once more: below zero until then.
+    for (sum, before) in BYTES.iter().zip(bytes) {
+        let written = sum.load(Ordering::Relaxed);
+        sum.store(before.wrapping_sub(written), Ordering::Relaxed);
+    }
+    let before = counts.iter().chain(&reasons);
+    for (sum, before) in COUNTS.iter().chain(&REASONS).zip(before) {
+        let written = sum.load(Ordering::Relaxed);
+        sum.store(before.wrapping_sub(written), Ordering::Relaxed);
+    }
+    CONNECTIONS.store(0, Ordering::Relaxed);
+    LANES.store(0, Ordering::Relaxed);
+}
+
+fn add_open_and_write() {
     fds::for_each(0, i32::MAX, |fd, entry| {
         if let Entry::Conn { index, generation } = entry {
             if let Some(conn) = conn::from_entry(fd, index, generation) {
@@ -127,7 +155,6 @@ pub fn finish() {
             }
         }
     });
-    WANTED.store(false, Ordering::Relaxed);
     let mut line = Line {
         bytes: [0; 2048],
         len: 0,
@@ -165,7 +192,8 @@ fn write_line(line: &mut Line, program: &[u8]) -> fmt::Result {
     let mut first = true;
     for (reason, count) in reason::ALL.iter().zip(&REASONS) {
         let count = get(count);
-        if count > 0 && !reason.text().is_empty() {
+        // Below zero: reported before an exec that failed, and another reason since.
+        if count as i32 > 0 && !reason.text().is_empty() {
             let comma = if first { "" } else { "," };
             write!(line, "{comma}\"{}\":{count}", reason.text())?;
             first = false;

@@ -33,7 +33,7 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
     };
     let by_ring = is_ring_next(conn.end, conn.generation);
     let (Some(start), true) = (start.filter(|start| *start >= 0), by_ring) else {
-        let result = through_kernel(conn.end, conn.generation, &mut || match whole() {
+        let result = through_kernel(conn.end, conn.generation, conn.fd, &mut || match whole() {
             value @ 0.. => Ok(value as usize),
             _ => Err(Errno(errno())),
         });

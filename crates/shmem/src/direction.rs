@@ -42,6 +42,8 @@ pub struct ReceiverLine {
     adopted: AtomicU32,
     /// Not zero once the receiver will read no more.
     closed: AtomicU32,
+    /// A [`Recall`] between the two ends. Both write it.
+    recall: AtomicU32,
 }
 
 const _: () = assert!(size_of::<SenderLine>() == 128 || cfg!(loom));
@@ -56,6 +58,25 @@ pub enum Mode {
     /// Through the ring.
     Ring,
 }
+
+/// Where the receiver's wish stands that ring bytes go back to the sender, who sends them again
+/// by TCP: the receiver's socket is given to somebody who cannot read the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recall {
+    /// Nobody wishes it; or the receiver took the wish back, and the bytes stay its own.
+    None,
+    /// The receiver wishes it and reads nothing from the ring meanwhile.
+    Asked,
+    /// The bytes are the sender's again.
+    Taken,
+    /// The sender cannot: later bytes went by TCP already.
+    Refused,
+}
+
+const RECALL_NONE: u32 = 0;
+const RECALL_ASKED: u32 = 1;
+const RECALL_TAKEN: u32 = 2;
+const RECALL_REFUSED: u32 = 3;
 
 /// One direction of one lane. A view: copying it copies addresses.
 #[derive(Clone, Copy, Debug)]
@@ -188,7 +209,43 @@ impl Direction {
             .wrapping_add(line.tcp_read.load(Ordering::Relaxed))
     }
 
+    /// How the receiver's wish stands.
+    pub fn recall(&self) -> Recall {
+        match self.receiver().recall.load(Ordering::Acquire) {
+            RECALL_ASKED => Recall::Asked,
+            RECALL_TAKEN => Recall::Taken,
+            RECALL_REFUSED => Recall::Refused,
+            _ => Recall::None,
+        }
+    }
+
+    /// Answers a wish: takes the ring's unread bytes back, or refuses. False if the receiver was
+    /// faster and keeps them.
+    pub fn answer_recall(&self, take: bool) -> bool {
+        let answer = if take { RECALL_TAKEN } else { RECALL_REFUSED };
+        self.exchange_recall(RECALL_ASKED, answer)
+    }
+
+    fn exchange_recall(&self, from: u32, to: u32) -> bool {
+        let word = &self.receiver().recall;
+        word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
+    }
+
     // The receiver's side.
+
+    /// Wishes that the sender takes the ring's unread bytes back. Until that is answered or
+    /// withdrawn the receiver consumes nothing.
+    pub fn ask_recall(&self) {
+        self.receiver()
+            .recall
+            .store(RECALL_ASKED, Ordering::Release);
+    }
+
+    /// Takes the wish back. False if it was answered meanwhile.
+    pub fn withdraw_recall(&self) -> bool {
+        self.exchange_recall(RECALL_ASKED, RECALL_NONE)
+    }
 
     /// Tells a sender that waits for room that this end reads, if not yet from the ring.
     pub fn publish_tcp_read(&self, bytes: u64) {

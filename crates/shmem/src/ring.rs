@@ -79,6 +79,17 @@ impl Producer {
         Ok(self.used())
     }
 
+    /// Where the published and unconsumed bytes lie, in order, as of the last look at the
+    /// receiver's position ([`Producer::in_flight`]): addresses in the ring and lengths.
+    pub fn unread(&self, direction: &Direction) -> [(*const u8, usize); 2] {
+        let capacity = direction.capacity() as usize;
+        let len = self.used() as usize;
+        let place = self.head.max(self.base) as usize & (capacity - 1);
+        let first = len.min(capacity - place);
+        let data = direction.data().as_ptr().cast_const();
+        [(data.wrapping_add(place), first), (data, len - first)]
+    }
+
     /// Copies `len` bytes from `source` behind the tail without publishing them; `offset` bytes
     /// were stored so before.
     ///

@@ -52,7 +52,7 @@ hooks! {
         args: Strings,
         env: Strings
     ) -> c_int {
-        process::before_exec();
+        process::before_spawn();
         // SAFETY: as above.
         unsafe { (real().posix_spawn)(pid, path, actions, attributes, args, env) }
     }
@@ -65,19 +65,19 @@ hooks! {
         args: Strings,
         env: Strings
     ) -> c_int {
-        process::before_exec();
+        process::before_spawn();
         // SAFETY: as above.
         unsafe { (real().posix_spawnp)(pid, path, actions, attributes, args, env) }
     }
 
     fn system(command: *const c_char) -> c_int {
-        process::before_exec();
+        process::before_spawn();
         // SAFETY: as above.
         unsafe { (real().system)(command) }
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-        process::before_exec();
+        process::before_spawn();
         // SAFETY: as above.
         unsafe { (real().popen)(command, mode) }
     }
