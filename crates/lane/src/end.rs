@@ -547,6 +547,23 @@ impl End {
         }
     }
 
+    /// Gives the reading of a pinned connection back to the kernel once its ring is empty: from
+    /// then on the program's own calls are made, which matters to a process that seccomp allows
+    /// no others.
+    ///
+    /// The announcement of [`End::pin`] is never taken back, so every write that begins behind it
+    /// goes to TCP. One that began before is in flight or can be seen.
+    pub(crate) fn leave_rules_if_pinned(&self, rx: &mut Rx) {
+        if self.flag(FLAG_PIN_RX)
+            && !self.flag(FLAG_BROKEN)
+            && let Some(into) = self.incoming().filter(|_| self.is_adopted())
+            && !self.is_write_in_flight(&into)
+            && matches!(rx.consumer.available(&into), Ok(0))
+        {
+            self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        }
+    }
+
     /// Counts what was read from TCP anew after a reader died on the way to the mark.
     ///
     /// A reader that died in a read without a bound has left its announcement: the peer's sender

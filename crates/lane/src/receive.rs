@@ -148,6 +148,7 @@ impl<'a> Reader<'a, '_> {
             Locked::Gone => return Step::Done(self.bypass()),
             Locked::Reentered => return Step::Done(Err(self.reentered())),
         };
+        end.leave_rules_if_pinned(&mut rx);
         if !end.is_adopted() {
             end.try_adopt(self.fd, &mut rx);
         }

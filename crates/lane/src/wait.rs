@@ -36,6 +36,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     let mut ready = Ready::default();
     match end.lock_rx(generation) {
         Locked::Held(mut rx) => {
+            end.leave_rules_if_pinned(&mut rx);
             end.try_adopt(fd, &mut rx);
             if !end.is_adopted() {
                 return None;

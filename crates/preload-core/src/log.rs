@@ -34,7 +34,7 @@ pub fn load() {
 
 /// Whether messages of this level are printed.
 pub fn enabled(level: Level) -> bool {
-    LEVEL.load(Ordering::Relaxed) >= level as u32
+    LEVEL.load(Ordering::Relaxed) >= level as u32 && !crate::process::is_sandboxed()
 }
 
 struct Line {

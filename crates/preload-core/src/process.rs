@@ -189,16 +189,17 @@ pub fn before_spawn() {
 /// still get a lane in another process that shares it now and has it alone later, as sshd does
 /// with its sandboxed child.
 pub fn before_confinement() {
+    SANDBOXED.store(true, Ordering::Relaxed);
     export_all(Reason::Confined, |fd| {
         conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked)
     });
     CONFINED.store(true, Ordering::Relaxed);
-    SANDBOXED.store(true, Ordering::Relaxed);
     link::leave();
 }
 
-/// Whether the program has confined itself since it started: even at its end no system call of
-/// ours is safe.
+/// Whether the program confines itself, or has since it started: no system call of ours that
+/// is not needed is safe then, not even at its end. A sandbox may be more than seccomp: sshd's
+/// comes with a limit of 0 on file sizes, under which a line of the log kills.
 pub fn is_sandboxed() -> bool {
     SANDBOXED.load(Ordering::Relaxed)
 }
