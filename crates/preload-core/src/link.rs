@@ -88,11 +88,11 @@ pub fn init(socket: Option<&CStr>, program: &[u8]) {
     let Some(mut link) = LINK.try_lock() else {
         return;
     };
-    if let Some(path) = socket.map(CStr::to_bytes) {
-        if path.len() <= unix::SOCKET_PATH_BYTES_MAX {
-            link.socket_path[..path.len()].copy_from_slice(path);
-            link.socket_path_len = path.len();
-        }
+    if let Some(path) = socket.map(CStr::to_bytes)
+        && path.len() <= unix::SOCKET_PATH_BYTES_MAX
+    {
+        link.socket_path[..path.len()].copy_from_slice(path);
+        link.socket_path_len = path.len();
     }
     for (to, from) in link.program.iter_mut().zip(program) {
         *to = *from;
@@ -238,7 +238,7 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
         return 0;
     }
     word.store(0, Ordering::SeqCst);
-    for count in 0..MAIL_BATCH {
+    for (count, place) in mail.iter_mut().enumerate() {
         let client = Client::from_socket(Fd::own(link.fd));
         let received = client.receive();
         // The descriptor stays ours.
@@ -246,7 +246,7 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
         match received {
             Ok(Some((FromDaemon::Lane(lane), mut received))) => {
                 let fds = [received.take_fd(0), received.take_fd(1)];
-                mail[count] = link.assignment(&lane, fds).map(|it| (lane, it));
+                *place = link.assignment(&lane, fds).map(|it| (lane, it));
             }
             Ok(Some((FromDaemon::Refused { reason }, _))) => {
                 log!(Warn, "daemon refused: {reason}");
@@ -297,12 +297,12 @@ pub fn make_way(wanted: i32) {
     if hidden_fd() != Some(wanted) {
         return;
     }
-    if let Some(mut link) = LINK.lock() {
-        if link.fd == wanted {
-            match hide(link.fd) {
-                Ok(fd) => link.set_fd(fd),
-                Err(_) => link.forget(),
-            }
+    if let Some(mut link) = LINK.lock()
+        && link.fd == wanted
+    {
+        match hide(link.fd) {
+            Ok(fd) => link.set_fd(fd),
+            Err(_) => link.forget(),
         }
     }
 }

@@ -116,7 +116,7 @@ fn poll_with(
                 GAPS.record(spinner.waited_ns());
             }
             let turn = TURN.fetch_add(1, Ordering::Relaxed);
-            if !rings.ask && turn % KERNEL_TURN != 0 {
+            if !rings.ask && !turn.is_multiple_of(KERNEL_TURN) {
                 return rings.ready as c_int;
             }
             return ask(entries, slots, Timeout::Ns(0), kernel).max(0);
@@ -272,10 +272,10 @@ fn sleep(
     };
     let before = errno();
     for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
-        if let Some(announced) = slot.announced.take() {
-            if let Some(conn) = conn::get(entry.fd) {
-                wait::withdraw(conn.end, announced);
-            }
+        if let Some(announced) = slot.announced.take()
+            && let Some(conn) = conn::get(entry.fd)
+        {
+            wait::withdraw(conn.end, announced);
         }
         if let Some(index) = slot.instance.take() {
             epoll::leave_sleep(index, 1);
@@ -342,7 +342,8 @@ pub unsafe fn select(
         }
     }
     let entries = &mut entries[..used];
-    let result = poll(entries, timeout, &mut |entries, left| {
+    // SAFETY: the caller's promise.
+    let result = poll(entries, timeout, &mut |entries, left| unsafe {
         ppoll(entries, left, mask)
     });
     if result < 0 {
@@ -381,7 +382,10 @@ pub unsafe fn select(
 }
 
 /// The real ppoll.
-pub fn ppoll(entries: &mut [pollfd], timeout: Timeout, mask: *const sigset_t) -> c_int {
+///
+/// # Safety
+/// `mask` is null or a signal set.
+pub unsafe fn ppoll(entries: &mut [pollfd], timeout: Timeout, mask: *const sigset_t) -> c_int {
     let time = match timeout {
         Timeout::Never => None,
         Timeout::Ns(ns) => Some(timespec {

@@ -113,10 +113,10 @@ fn take_inherited() {
 extern "C" fn before_fork() {
     // Every descriptor of ours exists twice from now on.
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Entry::Conn { index, generation } = entry {
-            if let Some(conn) = conn::from_entry(fd, index, generation) {
-                conn.end.add_ref();
-            }
+        if let Entry::Conn { index, generation } = entry
+            && let Some(conn) = conn::from_entry(fd, index, generation)
+        {
+            conn.end.add_ref();
         }
     });
     link::before_fork();
@@ -226,13 +226,12 @@ pub fn before_exit() {
 
 fn drop_all() {
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Entry::Conn { .. } = entry {
-            if let Some(conn) = conn::get(fd) {
-                if conn.end.refs() > 1 {
-                    fds::take(fd);
-                    conn.end.drop_ref();
-                }
-            }
+        if let Entry::Conn { .. } = entry
+            && let Some(conn) = conn::get(fd)
+            && conn.end.refs() > 1
+        {
+            fds::take(fd);
+            conn.end.drop_ref();
         }
     });
 }

@@ -149,10 +149,10 @@ pub fn before_exec() {
 
 fn add_open_and_write() {
     fds::for_each(0, i32::MAX, |fd, entry| {
-        if let Entry::Conn { index, generation } = entry {
-            if let Some(conn) = conn::from_entry(fd, index, generation) {
-                add_end(&conn);
-            }
+        if let Entry::Conn { index, generation } = entry
+            && let Some(conn) = conn::from_entry(fd, index, generation)
+        {
+            add_end(&conn);
         }
     });
     let mut line = Line {

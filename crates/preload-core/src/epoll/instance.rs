@@ -49,6 +49,8 @@ pub(super) struct State {
     asleep: u32,
     /// Items that are instances.
     pub children: Vec<u32>,
+    /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
+    renamed: u32,
 }
 
 /// One epoll instance.
@@ -246,10 +248,10 @@ fn for_watchers_of(fd: i32, mut each: impl FnMut(&'static Instance, &mut State, 
         if this.item_count.load(Ordering::Acquire) == 0 {
             continue;
         }
-        if let Some(mut state) = this.lock() {
-            if let Some(number) = state.number(fd) {
-                each(this, &mut state, number);
-            }
+        if let Some(mut state) = this.lock()
+            && let Some(number) = state.number(fd)
+        {
+            each(this, &mut state, number);
         }
     }
 }
@@ -304,22 +306,39 @@ pub fn write_blocked(conn: &Conn) {
     });
 }
 
-/// A socket descriptor is being closed or given another meaning.
+/// A socket descriptor is being closed or given another meaning. A registration lasts as long as
+/// the socket does: while it has another name in this process it is kept under that.
 pub fn forget_socket(fd: i32) {
-    for_watchers_of(fd, |this, state, number| {
-        let is_tagged = state.item(number).is_some_and(|item| item.is_tagged);
-        if is_tagged && !this.is_inherited.load(Ordering::Relaxed) {
-            // Other descriptors of the socket would keep the registration alive.
-            let epfd = this.epfd.load(Ordering::Relaxed);
-            let before = errno();
-            // SAFETY: DEL takes no event.
-            unsafe {
-                (real().epoll_ctl)(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
-            }
-            set_errno(before);
+    for (_, this) in instances() {
+        if this.item_count.load(Ordering::Acquire) == 0 {
+            continue;
         }
-        state.remove(this, fd);
+        let Some(mut state) = this.lock() else {
+            continue;
+        };
+        while let Some(number) = state.any_number(fd) {
+            match twin_of(fd) {
+                Some(twin) => state.rename(number, twin),
+                None => state.forget(this, number),
+            }
+        }
+    }
+}
+
+/// Another descriptor of this process for the connection of `fd`.
+fn twin_of(fd: i32) -> Option<i32> {
+    let conn = crate::conn::get(fd)?;
+    if conn.end.refs() < 2 {
+        return None;
+    }
+    let entry = fds::get(fd);
+    let mut twin = None;
+    fds::for_each(0, i32::MAX, |other, same| {
+        if other != fd && same == entry {
+            twin = Some(other);
+        }
     });
+    twin
 }
 
 /// Locks all instances across a fork, so that the child finds them whole.
@@ -361,6 +380,37 @@ impl State {
             watched: Vec::new(),
             asleep: 0,
             children: Vec::new(),
+            renamed: 0,
+        }
+    }
+
+    /// An item of the descriptor, be it registered by it or renamed to it.
+    fn any_number(&self, fd: i32) -> Option<u32> {
+        let renamed = |item: &Option<Item>| item.as_ref().is_some_and(|item| item.fd == fd);
+        match self.number(fd) {
+            None if self.renamed > 0 => {
+                let number = self.items.iter().position(renamed)?;
+                Some(number as u32)
+            }
+            number => number,
+        }
+    }
+
+    /// The item's connection goes on under the name `twin`. The kernel, and epoll_ctl, know the
+    /// registration by the closed number still (epoll(7), questions and answers, 6).
+    fn rename(&mut self, number: u32, twin: i32) {
+        let Some(item) = self.item(number) else {
+            return;
+        };
+        let (fd, is_attached) = (item.fd, item.is_attached());
+        item.fd = twin;
+        if self.number(fd) == Some(number) {
+            self.by_fd[fd as usize] = 0;
+            self.renamed += 1;
+        }
+        if !is_attached && let Some(conn) = crate::conn::get(fd) {
+            // A lane that comes later would not find whom to wake.
+            conn.pin(Reason::KernelCall);
         }
     }
 
@@ -373,11 +423,11 @@ impl State {
     }
 
     pub fn enqueue(&mut self, number: u32) {
-        if let Some(item) = self.item(number) {
-            if !item.is_queued {
-                item.is_queued = true;
-                self.queue.push_back(number);
-            }
+        if let Some(item) = self.item(number)
+            && !item.is_queued
+        {
+            item.is_queued = true;
+            self.queue.push_back(number);
         }
     }
 
@@ -454,12 +504,21 @@ impl State {
     }
 
     fn remove(&mut self, this: &Instance, fd: i32) {
-        let Some(number) = self.number(fd) else {
+        if let Some(number) = self.number(fd) {
+            self.forget(this, number);
+        }
+    }
+
+    fn forget(&mut self, this: &Instance, number: u32) {
+        self.unwatch(number);
+        let Some(item) = self.items[number as usize].take() else {
             return;
         };
-        self.unwatch(number);
-        self.by_fd[fd as usize] = 0;
-        self.items[number as usize] = None;
+        if self.number(item.fd) == Some(number) {
+            self.by_fd[item.fd as usize] = 0;
+        } else {
+            self.renamed = self.renamed.saturating_sub(1);
+        }
         self.queue.retain(|queued| *queued != number);
         self.children.retain(|child| *child != number);
         self.free.push(number);

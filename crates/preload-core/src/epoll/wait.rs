@@ -13,7 +13,8 @@ use sluice_lane::spin::{Spinner, yield_processor};
 
 /// Time between looks at the kernel while polling, nanoseconds.
 const KERNEL_LOOK_NS: u64 = 3_000;
-/// One call in so many looks at the kernel even if rings have enough to report.
+/// After so many calls that rings answered alone the kernel is asked first, so that busy rings
+/// do not starve other descriptors, however few events a call takes.
 const KERNEL_TURN: u32 = 16;
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
@@ -79,6 +80,12 @@ pub unsafe fn wait(
         max: max as usize,
         kernel,
     };
+    if this.turn.load(Ordering::Relaxed) >= KERNEL_TURN {
+        this.turn.store(0, Ordering::Relaxed);
+        if let found @ 1.. = waiter.look_at_kernel() {
+            return waiter.add_rings(found);
+        }
+    }
     let mut spinner: Option<Spinner> = None;
     let mut kernel_look_ns = 0;
     loop {
@@ -90,7 +97,8 @@ pub unsafe fn wait(
             if let Some(spinner) = &spinner {
                 this.gaps.record(spinner.waited_ns());
             }
-            return waiter.add_kernel_turn(count);
+            this.turn.fetch_add(1, Ordering::Relaxed);
+            return count as c_int;
         }
         let spinner = spinner
             .get_or_insert_with(|| Spinner::start(if lanes { this.gaps.budget_ns() } else { 0 }));
@@ -147,23 +155,15 @@ impl Waiter<'_> {
         Some((count, hot, true))
     }
 
-    /// Now and then, what the kernel has comes on top of `count` events of rings, so that busy
-    /// rings do not starve other descriptors.
-    fn add_kernel_turn(&mut self, count: usize) -> c_int {
-        let turn = self.this.turn.load(Ordering::Relaxed).wrapping_add(1);
-        self.this.turn.store(turn, Ordering::Relaxed);
-        if turn % KERNEL_TURN != 0 || count >= self.max {
-            return count as c_int;
-        }
-        // SAFETY: `count` is below the array's length.
-        let rest = unsafe { self.events.add(count) };
-        let got = (self.kernel)(rest, (self.max - count) as c_int, Timeout::Ns(0));
-        let kept = if got > 0 {
-            self.translate(rest, got)
-        } else {
-            0
+    /// What rings have comes on top of `found` events of the kernel.
+    fn add_rings(&mut self, found: c_int) -> c_int {
+        let Some(mut state) = self.this.lock() else {
+            return found;
         };
-        count as c_int + kept
+        // SAFETY: `found` is at most the array's length.
+        let rest = unsafe { self.events.add(found as usize) };
+        let (count, _) = deliver(&mut state, self.epfd, rest, self.max - found as usize);
+        found + count as c_int
     }
 
     /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
@@ -305,17 +305,17 @@ fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize)
             }
         };
         hot |= look.hot;
-        if look.events != 0 {
-            if let Some(item) = state.item(number) {
-                // SAFETY: `count` is below `max`, the array's length.
-                unsafe {
-                    *events.add(count) = epoll_event {
-                        events: look.events,
-                        u64: item.data,
-                    };
-                }
-                count += 1;
+        if look.events != 0
+            && let Some(item) = state.item(number)
+        {
+            // SAFETY: `count` is below `max`, the array's length.
+            unsafe {
+                *events.add(count) = epoll_event {
+                    events: look.events,
+                    u64: item.data,
+                };
             }
+            count += 1;
         }
         if look.keep {
             state.enqueue(number);
@@ -327,10 +327,12 @@ fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize)
 fn children(this: &Instance) -> [Option<u32>; CHILDREN_MAX] {
     let mut out = [None; CHILDREN_MAX];
     if let Some(mut state) = this.lock() {
-        for at in 0..state.children.len().min(CHILDREN_MAX) {
-            let number = state.children[at];
+        for (at, place) in out.iter_mut().enumerate() {
+            let Some(number) = state.children.get(at).copied() else {
+                break;
+            };
             if let Some(Kind::Instance(inner)) = state.item(number).map(|item| item.kind) {
-                out[at] = Some(inner);
+                *place = Some(inner);
             }
         }
     }

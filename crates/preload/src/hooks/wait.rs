@@ -75,7 +75,8 @@ hooks! {
         match (unsafe { entries(fds, count) }, timeout) {
             (Some(entries), Some(timeout)) => {
                 poll_core::poll(entries, timeout, &mut |entries, left| {
-                    poll_core::ppoll(entries, left, mask)
+                    // SAFETY: the program's own mask.
+                    unsafe { poll_core::ppoll(entries, left, mask) }
                 })
             }
             // SAFETY: the program's own arguments.
