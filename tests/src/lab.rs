@@ -27,6 +27,7 @@ pub struct Lab {
     dir: Option<TempDir>,
     daemon: Option<Job>,
     sluice: Option<PathBuf>,
+    min_ops: Option<u32>,
 }
 
 impl Lab {
@@ -40,6 +41,7 @@ impl Lab {
                 dir: Some(dir),
                 daemon: None,
                 sluice: None,
+                min_ops: None,
             });
         }
         let sluice = find_sluice()?;
@@ -50,6 +52,7 @@ impl Lab {
             dir: Some(dir),
             daemon: Some(daemon),
             sluice: Some(sluice),
+            min_ops: None,
         })
     }
 
@@ -62,6 +65,12 @@ impl Lab {
     /// True when the accelerated side is run plainly too (`SLUICE_TEST_STANDIN=1`).
     pub fn is_standin(&self) -> bool {
         self.sluice.is_none()
+    }
+
+    /// Announces connections at their first read or write from now on, instead of sparing those
+    /// that may end soon.
+    pub fn announce_at_once(&mut self) {
+        self.min_ops = Some(0);
     }
 
     pub fn daemon(&self) -> Option<&Job> {
@@ -84,6 +93,9 @@ impl Lab {
                     .arg(program)
                     .env("SLUICE_SOCKET", self.socket())
                     .env("SLUICE_STATS_FILE", self.stats_file());
+                if let Some(min_ops) = self.min_ops {
+                    command.env("SLUICE_MIN_OPS", min_ops.to_string());
+                }
                 command
             }
             _ => command(program),

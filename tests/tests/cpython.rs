@@ -49,7 +49,9 @@ fn check(name: &str, limit: Duration) -> Verdict {
     if !Path::new(PYTHON).is_file() {
         return skip(format!("{PYTHON} is not installed; run scripts/setup test"));
     }
-    let lab = Lab::new()?;
+    let mut lab = Lab::new()?;
+    // Most of these connections carry a few messages only: all are to be laned.
+    lab.announce_at_once();
     let module = format!("test.{name}");
     let plain = run(&lab, Mode::Plain, "plain", &[&module], limit)?;
     if plain

@@ -15,16 +15,23 @@ const BYTES: usize = 200_000_000;
 pub fn trials() -> Vec<Trial> {
     use Mode::{Accelerated, Plain};
     vec![
-        trial("ssh/both", || copy(Accelerated, Accelerated)),
-        trial("ssh/server-only", || copy(Accelerated, Plain)),
+        trial("ssh/both", || copy(Accelerated, Accelerated, false)),
+        // The lane is there before sshd forks the child that it confines.
+        trial("ssh/both-laned-at-once", || {
+            copy(Accelerated, Accelerated, true)
+        }),
+        trial("ssh/server-only", || copy(Accelerated, Plain, false)),
     ]
 }
 
-fn copy(server_mode: Mode, client_mode: Mode) -> Verdict {
+fn copy(server_mode: Mode, client_mode: Mode, laned_at_once: bool) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return skip("sshd needs root");
     }
     let mut stage = Stage::new()?;
+    if laned_at_once {
+        stage.lab.announce_at_once();
+    }
     let port = port()?;
     let sshd = text(&require("sshd")?);
     // sshd insists on this directory, which its service makes at boot.
