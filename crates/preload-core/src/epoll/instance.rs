@@ -317,12 +317,33 @@ pub fn forget_socket(fd: i32) {
             continue;
         };
         while let Some(number) = state.any_number(fd) {
+            let Some((is_tagged, is_removed)) = state
+                .item(number)
+                .map(|item| (item.is_tagged, item.is_removed))
+            else {
+                break;
+            };
             match twin_of(fd) {
-                Some(twin) => state.rename(number, twin),
-                None => state.forget(this, number),
+                Some(twin) if !is_removed => state.rename(number, twin),
+                _ => {
+                    if is_tagged && !this.is_inherited.load(Ordering::Relaxed) {
+                        // Another process that has the socket keeps the registration alive.
+                        untag(this.epfd.load(Ordering::Relaxed), fd);
+                    }
+                    state.forget(this, number);
+                }
             }
         }
     }
+}
+
+fn untag(epfd: c_int, fd: i32) {
+    let before = errno();
+    // SAFETY: DEL takes no event.
+    unsafe {
+        (real().epoll_ctl)(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+    }
+    set_errno(before);
 }
 
 /// Another descriptor of this process for the connection of `fd`.
