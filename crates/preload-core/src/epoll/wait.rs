@@ -169,12 +169,19 @@ impl Waiter<'_> {
     /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
     /// again.
     fn look_at_kernel(&mut self) -> c_int {
-        let got = (self.kernel)(self.events, self.max as c_int, Timeout::Ns(0));
-        if got > 0 {
-            self.translate(self.events, got)
-        } else {
-            0
+        // A small array may be full of our tags. They are edge-triggered, so what is behind them
+        // comes after at most one for each item.
+        for _ in 0..=self.this.item_count.load(Ordering::Relaxed) {
+            let got = (self.kernel)(self.events, self.max as c_int, Timeout::Ns(0));
+            if got <= 0 {
+                return 0;
+            }
+            let kept = self.translate(self.events, got);
+            if kept > 0 || (got as usize) < self.max {
+                return kept;
+            }
         }
+        0
     }
 
     /// Takes our tags out of `got` kernel events; how many are left.
