@@ -95,6 +95,9 @@ fn make_table() -> Option<EndTable> {
 /// The end table's file for the hello to sluiced; an empty one if it was given away before
 /// (in forked children, whose parent's table has it all, and after a lost daemon).
 pub fn table_file() -> Result<Fd, Errno> {
+    // A server meets sluiced before it has a connection. Made later, the table would never be
+    // seen, and its file would stay open among the program's descriptors.
+    let _ = make_table();
     match TABLE_FILE.swap(-1, Ordering::AcqRel) {
         -1 => {
             let file = sluice_sys::memfd::create(c"sluice-ends")?;
