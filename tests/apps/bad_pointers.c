@@ -7,7 +7,12 @@ int main(void)
     struct pair p = pair_open();
     char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     NEED(munmap(page + 4096, 4096));
+#ifdef UNMAPPED
     char *nowhere = page + 4096;
+#else
+    /* Below what can ever be mapped: null pointers, and members of what they point to. */
+    char *nowhere = (char *)64;
+#endif
     char in[200];
     volatile size_t hundred = 100;
 
@@ -36,7 +41,11 @@ int main(void)
     SHOW(read(p.b, in, hundred));
     say("%.31s\n", in);
 
+#ifdef UNMAPPED
     mprotect(page, 4096, PROT_READ);
+#else
+    page = nowhere;
+#endif
     SHOW(write(p.b, "0123456789", 10));
     await_pending(p.a, 10);
     SHOW(read(p.a, page, hundred));

@@ -11,6 +11,7 @@
 //! | `timeout SECONDS` | limit of one run | 60 |
 //! | `needs root` | skipped for other users | |
 //! | `alone` | not at the same time as other programs | |
+//! | `known-fault WHY` | Sluice is known to differ (docs/limitations.md); the test fails once it does not | |
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -54,6 +55,8 @@ pub struct App {
     pub limit: Duration,
     pub needs_root: bool,
     pub alone: bool,
+    /// Why the accelerated run is known to differ.
+    pub known_fault: Option<String>,
 }
 
 pub fn apps_dir() -> PathBuf {
@@ -92,6 +95,7 @@ fn parse(path: &Path, text: &str) -> Verdict<App> {
         limit: Duration::from_secs(60),
         needs_root: false,
         alone: false,
+        known_fault: None,
     };
     for line in text.lines().filter_map(|line| line.strip_prefix("//:")) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -119,6 +123,9 @@ fn parse(path: &Path, text: &str) -> Verdict<App> {
             },
             ["needs", "root"] => app.needs_root = true,
             ["alone"] => app.alone = true,
+            ["known-fault", why @ ..] if !why.is_empty() => {
+                app.known_fault = Some(why.join(" "));
+            }
             _ => return fail(format!("{}: unknown directive {line:?}", app.name)),
         }
     }

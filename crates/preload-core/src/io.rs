@@ -20,7 +20,7 @@ const PARTS_MAX: usize = 64;
 const IOV_MAX: usize = 1024;
 /// Addresses below are never mapped (`vm.mmap_min_addr`), so a call with one is the kernel's to
 /// refuse.
-const LOWEST_ADDRESS: usize = 4096;
+pub const LOWEST_ADDRESS: usize = 4096;
 
 /// Flags with which a read is the kernel's alone, and the connection stays on TCP.
 const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
@@ -39,10 +39,48 @@ fn from_c(value: isize) -> Result<usize, Errno> {
     usize::try_from(value).map_err(|_| Errno(errno()))
 }
 
-fn is_unmapped(parts: &[iovec]) -> bool {
-    parts
+/// The parts before the first with a bad address, if there is such a one. The kernel moves bytes
+/// of those and then stops; only if there are none, the call fails with `EFAULT`.
+fn before_unmapped(parts: &[iovec]) -> Option<&[iovec]> {
+    let bad = parts
         .iter()
-        .any(|part| part.iov_len > 0 && (part.iov_base as usize) < LOWEST_ADDRESS)
+        .position(|part| part.iov_len > 0 && (part.iov_base as usize) < LOWEST_ADDRESS)?;
+    parts.get(..bad)
+}
+
+/// The real call for a few parts.
+fn recv_parts(fd: c_int, parts: &[iovec], flags: c_int) -> isize {
+    // SAFETY: the parts are the program's buffers, or ours; the message is a copy.
+    unsafe {
+        let mut message: msghdr = core::mem::zeroed();
+        message.msg_iov = parts.as_ptr().cast_mut();
+        message.msg_iovlen = parts.len();
+        (real().recvmsg)(fd, &raw mut message, flags)
+    }
+}
+
+/// The real call for a few parts.
+fn send_parts(fd: c_int, parts: &[iovec], flags: c_int) -> isize {
+    // SAFETY: as in `recv_parts`.
+    unsafe {
+        let mut message: msghdr = core::mem::zeroed();
+        message.msg_iov = parts.as_ptr().cast_mut();
+        message.msg_iovlen = parts.len();
+        (real().sendmsg)(fd, &raw const message, flags)
+    }
+}
+
+/// A read to a bad address: waits as the call would, and fails if there is something to read.
+fn read_nowhere(conn: &Conn, flags: c_int) -> Result<usize, Errno> {
+    let mut byte = [0_u8; 1];
+    let parts = part(byte.as_mut_ptr().cast(), 1);
+    let flags = flags & !libc::MSG_WAITALL | libc::MSG_PEEK;
+    match read_parts(conn, &parts, flags, &mut |flags| {
+        recv_parts(conn.fd, &parts, flags)
+    }) {
+        Ok(1..) => Err(Errno(libc::EFAULT)),
+        end => end,
+    }
 }
 
 fn dontwait(piece: Piece, flags: c_int) -> c_int {
@@ -86,8 +124,16 @@ fn read_parts(
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
     link::check_mail();
-    if flags & libc::MSG_ERRQUEUE != 0 || is_unmapped(parts) {
+    if flags & libc::MSG_ERRQUEUE != 0 {
         return from_c(whole(flags));
+    }
+    if let Some(good) = before_unmapped(parts) {
+        if sluice_lane::parts_bytes(good) == 0 {
+            return read_nowhere(conn, flags);
+        }
+        return read_parts(conn, good, flags, &mut |flags| {
+            recv_parts(conn.fd, good, flags)
+        });
     }
     if flags & READ_KERNEL_FLAGS != 0 {
         conn.pin(Reason::Urgent);
@@ -144,8 +190,14 @@ fn write_parts(
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
     link::check_mail();
-    if is_unmapped(parts) {
-        return from_c(whole(flags));
+    if let Some(good) = before_unmapped(parts) {
+        if sluice_lane::parts_bytes(good) == 0 {
+            // The kernel knows which error comes first, and can take no byte.
+            return from_c(whole(flags));
+        }
+        return write_parts(conn, good, flags, &mut |flags| {
+            send_parts(conn.fd, good, flags)
+        });
     }
     if flags & WRITE_KERNEL_FLAGS != 0 {
         conn.pin(if flags & libc::MSG_OOB != 0 {

@@ -5,6 +5,7 @@
 use super::item::{Item, KERNEL_INTEREST, Kind};
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
+use crate::io::LOWEST_ADDRESS;
 use crate::lock::{SpinGuard, SpinLock};
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
@@ -185,6 +186,11 @@ pub unsafe fn ctl(
     if let Some(number) = known
         && state.item(number).is_some_and(|item| item.is_tagged)
     {
+        let event = if (event as usize) < LOWEST_ADDRESS {
+            core::ptr::null_mut()
+        } else {
+            event
+        };
         // SAFETY: the program's own arguments.
         return match unsafe { event.as_ref() } {
             _ if op == libc::EPOLL_CTL_DEL => state.remove_tagged(number),

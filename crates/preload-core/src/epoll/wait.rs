@@ -3,6 +3,7 @@
 
 use super::instance::{Instance, State, instance, tagged};
 use super::item::{Glance, Kind};
+use crate::io::LOWEST_ADDRESS;
 use crate::link;
 use crate::lock::SpinGuard;
 use core::ffi::c_int;
@@ -70,7 +71,10 @@ pub unsafe fn wait(
     kernel: &mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
 ) -> c_int {
     let this = instance(index);
-    if this.item_count.load(Ordering::Acquire) == 0 || max <= 0 || events.is_null() {
+    if this.item_count.load(Ordering::Acquire) == 0
+        || max <= 0
+        || (events as usize) < LOWEST_ADDRESS
+    {
         return kernel(events, max, timeout);
     }
     let mut waiter = Waiter {

@@ -5,6 +5,7 @@ use core::ptr::null;
 use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use sluice_preload_core::epoll::{self, Timeout};
 use sluice_preload_core::fds::{self, Entry};
+use sluice_preload_core::io::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
 use sluice_preload_core::{poll as poll_core, process};
 
@@ -13,7 +14,7 @@ use sluice_preload_core::{poll as poll_core, process};
 /// # Safety
 /// As poll(2).
 unsafe fn entries<'a>(entries: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if count == 0 || entries.is_null() || count > fds::FDS_MAX as nfds_t {
+    if count == 0 || (entries as usize) < LOWEST_ADDRESS || count > fds::FDS_MAX as nfds_t {
         return None;
     }
     // SAFETY: the caller's promise.
