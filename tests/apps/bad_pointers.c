@@ -22,6 +22,8 @@ int main(void)
     struct iovec part = {nowhere, 100};
     SHOW(writev(p.a, &part, 1));
     SHOW(writev(p.a, (struct iovec *)nowhere, 1));
+    struct iovec mixed[] = {{in, 10}, {nowhere, 10}};
+    SHOW(writev(p.a, mixed, 2));
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     SHOW(sendmsg(p.a, &message, 0));
     SHOW(sendmsg(p.a, (struct msghdr *)nowhere, 0));
@@ -38,7 +40,8 @@ int main(void)
     SHOW(recvmsg(p.b, (struct msghdr *)nowhere, 0));
     SHOW(ioctl(p.b, FIONREAD, nowhere));
     SHOW(pending(p.b));
-    SHOW(read(p.b, in, hundred));
+    struct iovec enough[] = {{in, 31}, {nowhere, 10}};
+    SHOW(readv(p.b, enough, 2));
     say("%.31s\n", in);
 
 #ifdef UNMAPPED

@@ -39,8 +39,8 @@ fn from_c(value: isize) -> Result<usize, Errno> {
     usize::try_from(value).map_err(|_| Errno(errno()))
 }
 
-/// The parts before the first with a bad address, if there is such a one. The kernel moves bytes
-/// of those and then stops; only if there are none, the call fails with `EFAULT`.
+/// The parts before the first with a bad address, if there is such a one. The kernel writes a
+/// piece of the stream whole or, with `EFAULT`, not at all; it reads as far as the bytes it has go.
 fn before_unmapped(parts: &[iovec]) -> Option<&[iovec]> {
     let bad = parts
         .iter()
@@ -50,23 +50,12 @@ fn before_unmapped(parts: &[iovec]) -> Option<&[iovec]> {
 
 /// The real call for a few parts.
 fn recv_parts(fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-    // SAFETY: the parts are the program's buffers, or ours; the message is a copy.
+    // SAFETY: the parts are the program's buffers, or ours.
     unsafe {
         let mut message: msghdr = core::mem::zeroed();
         message.msg_iov = parts.as_ptr().cast_mut();
         message.msg_iovlen = parts.len();
         (real().recvmsg)(fd, &raw mut message, flags)
-    }
-}
-
-/// The real call for a few parts.
-fn send_parts(fd: c_int, parts: &[iovec], flags: c_int) -> isize {
-    // SAFETY: as in `recv_parts`.
-    unsafe {
-        let mut message: msghdr = core::mem::zeroed();
-        message.msg_iov = parts.as_ptr().cast_mut();
-        message.msg_iovlen = parts.len();
-        (real().sendmsg)(fd, &raw const message, flags)
     }
 }
 
@@ -195,9 +184,7 @@ fn write_parts(
             // The kernel knows which error comes first, and can take no byte.
             return from_c(whole(flags));
         }
-        return write_parts(conn, good, flags, &mut |flags| {
-            send_parts(conn.fd, good, flags)
-        });
+        return Err(Errno(libc::EFAULT));
     }
     if flags & WRITE_KERNEL_FLAGS != 0 {
         conn.pin(if flags & libc::MSG_OOB != 0 {
