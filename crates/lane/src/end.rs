@@ -423,6 +423,16 @@ impl End {
         Some(unsafe { Chunk::from_raw(base, geometry) })
     }
 
+    /// Whether the lane lies in the chunk at this address.
+    pub fn is_in_chunk(&self, address: u64) -> bool {
+        self.chunk.load(Ordering::Acquire) == address
+    }
+
+    /// Whether the peer announces its sleep on the board at this address.
+    pub fn uses_board(&self, address: u64) -> bool {
+        self.peer_board.load(Ordering::Relaxed) == address
+    }
+
     /// Where the lane lies, if there is one.
     pub fn place(&self) -> Option<Place> {
         Some(Place {

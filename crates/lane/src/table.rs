@@ -1,7 +1,7 @@
 //! The end table: one record for each tracked connection of a process and its forks.
 #![allow(unsafe_code)]
 
-use crate::end::{END_BYTES, End};
+use crate::end::{END_BYTES, End, State};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -81,6 +81,14 @@ impl EndTable {
                 .cast::<End>()
                 .as_ref()
         }
+    }
+
+    /// Whether `is` holds for any end that has a lane.
+    pub fn any_attached(&self, is: impl Fn(&End) -> bool) -> bool {
+        let used = self.header().used.load(Ordering::Relaxed).min(ENDS);
+        (0..used)
+            .map(|index| self.end(index))
+            .any(|end| end.state() == State::Attached && is(end))
     }
 
     /// Takes a free record: its number and the generation of its new life. `None` when none was

@@ -36,7 +36,8 @@ pub struct Conn {
     pub generation: u32,
 }
 
-fn table() -> Option<EndTable> {
+/// The end table of this process, once it has one.
+pub fn table() -> Option<EndTable> {
     // SAFETY: the address was stored by `make_table` and stays mapped.
     NonNull::new(TABLE.load(Ordering::Acquire)).map(|base| unsafe { EndTable::from_raw(base) })
 }

@@ -15,6 +15,7 @@ pub mod io;
 pub mod link;
 pub mod lock;
 pub mod log;
+pub mod mapped;
 pub mod memory;
 pub mod options;
 pub mod passing;

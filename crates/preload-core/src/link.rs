@@ -6,6 +6,7 @@
 
 use crate::conn::{self, Conn};
 use crate::lock::SpinLock;
+use crate::mapped::Mapped;
 use crate::{fds, log, process};
 use core::ffi::CStr;
 use core::ptr::NonNull;
@@ -17,18 +18,12 @@ use sluice_lane::end::{self, Assignment};
 use sluice_lane::reason::Reason;
 use sluice_lane::table::{EndTable, table_bytes};
 use sluice_shmem::board::{BOARD_BYTES, Board};
-use sluice_shmem::chunk::Chunk;
-use sluice_shmem::geometry::Geometry;
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{raw, tcp};
 
-/// Pair chunks that a process maps at most, in its life.
-pub const CHUNKS_MAX: usize = 4096;
-/// Peers whose boards a process maps at most.
-const PEERS_MAX: usize = 4096;
 /// Time between attempts to reach a daemon, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
 /// Messages taken at one time.
@@ -46,26 +41,15 @@ static LINKED: AtomicBool = AtomicBool::new(false);
 static RETRY_AT_NS: AtomicU64 = AtomicU64::new(0);
 static BOARD: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
-#[derive(Clone, Copy)]
-struct KnownChunk {
-    id: u32,
-    chunk: Chunk,
-}
-
-#[derive(Clone, Copy)]
-struct KnownPeer {
-    client: u32,
-    board: Board,
-}
+/// Lanes that were taken from the mail and are not attached yet; changed upwards under the lock
+/// of the link.
+static ATTACHING: AtomicU32 = AtomicU32::new(0);
 
 struct Link {
     /// The control socket's inode: whoever closed our descriptor may have reused its number.
     inode: u64,
     fd: i32,
-    chunks: [Option<KnownChunk>; CHUNKS_MAX],
-    chunk_count: usize,
-    peers: [Option<KnownPeer>; PEERS_MAX],
-    peer_count: usize,
+    mapped: Mapped,
     socket_path: [u8; 108],
     socket_path_len: usize,
     program: [u8; ProgramName::BYTES],
@@ -74,10 +58,7 @@ struct Link {
 static LINK: SpinLock<Link> = SpinLock::new(Link {
     inode: 0,
     fd: -1,
-    chunks: [None; CHUNKS_MAX],
-    chunk_count: 0,
-    peers: [None; PEERS_MAX],
-    peer_count: 0,
+    mapped: Mapped::new(),
     socket_path: [0; 108],
     socket_path_len: 0,
     program: [0; ProgramName::BYTES],
@@ -219,6 +200,7 @@ fn take_mail(word: &AtomicU32) {
         // Without the lock: attaching takes those of epoll instances.
         for (lane, assignment) in mail.iter().flatten() {
             conn::attach(lane, *assignment);
+            ATTACHING.fetch_sub(1, Ordering::Release);
         }
         if count < MAIL_BATCH {
             return;
@@ -238,6 +220,11 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
         return 0;
     }
     word.store(0, Ordering::SeqCst);
+    if ATTACHING.load(Ordering::Acquire) == 0
+        && let Some(table) = conn::table()
+    {
+        link.mapped.sweep(&table);
+    }
     for (count, place) in mail.iter_mut().enumerate() {
         let client = Client::from_socket(Fd::own(link.fd));
         let received = client.receive();
@@ -247,10 +234,12 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
             Ok(Some((FromDaemon::Lane(lane), mut received))) => {
                 let fds = [received.take_fd(0), received.take_fd(1)];
                 *place = link.assignment(&lane, fds).map(|it| (lane, it));
+                ATTACHING.fetch_add(u32::from(place.is_some()), Ordering::Relaxed);
             }
             Ok(Some((FromDaemon::Refused { reason }, _))) => {
                 log!(Warn, "daemon refused: {reason}");
             }
+            Ok(Some((FromDaemon::PeerGone { peer }, _))) => link.mapped.peer_gone(Some(peer)),
             Ok(Some(_)) => {}
             Ok(None) => return count,
             Err(ReceiveError::Message(_)) => {}
@@ -268,6 +257,7 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
 /// the inherited one, which works even after chroot and setuid.
 pub fn after_fork() {
     LINK.force_open();
+    ATTACHING.store(0, Ordering::Relaxed);
     LINKED.store(false, Ordering::Relaxed);
     MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
     BOARD.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -320,6 +310,8 @@ pub fn leave() {
 
 impl Link {
     fn connect(&mut self) -> Result<(), Errno> {
+        // What a parent or an earlier sluiced assigned.
+        self.mapped.peer_gone(None);
         let client = match self.take_inherited() {
             Some(parent) => {
                 let (ours, theirs) = unix::seqpacket_pair()?;
@@ -365,6 +357,7 @@ impl Link {
             let _ = unix::close(self.fd);
         }
         self.fd = -1;
+        self.mapped.peer_gone(None);
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
         MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
@@ -407,18 +400,14 @@ impl Link {
             (false, false) => (None, None),
         };
         let chunk = match chunk_fd {
-            Some(fd) => self.map_chunk(lane, &fd)?,
-            None => self.chunk(lane.chunk)?,
+            Some(fd) => self.mapped.map_chunk(lane, &fd)?,
+            None => self.mapped.chunk(lane.chunk)?,
         };
         if let Some(fd) = board_fd {
-            self.map_board(lane.peer, &fd);
+            self.mapped.map_board(lane.peer, &fd);
         }
         let own_board = board()?;
-        let peer_board = self.peers[..self.peer_count]
-            .iter()
-            .flatten()
-            .find(|known| known.client == lane.peer)
-            .map(|known| known.board);
+        let peer_board = self.mapped.board(lane.peer);
         Some(Assignment {
             chunk,
             lane: lane.lane,
@@ -428,47 +417,6 @@ impl Link {
             own_board,
             watchers: 0,
         })
-    }
-
-    fn chunk(&self, id: u32) -> Option<Chunk> {
-        self.chunks[..self.chunk_count]
-            .iter()
-            .rev()
-            .flatten()
-            .find(|known| known.id == id)
-            .map(|known| known.chunk)
-    }
-
-    fn map_chunk(&mut self, lane: &Lane, fd: &Fd) -> Option<Chunk> {
-        let geometry = Geometry::new(lane.lanes, lane.ring_bytes).ok()?;
-        if self.chunk_count == CHUNKS_MAX {
-            return None;
-        }
-        let bytes = usize::try_from(geometry.chunk_bytes()).ok()?;
-        memfd::check_foreign(fd.raw(), bytes as u64, SEAL_SHRINK).ok()?;
-        let mapping = Mapping::shared(fd.raw(), bytes, Access::ReadWrite).ok()?;
-        // SAFETY: the mapping is leaked, so it stays for the process's life.
-        let chunk = unsafe { Chunk::from_raw(mapping.leak(), geometry) };
-        self.chunks[self.chunk_count] = Some(KnownChunk {
-            id: lane.chunk,
-            chunk,
-        });
-        self.chunk_count += 1;
-        Some(chunk)
-    }
-
-    fn map_board(&mut self, client: u32, fd: &Fd) {
-        if self.peer_count == PEERS_MAX
-            || memfd::check_foreign(fd.raw(), BOARD_BYTES as u64, SEAL_SHRINK).is_err()
-        {
-            return;
-        }
-        if let Ok(mapping) = Mapping::shared(fd.raw(), BOARD_BYTES, Access::ReadOnly) {
-            // SAFETY: the mapping is leaked; peers' boards are only read.
-            let board = unsafe { Board::from_raw(mapping.leak()) };
-            self.peers[self.peer_count] = Some(KnownPeer { client, board });
-            self.peer_count += 1;
-        }
     }
 }
 

@@ -1,0 +1,231 @@
+//! Memory that peers share with this process: the chunks of its lanes, and the peers' boards.
+//!
+//! A long-lived server meets any number of short-lived clients, so what a dead peer leaves is
+//! given back. Addresses are never unmapped: a thread may look at a lane that another one is
+//! just closing. Private zeroes take the place of the shared memory, and later the memory of
+//! another peer does.
+#![allow(unsafe_code)]
+
+use core::ptr::NonNull;
+use sluice_control::message::Lane;
+use sluice_lane::table::EndTable;
+use sluice_shmem::board::{BOARD_BYTES, Board};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::Geometry;
+use sluice_shmem::mapping::{Access, Mapping};
+use sluice_sys::memfd::{self, SEAL_SHRINK};
+use sluice_sys::unix::Fd;
+
+/// Pair chunks that a process has mapped at a time, at most.
+const CHUNKS_MAX: usize = 4096;
+/// Peers whose boards a process has mapped at a time, at most.
+const PEERS_MAX: usize = 4096;
+
+/// What a mapping is good for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// The peer lives.
+    Live,
+    /// No new lane will be in it; connections may still use it.
+    Gone,
+    /// Zeroes, to be replaced by other shared memory of the same shape.
+    Vacant,
+}
+
+#[derive(Clone, Copy)]
+struct KnownChunk {
+    id: u32,
+    peer: u32,
+    chunk: Chunk,
+    state: Use,
+}
+
+#[derive(Clone, Copy)]
+struct KnownBoard {
+    peer: u32,
+    board: Board,
+    state: Use,
+}
+
+/// All of it. Made as a static only: it is too large for a stack.
+pub struct Mapped {
+    chunks: [Option<KnownChunk>; CHUNKS_MAX],
+    chunk_count: usize,
+    boards: [Option<KnownBoard>; PEERS_MAX],
+    board_count: usize,
+    has_gone: bool,
+}
+
+impl Mapped {
+    /// Nothing mapped yet.
+    #[allow(clippy::new_without_default)]
+    pub const fn new() -> Self {
+        Self {
+            chunks: [None; CHUNKS_MAX],
+            chunk_count: 0,
+            boards: [None; PEERS_MAX],
+            board_count: 0,
+            has_gone: false,
+        }
+    }
+
+    /// The chunk that sluiced calls `id`.
+    pub fn chunk(&self, id: u32) -> Option<Chunk> {
+        self.chunks[..self.chunk_count]
+            .iter()
+            .flatten()
+            .find(|known| known.id == id && known.state == Use::Live)
+            .map(|known| known.chunk)
+    }
+
+    /// The board of `peer`.
+    pub fn board(&self, peer: u32) -> Option<Board> {
+        self.boards[..self.board_count]
+            .iter()
+            .flatten()
+            .find(|known| known.peer == peer && known.state == Use::Live)
+            .map(|known| known.board)
+    }
+
+    /// Maps the chunk of a lane. `None` if it cannot be had, or is not what sluiced says.
+    pub fn map_chunk(&mut self, lane: &Lane, fd: &Fd) -> Option<Chunk> {
+        let geometry = Geometry::new(lane.lanes, lane.ring_bytes).ok()?;
+        let bytes = usize::try_from(geometry.chunk_bytes()).ok()?;
+        memfd::check_foreign(fd.raw(), bytes as u64, SEAL_SHRINK).ok()?;
+        let vacant = self.chunks[..self.chunk_count].iter().position(|known| {
+            // An epoll instance may still know the old chunk, by address and shape.
+            known.is_some_and(|known| {
+                known.state == Use::Vacant && known.chunk.geometry() == geometry
+            })
+        });
+        let (slot, base) = match vacant {
+            Some(slot) => {
+                let address = self.chunks[slot]?.chunk.address();
+                (slot, replace(address, bytes, Some(fd), Access::ReadWrite)?)
+            }
+            None if self.chunk_count == CHUNKS_MAX => return None,
+            None => {
+                let mapping = Mapping::shared(fd.raw(), bytes, Access::ReadWrite).ok()?;
+                self.chunk_count += 1;
+                (self.chunk_count - 1, mapping.leak())
+            }
+        };
+        // SAFETY: something is mapped at these addresses for the rest of the process's life.
+        let chunk = unsafe { Chunk::from_raw(base, geometry) };
+        self.chunks[slot] = Some(KnownChunk {
+            id: lane.chunk,
+            peer: lane.peer,
+            chunk,
+            state: Use::Live,
+        });
+        Some(chunk)
+    }
+
+    /// Maps the board of a peer. Without it the peer counts as asleep where it uses epoll.
+    pub fn map_board(&mut self, peer: u32, fd: &Fd) {
+        if memfd::check_foreign(fd.raw(), BOARD_BYTES as u64, SEAL_SHRINK).is_err() {
+            return;
+        }
+        let vacant = self.boards[..self.board_count]
+            .iter()
+            .position(|known| known.is_some_and(|known| known.state == Use::Vacant));
+        let placed = match vacant {
+            Some(slot) => self.boards[slot].and_then(|known| {
+                let address = known.board.address();
+                let base = replace(address, BOARD_BYTES, Some(fd), Access::ReadOnly)?;
+                Some((slot, base))
+            }),
+            None if self.board_count == PEERS_MAX => None,
+            None => Mapping::shared(fd.raw(), BOARD_BYTES, Access::ReadOnly)
+                .ok()
+                .map(|mapping| {
+                    self.board_count += 1;
+                    (self.board_count - 1, mapping.leak())
+                }),
+        };
+        if let Some((slot, base)) = placed {
+            // SAFETY: as in `map_chunk`; peers' boards are only read.
+            let board = unsafe { Board::from_raw(base) };
+            self.boards[slot] = Some(KnownBoard {
+                peer,
+                board,
+                state: Use::Live,
+            });
+        }
+    }
+
+    /// sluiced says that a peer has ended; `None`: sluiced has, and its numbers mean nothing now.
+    pub fn peer_gone(&mut self, peer: Option<u32>) {
+        let is_concerned = |number: u32| peer.is_none_or(|peer| peer == number);
+        for known in self.chunks[..self.chunk_count].iter_mut().flatten() {
+            if known.state == Use::Live && is_concerned(known.peer) {
+                known.state = Use::Gone;
+                self.has_gone = true;
+            }
+        }
+        for known in self.boards[..self.board_count].iter_mut().flatten() {
+            if known.state == Use::Live && is_concerned(known.peer) {
+                known.state = Use::Gone;
+                self.has_gone = true;
+            }
+        }
+    }
+
+    /// Gives back what dead peers left and no connection in `table` uses. To be called while no
+    /// thread is about to attach a lane.
+    pub fn sweep(&mut self, table: &EndTable) {
+        if !self.has_gone {
+            return;
+        }
+        self.has_gone = false;
+        for known in self.chunks[..self.chunk_count].iter_mut().flatten() {
+            let address = known.chunk.address();
+            let bytes = known.chunk.geometry().chunk_bytes() as usize;
+            if known.state == Use::Gone
+                && !table.any_attached(|end| end.is_in_chunk(address))
+                && replace(address, bytes, None, Access::ReadWrite).is_some()
+            {
+                known.state = Use::Vacant;
+            }
+            self.has_gone |= known.state == Use::Gone;
+        }
+        for known in self.boards[..self.board_count].iter_mut().flatten() {
+            let address = known.board.address();
+            if known.state == Use::Gone
+                && !table.any_attached(|end| end.uses_board(address))
+                && replace(address, BOARD_BYTES, None, Access::ReadOnly).is_some()
+            {
+                known.state = Use::Vacant;
+            }
+            self.has_gone |= known.state == Use::Gone;
+        }
+    }
+}
+
+/// Maps `fd`, or zeroes without one, at an address where [`Mapped`] has a mapping of `bytes`.
+fn replace(address: u64, bytes: usize, fd: Option<&Fd>, access: Access) -> Option<NonNull<u8>> {
+    let (flags, fd) = match fd {
+        Some(fd) => (libc::MAP_SHARED, fd.raw()),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+    };
+    let prot = match access {
+        Access::ReadOnly => libc::PROT_READ,
+        Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+    };
+    // SAFETY: the range belongs to this module, was mapped before and stays mapped with the same
+    // access; code that still looks at it finds other values, as from any hostile peer.
+    let mapped = unsafe {
+        libc::mmap(
+            address as *mut _,
+            bytes,
+            prot,
+            flags | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            fd,
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        return None;
+    }
+    NonNull::new(mapped.cast())
+}
