@@ -74,6 +74,9 @@ const FLAG_SENDER_GONE: u32 = 1 << 7;
 /// no bytes.
 const FLAG_SHUT_RX: u32 = 1 << 8;
 
+/// The kernel socket has TCP_NODELAY from us and not from the program.
+const FLAG_OUR_NODELAY: u32 = 1 << 9;
+
 /// The sending half's private state.
 #[repr(C)]
 pub struct Tx {
@@ -421,6 +424,20 @@ impl End {
         .ok()?;
         // SAFETY: `attach` stored the address and shape of a chunk that stays mapped.
         Some(unsafe { Chunk::from_raw(base, geometry) })
+    }
+
+    /// Whether the kernel socket has `TCP_NODELAY` from us and not from the program.
+    pub fn has_our_nodelay(&self) -> bool {
+        self.flag(FLAG_OUR_NODELAY)
+    }
+
+    /// Says so.
+    pub fn set_our_nodelay(&self, ours: bool) {
+        if ours {
+            self.flags.fetch_or(FLAG_OUR_NODELAY, Ordering::Relaxed);
+        } else {
+            self.flags.fetch_and(!FLAG_OUR_NODELAY, Ordering::Relaxed);
+        }
     }
 
     /// Whether the lane lies in the chunk at this address.

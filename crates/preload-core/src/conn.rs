@@ -239,6 +239,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     if conn.end.attach(conn.generation, &assignment) {
         log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
         stats::count_lane();
+        crate::options::turn_nagle_off(&conn);
         epoll::conn_attached(&conn);
     }
 }

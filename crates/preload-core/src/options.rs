@@ -6,6 +6,7 @@ use crate::descriptors;
 use crate::real::{errno, real, set_errno};
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::socklen_t;
+use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 
 const F_SETSIG: c_int = 10;
@@ -55,6 +56,79 @@ pub unsafe fn before_set(
     };
     if kernel_only {
         descriptors::export(conn, Reason::SocketOption);
+    }
+}
+
+/// Turns Nagle's algorithm off for a connection that has got a lane.
+///
+/// It holds a small segment back until the last one is acknowledged, and counts on answers to
+/// carry the acknowledgement. Answers by the ring carry none, so each message that goes by TCP
+/// after another would wait for the peer's delayed acknowledgement, 40 ms.
+pub fn turn_nagle_off(conn: &Conn) {
+    let before = errno();
+    let mut on: c_int = 0;
+    let mut len = size_of::<c_int>() as socklen_t;
+    // SAFETY: an int and its length, both on this stack.
+    let known = unsafe {
+        (real().getsockopt)(
+            conn.fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw mut on).cast(),
+            &raw mut len,
+        )
+    };
+    if known == 0 && on == 0 && set_nodelay(conn.fd) {
+        conn.end.set_our_nodelay(true);
+    }
+    set_errno(before);
+}
+
+fn set_nodelay(fd: c_int) -> bool {
+    let on: c_int = 1;
+    let len = size_of::<c_int>() as socklen_t;
+    // SAFETY: as above.
+    unsafe {
+        (real().setsockopt)(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY,
+            (&raw const on).cast(),
+            len,
+        ) == 0
+    }
+}
+
+/// After `setsockopt` succeeded: what the program wants of Nagle is remembered, see
+/// [`turn_nagle_off`].
+///
+/// # Safety
+/// `value` is what the kernel has just read.
+pub unsafe fn after_set(conn: &Conn, level: c_int, name: c_int, value: *const c_void) {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY)
+        && conn.end.state() == State::Attached
+    {
+        // SAFETY: the caller's promise; the kernel takes no shorter value than an int.
+        let wants_nagle = unsafe { value.cast::<c_int>().read_unaligned() } == 0;
+        conn.end
+            .set_our_nodelay(wants_nagle && set_nodelay(conn.fd));
+    }
+}
+
+/// After `getsockopt` succeeded: the program sees the values that it set.
+///
+/// # Safety
+/// `value` has the bytes that the kernel has just written, `len` of them.
+pub unsafe fn after_get(
+    conn: &Conn,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *const socklen_t,
+) {
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && conn.end.has_our_nodelay() {
+        // SAFETY: the caller's promise.
+        unsafe { value.cast::<u8>().write_bytes(0, *len as usize) };
     }
 }
 

@@ -71,12 +71,35 @@ hooks! {
         value: *const c_void,
         len: socklen_t
     ) -> c_int {
-        if let Some(conn) = conn::get(fd) {
-            // SAFETY: the program's own arguments.
-            unsafe { options::before_set(&conn, level, name, value, len) };
-        }
         // SAFETY: the program's own arguments.
-        unsafe { (real().setsockopt)(fd, level, name, value, len) }
+        unsafe {
+            let Some(conn) = conn::get(fd) else {
+                return (real().setsockopt)(fd, level, name, value, len);
+            };
+            options::before_set(&conn, level, name, value, len);
+            let result = (real().setsockopt)(fd, level, name, value, len);
+            if result == 0 {
+                options::after_set(&conn, level, name, value);
+            }
+            result
+        }
+    }
+
+    fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        len: *mut socklen_t
+    ) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            let result = (real().getsockopt)(fd, level, name, value, len);
+            if result == 0 && let Some(conn) = conn::get(fd) {
+                options::after_get(&conn, level, name, value, len);
+            }
+            result
+        }
     }
 }
 
