@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sluice_tests::apps::apps_dir;
-use sluice_tests::job::{command, run};
+use sluice_tests::job::{Job, command, run};
 use sluice_tests::lab::Mode;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
@@ -28,12 +28,17 @@ pub fn trials() -> Vec<Trial> {
     let pairs = all
         .into_iter()
         .flat_map(|server| all.into_iter().map(move |client| (server, client)));
-    pairs
+    let mut trials: Vec<Trial> = pairs
         .map(|(server, client)| {
             let name = format!("echo/{server:?}-server-{client:?}-client").to_lowercase();
             trial(name, move || echo(server, client))
         })
-        .collect()
+        .collect();
+    trials.push(trial(
+        "echo/server-outlives-clients",
+        server_outlives_clients,
+    ));
+    trials
 }
 
 /// Program and first arguments of the language's version.
@@ -62,9 +67,9 @@ fn build_go(dir: &Path) -> Verdict<std::path::PathBuf> {
     Ok(binary)
 }
 
-fn echo(server: Language, client: Language) -> Verdict {
-    let mut stage = Stage::new()?;
-    let (program_path, mut args) = program(&stage, server)?;
+/// Starts the echo server and reads its port from what it prints.
+fn start_server(stage: &mut Stage, server: Language) -> Verdict<(Job, u16)> {
+    let (program_path, mut args) = program(stage, server)?;
     args.push("server".to_string());
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut server_job = stage.start(Mode::Accelerated, &program_path, &args)?;
@@ -82,18 +87,53 @@ fn echo(server: Language, client: Language) -> Verdict {
             .split_once('\n')
             .and_then(|(line, _)| line.strip_prefix("port ")?.parse::<u16>().ok());
     }
-    let Some(port) = port else {
-        return fail("no port");
-    };
+    match port {
+        Some(port) => Ok((server_job, port)),
+        None => fail("no port"),
+    }
+}
 
-    let (program_path, mut args) = program(&stage, client)?;
+fn run_client(stage: &mut Stage, client: Language, port: u16) -> Verdict {
+    let (program_path, mut args) = program(stage, client)?;
     args.extend(["client".to_string(), port.to_string()]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = stage.run(Mode::Accelerated, &program_path, &args)?;
-    ensure(outcome.text().trim() == SUM, || outcome.describe())?;
+    ensure(outcome.text().trim() == SUM, || outcome.describe())
+}
+
+fn echo(server: Language, client: Language) -> Verdict {
+    let mut stage = Stage::new()?;
+    let (server_job, port) = start_server(&mut stage, server)?;
+    run_client(&mut stage, client, port)?;
     if server != Language::Go && client != Language::Go {
         stage.lab.require_lane_bytes(1_000_000)?;
     }
     server_job.stop(LIMIT)?;
     Ok(())
+}
+
+/// Memory shared with clients that have ended is given back, or a server would fill with it.
+fn server_outlives_clients() -> Verdict {
+    const CLIENTS: usize = 8;
+    /// A client's chunk and board, of which the last ones may not have been given back yet.
+    const SLACK: usize = 4;
+    let mut stage = Stage::new()?;
+    let (server_job, port) = start_server(&mut stage, Language::Python)?;
+    let maps = format!("/proc/{}/maps", server_job.id());
+    let shared = || -> Verdict<usize> {
+        let text = std::fs::read_to_string(&maps)?;
+        Ok(text.lines().filter(|l| l.contains("sluice-")).count())
+    };
+    run_client(&mut stage, Language::Python, port)?;
+    let first = shared()?;
+    for _ in 1..CLIENTS {
+        stage.lab.reset_totals()?;
+        run_client(&mut stage, Language::Python, port)?;
+        stage.lab.require_lane_bytes(1_000_000)?;
+    }
+    let last = shared()?;
+    server_job.stop(LIMIT)?;
+    ensure(last <= first + SLACK, || {
+        format!("{first} shared mappings after one client, {last} after {CLIENTS}")
+    })
 }
