@@ -49,6 +49,8 @@ struct Link {
     /// The control socket's inode: whoever closed our descriptor may have reused its number.
     inode: u64,
     fd: i32,
+    /// This process's number among the clients of this sluiced.
+    client: Option<u32>,
     mapped: Mapped,
     socket_path: [u8; 108],
     socket_path_len: usize,
@@ -58,6 +60,7 @@ struct Link {
 static LINK: SpinLock<Link> = SpinLock::new(Link {
     inode: 0,
     fd: -1,
+    client: None,
     mapped: Mapped::new(),
     socket_path: [0; 108],
     socket_path_len: 0,
@@ -236,6 +239,7 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
                 *place = link.assignment(&lane, fds).map(|it| (lane, it));
                 ATTACHING.fetch_add(u32::from(place.is_some()), Ordering::Relaxed);
             }
+            Ok(Some((FromDaemon::Welcome { client, .. }, _))) => link.client = Some(client),
             Ok(Some((FromDaemon::Refused { reason }, _))) => {
                 log!(Warn, "daemon refused: {reason}");
             }
@@ -357,6 +361,7 @@ impl Link {
             let _ = unix::close(self.fd);
         }
         self.fd = -1;
+        self.client = None;
         self.mapped.peer_gone(None);
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
@@ -412,8 +417,9 @@ impl Link {
             chunk,
             lane: lane.lane,
             side: u32::from(lane.side),
-            // A connection of a program to itself.
-            peer_board: peer_board.or(Some(own_board)),
+            // Without its board a peer counts as asleep where it uses epoll; a connection of a
+            // program to itself comes without.
+            peer_board: peer_board.or((Some(lane.peer) == self.client).then_some(own_board)),
             own_board,
             watchers: 0,
         })
