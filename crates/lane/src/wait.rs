@@ -73,7 +73,8 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         let quarter = out.capacity() as usize / 4;
         ready.writable = Some(match tx.producer.room(&out, quarter) {
             Err(_) => true,
-            Ok(room) if full_since == 0 => room > 0,
+            Ok(1..) if full_since == 0 => true,
+            // A full ring's time runs from here, if no write has found it full.
             Ok(room) => room >= quarter || stalled_ns(&mut tx, &out) >= full_budget_ns(),
         });
     }

@@ -232,7 +232,12 @@ fn write_parts(
             }
         }
     });
-    if result == Err(Errno::AGAIN) {
+    // A part is as good as a refusal: the program waits for room without asking again.
+    let is_blocked = match result {
+        Ok(bytes) => bytes < total && request.dontwait,
+        Err(errno) => errno == Errno::AGAIN,
+    };
+    if is_blocked {
         epoll::write_blocked(conn);
     }
     conn.note_operation();

@@ -298,16 +298,20 @@ pub fn watched_from_outside(fd: i32) {
 /// A write on the connection found the ring full: whoever waits for room is told when there is.
 pub fn write_blocked(conn: &Conn) {
     for_watchers_of(conn.fd, |this, state, number| {
-        if let Some(item) = state.item(number) {
-            if !item.is_tagged || item.is_removed {
-                return;
-            }
-            item.note_write_blocked();
-        }
+        let Some(item) = state.item(number).filter(|item| !item.is_removed) else {
+            return;
+        };
+        item.note_write_blocked();
+        let is_tagged = item.is_tagged;
         state.enqueue(number);
         if state.asleep > 0 {
+            // Whoever sleeps has to look at it.
             let epfd = this.epfd.load(Ordering::Relaxed);
-            tag(epfd, libc::EPOLL_CTL_MOD, conn.fd, number);
+            if is_tagged {
+                tag(epfd, libc::EPOLL_CTL_MOD, conn.fd, number);
+            } else if conn.end.state() == EndState::Attached {
+                state.adopt(epfd, number);
+            }
         }
     });
 }
