@@ -284,6 +284,11 @@ impl<'a> Reader<'a, '_> {
             if counted > 0 {
                 return self.read_to_mark(rx, into, counted);
             }
+            if into.mode() == Mode::Ring || !matches!(rx.consumer.available(into), Ok(0)) {
+                // It has returned to the ring since the look: what was to be read without a
+                // bound has one now.
+                return Step::Again;
+            }
             drop(rx);
             // A call that blocks asks in `sleep`, when polling did not help.
             if self.request.dontwait {
