@@ -155,7 +155,7 @@ impl Waiter<'_> {
         if !state.has_lanes() {
             return Some((0, false, false));
         }
-        let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max);
+        let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max, Which::All);
         Some((count, hot, true))
     }
 
@@ -166,7 +166,9 @@ impl Waiter<'_> {
         };
         // SAFETY: `found` is at most the array's length.
         let rest = unsafe { self.events.add(found as usize) };
-        let (count, _) = deliver(&mut state, self.epfd, rest, self.max - found as usize);
+        let room = self.max - found as usize;
+        // Of others the kernel may just have reported the same.
+        let (count, _) = deliver(&mut state, self.epfd, rest, room, Which::Tagged);
         found + count as c_int
     }
 
@@ -230,7 +232,7 @@ impl Waiter<'_> {
         let mut awake = true;
         let mut found = 0;
         if let Some(mut state) = self.this.lock() {
-            let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max);
+            let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max, Which::All);
             found = count;
             awake = hot;
         }
@@ -266,9 +268,23 @@ impl Waiter<'_> {
     }
 }
 
+/// Which items are looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    All,
+    /// Those that the kernel reports only under our tag.
+    Tagged,
+}
+
 /// Looks at queued items and writes the events of the ready ones, at most `max`. How many, and
 /// whether somebody must not sleep.
-fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize) -> (usize, bool) {
+fn deliver(
+    state: &mut State,
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: usize,
+    which: Which,
+) -> (usize, bool) {
     state.collect();
     for at in 0..state.children.len() {
         let child = state.children[at];
@@ -286,6 +302,10 @@ fn deliver(state: &mut State, epfd: c_int, events: *mut epoll_event, max: usize)
             continue;
         };
         item.is_queued = false;
+        if which == Which::Tagged && !item.is_tagged {
+            state.enqueue(number);
+            continue;
+        }
         let look = match item.kind {
             Kind::Instance(inner) => {
                 let found = glance(inner, 1);
