@@ -15,12 +15,32 @@ const LARGE: usize = 50_000_000;
 pub fn trials() -> Vec<Trial> {
     use Mode::{Accelerated, Plain};
     vec![
-        trial("nginx/both", || nginx(Accelerated, Accelerated)),
+        trial("nginx/both", || {
+            known_to_hang("nginx/both", || nginx(Accelerated, Accelerated))
+        }),
         trial("nginx/client-only", || nginx(Plain, Accelerated)),
         trial("nginx/server-only", || nginx(Accelerated, Plain)),
-        trial("haproxy/before-nginx", haproxy),
+        trial("haproxy/before-nginx", || {
+            known_to_hang("haproxy/before-nginx", haproxy)
+        }),
         trial("http.server/curl", python_server),
     ]
+}
+
+/// A known fault (docs/limitations.md, "Known faults"): a transfer of a large file through nginx
+/// now and then stops for ever. Each case is tried up to three times, and says when it needed that;
+/// any other failure counts at once.
+fn known_to_hang(name: &str, case: fn() -> Verdict) -> Verdict {
+    const TRIES: u32 = 3;
+    for round in 1..TRIES {
+        match case() {
+            Err(problem) if format!("{problem:?}").contains("did not end within") => {
+                eprintln!("KNOWN FAULT {name}: hung in try {round} of {TRIES}");
+            }
+            verdict => return verdict,
+        }
+    }
+    case()
 }
 
 fn start_nginx(stage: &mut Stage, mode: Mode, port: u16) -> Verdict<Job> {
