@@ -82,7 +82,7 @@ pub fn receive(
             Step::Again => continue,
             Step::Nothing => recall::look(end, generation, fd),
         }
-        if request.dontwait {
+        if request.dontwait || reader.has_enough() {
             return reader.finish(Err(Errno::AGAIN));
         }
         let spinner = spinner.get_or_insert_with(|| Spinner::start(end.gaps.budget_ns()));
@@ -153,7 +153,7 @@ impl<'a> Reader<'a, '_> {
             end.try_adopt(self.fd, &mut rx);
         }
         let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
-            let piece = self.rest(false);
+            let piece = self.rest(self.has_enough());
             let result = self.read_kernel(rx, None, piece);
             return Step::Done(self.finish(result));
         };
@@ -220,16 +220,25 @@ impl<'a> Reader<'a, '_> {
         rx.consumer.consume(into, count);
         self.end.ring_rx.fetch_add(count as u64, Ordering::Relaxed);
         self.done += count;
-        self.more()
+        // Behind the ring's last byte there may be bytes in the kernel.
+        self.more(into.mode() == Mode::Tcp)
     }
 
-    /// After a piece: whether the call wants more.
-    fn more(&self) -> Step {
-        if self.done == self.total || !self.request.waitall {
+    /// After a piece: whether the call wants more. `is_boundary`: the next bytes of the stream
+    /// would come the other way. A short read tells a program that it has read everything
+    /// (epoll(7), question 9; with `EPOLLRDHUP` even that the stream is over), so a call goes
+    /// on there.
+    fn more(&self, is_boundary: bool) -> Step {
+        if self.done == self.total || !(self.request.waitall || is_boundary) {
             Step::Done(Ok(self.done))
         } else {
             Step::Again
         }
+    }
+
+    /// Whether the call may return with what it has.
+    fn has_enough(&self) -> bool {
+        self.done > 0 && !self.request.waitall
     }
 
     /// Reads TCP bytes that precede the ring segment. They were written before the mark was
@@ -256,9 +265,9 @@ impl<'a> Reader<'a, '_> {
             Ok(bytes) => {
                 self.end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
                 self.done += bytes;
-                self.more()
+                self.more(bytes as u64 == owed)
             }
-            Err(Errno::AGAIN) if !self.request.dontwait => {
+            Err(Errno::AGAIN) if !self.request.dontwait && !self.has_enough() => {
                 drop(rx);
                 match sleep_until_readable(self.fd) {
                     Ok(()) => Step::Again,
@@ -307,7 +316,7 @@ impl<'a> Reader<'a, '_> {
             Ok(bytes) if self.wants_all() && bytes > 0 && bytes < self.total => Step::Nothing,
             Ok(bytes) if self.request.waitall && bytes > 0 && !self.request.peek => {
                 self.done += bytes;
-                self.more()
+                self.more(false)
             }
             result => Step::Done(self.finish(result)),
         }

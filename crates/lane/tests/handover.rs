@@ -117,6 +117,34 @@ fn connection_closed_by_another_thread_between_two_pieces_of_a_read() {
 }
 
 #[test]
+fn read_goes_on_where_the_way_changes() {
+    // A program that gets less than it asked for takes it that nothing is left.
+    let pair = Pair::adopted(SMALL_RING);
+    let stream = bytes_at(0, 300);
+    assert_eq!(pair.a.send(&stream[..100], false), Ok(100));
+    pair.a.end.pin_tx(pair.a.generation);
+    assert_eq!(pair.a.send(&stream[100..150], false), Ok(50));
+    let mut got = [0; 1000];
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(150), "ring, then TCP");
+    check_bytes(0, &got[..150]);
+
+    let pair = Pair::announced(SMALL_RING);
+    assert_eq!(pair.a.send(&stream[..100], false), Ok(100));
+    assert!(pair.a.attach() && pair.b.attach());
+    // Adopted in mid-stream: the rest of the 100 bytes is owed before the ring's.
+    assert_eq!(pair.b.recv(&mut got[..10], BLOCK), Ok(10));
+    assert_eq!(pair.a.send(&stream[100..150], false), Ok(50));
+    assert_eq!(pair.there().mode(), Mode::Ring);
+    assert_eq!(
+        pair.b.recv(&mut got[10..], BLOCK),
+        Ok(140),
+        "TCP, then ring"
+    );
+    check_bytes(0, &got[..150]);
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
+}
+
+#[test]
 fn peek_sees_across_the_border_of_tcp_and_ring() {
     let pair = Pair::announced(SMALL_RING);
     assert!(pair.a.attach() && pair.b.attach());

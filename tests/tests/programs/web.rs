@@ -15,32 +15,13 @@ const LARGE: usize = 50_000_000;
 pub fn trials() -> Vec<Trial> {
     use Mode::{Accelerated, Plain};
     vec![
-        trial("nginx/both", || {
-            known_to_hang("nginx/both", || nginx(Accelerated, Accelerated))
-        }),
+        trial("nginx/both", || nginx(Accelerated, Accelerated)),
         trial("nginx/client-only", || nginx(Plain, Accelerated)),
         trial("nginx/server-only", || nginx(Accelerated, Plain)),
-        trial("haproxy/before-nginx", || {
-            known_to_hang("haproxy/before-nginx", haproxy)
-        }),
+        trial("nginx/clients-in-turn", clients_in_turn),
+        trial("haproxy/before-nginx", haproxy),
         trial("http.server/curl", python_server),
     ]
-}
-
-/// A known fault (docs/limitations.md, "Known faults"): a transfer of a large file through nginx
-/// now and then stops for ever. Each case is tried up to three times, and says when it needed that;
-/// any other failure counts at once.
-fn known_to_hang(name: &str, case: fn() -> Verdict) -> Verdict {
-    const TRIES: u32 = 3;
-    for round in 1..TRIES {
-        match case() {
-            Err(problem) if format!("{problem:?}").contains("did not end within") => {
-                eprintln!("KNOWN FAULT {name}: hung in try {round} of {TRIES}");
-            }
-            verdict => return verdict,
-        }
-    }
-    case()
 }
 
 fn start_nginx(stage: &mut Stage, mode: Mode, port: u16) -> Verdict<Job> {
@@ -160,6 +141,24 @@ fn nginx(server_mode: Mode, client_mode: Mode) -> Verdict {
         stage.lab.require_lane_bytes(10_000_000)?;
     }
     Ok(())
+}
+
+/// Clients that come and go: the memory of one is mapped where that of another was.
+fn clients_in_turn() -> Verdict {
+    const MODE: Mode = Mode::Accelerated;
+    let mut stage = Stage::new()?;
+    let port = port()?;
+    let server = start_nginx(&mut stage, MODE, port)?;
+    let url = format!("http://127.0.0.1:{port}/small");
+    for _ in 0..15 {
+        let outcome = stage.run(MODE, "ab", &["-q", "-k", "-n", "3000", "-c", "20", &url])?;
+        let is_whole = outcome
+            .text()
+            .contains(&format!("HTML transferred:       {} bytes", 3000 * SMALL));
+        ensure(is_whole, || outcome.describe())?;
+    }
+    server.stop(LIMIT)?.success()?;
+    stage.lab.require_lane_bytes(10_000_000)
 }
 
 fn haproxy() -> Verdict {

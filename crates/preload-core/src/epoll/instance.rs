@@ -25,11 +25,15 @@ const INSTANCES_MAX: usize = 1024;
 const TAG: u64 = 0xd15c_51e7_0000_0000;
 const TAG_MASK: u64 = 0xffff_ffff_0000_0000;
 
-/// The lanes of one chunk that an instance watches.
+/// The lanes of one chunk that an instance watches, at least one. The instance takes the bits of
+/// its ready line, so this goes with the last lane: another peer's chunk may come to lie at the
+/// same address, and there the same line may be the peer's.
 pub(super) struct Watched {
     chunk: Chunk,
     side: u32,
     slot: u32,
+    /// Lanes with an item.
+    count: u32,
     /// Item number plus one, for each lane; 0 for none.
     items: Box<[u32; LANES_MAX as usize]>,
 }
@@ -225,6 +229,13 @@ pub unsafe fn ctl(
             }
             if let Some(conn) = crate::conn::get(fd) {
                 state.watch_attached(&conn);
+                if state.asleep > 0
+                    && conn.end.state() == EndState::Attached
+                    && let Some(number) = state.number(fd)
+                {
+                    // Whoever sleeps has to look at it: the ring may have something already.
+                    state.adopt(epfd, number);
+                }
             }
         }
     }
@@ -557,17 +568,21 @@ impl State {
     }
 
     fn unwatch(&mut self, number: u32) {
+        let Some((chunk, lane)) = self.item(number).and_then(|item| item.lane.take()) else {
+            return;
+        };
+        let place = lane as usize % LANES_MAX as usize;
         for watched in &mut self.watched {
-            for (lane, item) in watched.items.iter_mut().enumerate() {
-                if *item == number + 1 {
-                    *item = 0;
-                    watched
-                        .chunk
-                        .direction(lane as u32, 1 - watched.side)
-                        .unwatch(watched.slot);
-                }
+            if watched.chunk.address() == chunk && watched.items[place] == number + 1 {
+                watched.items[place] = 0;
+                watched.count -= 1;
+                watched
+                    .chunk
+                    .direction(lane, 1 - watched.side)
+                    .unwatch(watched.slot);
             }
         }
+        self.watched.retain(|watched| watched.count > 0);
     }
 
     /// The slot that announces this instance's sleep on `board`.
@@ -595,6 +610,14 @@ impl State {
             conn.pin(Reason::TooManyWatchers);
             return;
         };
+        let lane = (place.chunk.address(), place.lane);
+        if self
+            .item(number)
+            .is_some_and(|item| item.lane != Some(lane))
+        {
+            // The lane it had before was never used.
+            self.unwatch(number);
+        }
         let index = match self.watched.iter().position(|watched| {
             watched.chunk.address() == place.chunk.address()
                 && watched.side == place.side
@@ -606,17 +629,22 @@ impl State {
                     chunk: place.chunk,
                     side: place.side,
                     slot,
+                    count: 0,
                     items: Box::new([0; LANES_MAX as usize]),
                 });
                 self.watched.len() - 1
             }
         };
-        self.watched[index].items[place.lane as usize % LANES_MAX as usize] = number + 1;
+        let watched = &mut self.watched[index];
+        let holder = &mut watched.items[place.lane as usize % LANES_MAX as usize];
+        watched.count += u32::from(*holder == 0);
+        *holder = number + 1;
         place
             .chunk
             .direction(place.lane, 1 - place.side)
             .watch(slot);
         if let Some(item) = self.item(number) {
+            item.lane = Some(lane);
             item.note_news();
         }
         self.enqueue(number);

@@ -34,6 +34,8 @@ pub struct Item {
     pub events: u32,
     pub data: u64,
     pub kind: Kind,
+    /// The lane that the instance watches for it: the chunk's address, and the lane in it.
+    pub lane: Option<(u64, u32)>,
     /// Registered in the kernel under our tag.
     pub is_tagged: bool,
     /// Removed by the program, but still registered in the kernel under our tag, so that adding
@@ -81,6 +83,7 @@ impl Item {
             events,
             data,
             kind,
+            lane: None,
             is_tagged: false,
             is_removed: false,
             is_queued: false,
