@@ -11,6 +11,10 @@ use sluice_sys::unix::{self, Fd, Received};
 
 use crate::message::{DecodeError, FromDaemon, MESSAGE_BYTES_MAX, Reason, ToDaemon};
 
+/// A longer status document is not read. sluiced lists 65,536 ends at most, each in some 400
+/// bytes.
+pub const STATUS_BYTES_MAX: u64 = 64 << 20;
+
 /// A connection to sluiced. No call blocks or allocates; all are raw system calls.
 #[derive(Debug)]
 pub struct Client {
@@ -200,9 +204,12 @@ pub fn status(path: &Path, patience: Duration) -> Result<Vec<u8>, ClientError> {
         return Err(ClientError::Protocol);
     };
     let memory = received.take_fd(0).ok_or(ClientError::Protocol)?;
-    // The size is sluiced's word; the memory's own size keeps a wrong one from allocating much.
-    let actual = memfd::stat(memory.raw())?.bytes;
-    let bytes = usize::try_from(bytes.min(actual)).map_err(|_| ClientError::Protocol)?;
+    // The size is sluiced's word, and the memory, which may be all holes, is sluiced's too.
+    let bytes = bytes.min(memfd::stat(memory.raw())?.bytes);
+    if bytes > STATUS_BYTES_MAX {
+        return Err(ClientError::Protocol);
+    }
+    let bytes = usize::try_from(bytes).map_err(|_| ClientError::Protocol)?;
     let mut document = vec![0; bytes];
     let mut filled = 0;
     while filled < bytes {
@@ -286,6 +293,32 @@ mod tests {
         drop(daemon);
         assert_eq!(client.receive().unwrap().unwrap().0, refused);
         assert_eq!(client.receive().unwrap_err(), ReceiveError::Closed);
+    }
+
+    #[test]
+    fn a_status_document_of_any_size_costs_little() {
+        let path = std::env::temp_dir().join(format!("sluice-big-{}", std::process::id()));
+        let listener = unix::seqpacket().unwrap();
+        unix::bind(listener.raw(), path.to_str().unwrap().as_bytes()).unwrap();
+        unix::listen(listener.raw(), 1).unwrap();
+        let liar = std::thread::spawn(move || {
+            unix::wait_readable(listener.raw(), 10_000).unwrap();
+            let client = unix::accept(listener.raw()).unwrap();
+            unix::wait_readable(client.raw(), 10_000).unwrap();
+            let memory = memfd::create(c"sluice-lie").unwrap();
+            memfd::set_len(memory.raw(), STATUS_BYTES_MAX + 1).unwrap();
+            let mut buffer = [0; MESSAGE_BYTES_MAX];
+            let report = FromDaemon::Report { bytes: u64::MAX };
+            let bytes = report.encode(&mut buffer);
+            unix::send_with_fds(client.raw(), bytes, &[memory.raw()]).unwrap();
+        });
+        let answer = status(&path, Duration::from_secs(10));
+        liar.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(
+            answer.map(|document| document.len()),
+            Err(ClientError::Protocol)
+        );
     }
 
     #[test]

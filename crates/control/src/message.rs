@@ -37,6 +37,13 @@ pub mod hello_fd {
     pub const COUNT: usize = 3;
 }
 
+/// Bits of the flags of [`ToDaemon::Hello`].
+pub mod hello_flag {
+    /// The process had given its end table to an earlier sluiced, before that one ended. The
+    /// table that comes with this hello is empty.
+    pub const EARLIER: u32 = 1;
+}
+
 /// Why bytes are not a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {

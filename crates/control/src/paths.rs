@@ -7,7 +7,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use sluice_sys::errno::Errno;
 use sluice_sys::unix::effective_uid;
+
+use crate::client::Client;
 
 /// The environment variable that names the socket and overrides everything else.
 pub const SOCKET_ENV: &str = "SLUICE_SOCKET";
@@ -75,6 +78,14 @@ pub fn prepare_directory(socket: &Path) -> Result<(), PathError> {
     check_directory(directory, effective_uid(), if sticky { 0 } else { 0o022 })
 }
 
+/// Whether somebody listens at `socket` and lets this user connect. One that was killed leaves
+/// its socket behind. One whose queue is full is there.
+fn is_served(socket: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let connected = Client::connect(socket.as_os_str().as_bytes());
+    matches!(connected, Ok(_) | Err(Errno::AGAIN))
+}
+
 fn directory_of(socket: &Path) -> &Path {
     match socket.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -106,7 +117,7 @@ impl Surroundings {
         if let Some(path) = self.socket.as_ref().filter(|path| !path.is_empty()) {
             return Ok(path.into());
         }
-        if self.system_socket.exists() {
+        if is_served(&self.system_socket) {
             return Ok(self.system_socket.clone());
         }
         if let Some(directory) = &self.runtime_directory {
@@ -163,6 +174,7 @@ fn io_error(directory: &Path, error: io::Error) -> PathError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_sys::unix;
 
     /// A directory of its own for each test, removed at the end.
     struct Scratch(PathBuf);
@@ -196,6 +208,27 @@ mod tests {
         }
     }
 
+    fn listen(path: &Path) -> unix::Fd {
+        use std::os::unix::ffi::OsStrExt;
+        let socket = unix::seqpacket().unwrap();
+        unix::bind(socket.raw(), path.as_os_str().as_bytes()).unwrap();
+        unix::listen(socket.raw(), 1).unwrap();
+        socket
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_accept_is_there() {
+        let scratch = Scratch::new("full");
+        let here = scratch.surroundings();
+        let _listener = listen(&here.system_socket);
+        let path = here.system_socket.to_str().unwrap().as_bytes();
+        let mut waiting = Vec::new();
+        while let Ok(client) = Client::connect(path) {
+            waiting.push(client);
+        }
+        assert_eq!(here.control_socket().unwrap(), here.system_socket);
+    }
+
     #[test]
     fn the_places_have_their_order() {
         let scratch = Scratch::new("order");
@@ -205,8 +238,12 @@ mod tests {
         here.runtime_directory = Some(scratch.0.clone().into());
         let runtime = scratch.0.join("sluice/control.sock");
         assert_eq!(here.control_socket().unwrap(), runtime);
-        fs::write(&here.system_socket, "").unwrap();
+        let listener = listen(&here.system_socket);
         assert_eq!(here.control_socket().unwrap(), here.system_socket);
+        // Killed: the socket stays.
+        drop(listener);
+        assert!(here.system_socket.exists());
+        assert_eq!(here.control_socket().unwrap(), runtime);
         here.socket = Some("/elsewhere.sock".into());
         assert_eq!(here.control_socket().unwrap(), Path::new("/elsewhere.sock"));
     }

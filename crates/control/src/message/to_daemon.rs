@@ -33,7 +33,7 @@ pub struct Hello {
     /// The process id in the program's own pid namespace.
     pub pid: u32,
     pub program: ProgramName,
-    /// No flag has a meaning yet; sluiced ignores the ones that it does not know.
+    /// Bits of [`super::hello_flag`]; sluiced ignores the ones that it does not know.
     pub flags: u32,
 }
 
