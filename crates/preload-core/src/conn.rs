@@ -20,6 +20,10 @@ static TABLE_FILE: AtomicI32 = AtomicI32::new(-1);
 /// For each record a descriptor that names it (hints).
 static FD_OF_END: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 
+/// Reads and writes of a connection that waits for a lane between two looks whether sluiced is
+/// still there: a system call among so many does not show.
+const DAEMON_CHECK_OPS: u32 = 1024;
+
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
 
@@ -94,8 +98,9 @@ fn make_table() -> Option<EndTable> {
 }
 
 /// The end table's file for the hello to sluiced; an empty one if it was given away before
-/// (in forked children, whose parent's table has it all, and after a lost daemon).
-pub fn table_file() -> Result<Fd, Errno> {
+/// (in forked children, whose parent's table has it all, and after a lost daemon). Whether it is
+/// the table itself is the second value.
+pub fn table_file() -> Result<(Fd, bool), Errno> {
     // A server meets sluiced before it has a connection. Made later, the table would never be
     // seen, and its file would stay open among the program's descriptors.
     let _ = make_table();
@@ -110,9 +115,9 @@ pub fn table_file() -> Result<Fd, Errno> {
                     | sluice_sys::memfd::SEAL_GROW
                     | sluice_sys::memfd::SEAL_FUTURE_WRITE,
             )?;
-            Ok(file)
+            Ok((file, false))
         }
-        fd => Ok(Fd::own(fd)),
+        fd => Ok((Fd::own(fd), true)),
     }
 }
 
@@ -122,11 +127,11 @@ const NOWHERE: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::UNSP
 /// kernel's.
 pub fn track(fd: i32, role: Role, nonblock: bool) {
     if process::is_confined() {
-        fds::set(fd, Entry::Socket);
+        leave_untracked(fd, Reason::Confined);
         return;
     }
     let Some((index, generation)) = make_table().and_then(|table| table.take()) else {
-        fds::set(fd, Entry::Socket);
+        leave_untracked(fd, Reason::NoMemory);
         return;
     };
     let Some(conn) = from_entry(fd, index, generation) else {
@@ -142,6 +147,13 @@ pub fn track(fd: i32, role: Role, nonblock: bool) {
     }
     stats::count_connection();
     link::meet();
+}
+
+/// The connection stays the kernel's, and is only counted.
+fn leave_untracked(fd: i32, reason: Reason) {
+    fds::set(fd, Entry::Socket);
+    stats::count_untracked(reason);
+    log!(Debug, "fd {fd}: on TCP: {}", reason.text());
 }
 
 fn hint(index: u32, fd: i32) {
@@ -191,11 +203,39 @@ pub fn drop_descriptor(conn: &Conn) {
             );
         }
     }
-    let announced = conn.end.state() != State::Tracked;
+    let state = conn.end.state();
+    if state != State::Attached || conn.end.reason() == Reason::Broken {
+        log!(
+            Debug,
+            "fd {}: closed on TCP: {}",
+            conn.fd,
+            conn.end.reason().text()
+        );
+    }
+    let announced = state != State::Tracked;
     conn.end.finish(conn.generation);
     if announced {
         link::release(conn.index, conn.generation);
     }
+}
+
+/// sluiced is lost: what only it knew has to be announced again, to the next one. Connections
+/// with a lane need nobody.
+pub fn announce_again() {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        let Entry::Conn { index, generation } = entry else {
+            return;
+        };
+        // Another holder may have a daemon that knows the connection.
+        if let Some(conn) = from_entry(fd, index, generation)
+            && conn.end.state() == State::Announced
+            && conn.end.refs() == 1
+            && !conn.end.is_pinned()
+        {
+            conn.end.unmark_announced();
+            conn.keep_off(Reason::NoDaemon);
+        }
+    });
 }
 
 /// A lane that sluiced assigned.
@@ -222,11 +262,15 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         return;
     };
     let fd = conn.fd;
-    if conn.end.generation() != lane.generation
-        || !link::is_same_socket(fd, lane.cookie)
-        || !conn.is_ours_alone()
-        || conn.is_standard_stream()
-    {
+    if conn.end.generation() != lane.generation || !link::is_same_socket(fd, lane.cookie) {
+        return;
+    }
+    if !conn.is_ours_alone() {
+        conn.keep_off(Reason::Shared);
+        return;
+    }
+    if conn.is_standard_stream() {
+        conn.keep_off(Reason::KernelCall);
         return;
     }
     match epoll::watchers(fd, &assignment.own_board) {
@@ -249,22 +293,26 @@ impl Conn {
     /// them to be worth a lane.
     #[inline]
     pub fn note_operation(&self) {
-        if self.end.state() == State::Tracked && self.end.count_operation() >= config::min_ops() {
-            self.announce();
+        match self.end.state() {
+            State::Tracked if self.end.count_operation() >= config::min_ops() => self.announce(),
+            State::Announced if self.end.count_operation().is_multiple_of(DAEMON_CHECK_OPS) => {
+                link::check_daemon();
+            }
+            _ => {}
         }
     }
 
     #[cold]
     fn announce(&self) {
         if process::is_confined() {
-            self.end.set_reason(Reason::Confined);
+            self.keep_off(Reason::Confined);
         } else if self.end.role() == Role::Unknown {
-            self.end.set_reason(Reason::UnknownOrigin);
+            self.keep_off(Reason::UnknownOrigin);
         } else if self.end.is_pinned() {
         } else if !self.is_ours_alone() {
-            self.end.set_reason(Reason::Shared);
+            self.keep_off(Reason::Shared);
         } else if self.is_standard_stream() {
-            self.end.set_reason(Reason::KernelCall);
+            self.keep_off(Reason::KernelCall);
         } else {
             link::announce(self);
             return;
@@ -302,6 +350,15 @@ impl Conn {
             generation: self.generation,
         };
         (0..=STANDARD_LAST).any(|fd| fds::get(fd) == entry)
+    }
+
+    /// Says why the connection has no lane, for now. It may be asked again and again, so only
+    /// another reason than the last one is logged.
+    pub fn keep_off(&self, reason: Reason) {
+        if self.end.reason() != reason {
+            log!(Debug, "fd {}: on TCP: {}", self.fd, reason.text());
+            self.end.set_reason(reason);
+        }
     }
 
     /// Keeps the connection on TCP from now on.

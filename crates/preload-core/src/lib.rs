@@ -22,6 +22,7 @@ pub mod passing;
 pub mod poll;
 pub mod process;
 pub mod real;
+pub mod seccomp;
 pub mod stats;
 pub mod transfer;
 

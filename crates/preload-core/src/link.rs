@@ -12,7 +12,9 @@ use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_control::client::{Client, ReceiveError};
-use sluice_control::message::{Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon};
+use sluice_control::message::{
+    Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon, hello_flag,
+};
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{self, Assignment};
 use sluice_lane::reason::Reason;
@@ -51,6 +53,8 @@ struct Link {
     fd: i32,
     /// This process's number among the clients of this sluiced.
     client: Option<u32>,
+    /// A sluiced that knew this process, or the one it was forked from, is gone.
+    has_lost_one: bool,
     mapped: Mapped,
     socket_path: [u8; 108],
     socket_path_len: usize,
@@ -61,6 +65,7 @@ static LINK: SpinLock<Link> = SpinLock::new(Link {
     inode: 0,
     fd: -1,
     client: None,
+    has_lost_one: false,
     mapped: Mapped::new(),
     socket_path: [0; 108],
     socket_path_len: 0,
@@ -127,7 +132,7 @@ pub fn announce(conn: &Conn) -> bool {
         return false;
     };
     if link.fd < 0 {
-        conn.end.set_reason(Reason::NoDaemon);
+        conn.keep_off(Reason::NoDaemon);
         return false;
     }
     if !link.is_ours() {
@@ -156,9 +161,11 @@ pub fn announce(conn: &Conn) -> bool {
         }
         Err(errno) => {
             log!(Warn, "daemon lost: {}", errno.name());
+            // This connection, too, is announced again, however many descriptors name it.
+            conn.end.unmark_announced();
+            conn.keep_off(Reason::NoDaemon);
             link.forget();
-            conn.end.set_reason(Reason::NoDaemon);
-            true
+            false
         }
     }
 }
@@ -189,6 +196,16 @@ pub fn check_mail() {
     let word = unsafe { &*MAILBOX.load(Ordering::Relaxed) };
     if word.load(Ordering::Relaxed) != 0 {
         take_mail(word);
+    }
+}
+
+/// Looks whether sluiced is still there. A sluiced that has gone rings nobody, so a process with
+/// announced connections would wait for the lanes of a dead one.
+#[cold]
+pub fn check_daemon() {
+    if LINKED.load(Ordering::Relaxed) {
+        // SAFETY: as in `check_mail`.
+        take_mail(unsafe { &*MAILBOX.load(Ordering::Relaxed) });
     }
 }
 
@@ -323,7 +340,11 @@ impl Link {
                 link.send(&ToDaemon::Introduce, &[theirs.raw()])?;
                 Client::from_socket(ours)
             }
-            None => Client::connect(&self.socket_path[..self.socket_path_len])?,
+            None => {
+                let client = Client::connect(&self.socket_path[..self.socket_path_len])?;
+                check_server(&client)?;
+                client
+            }
         };
         let mailbox = memfd::create(c"sluice-mailbox")?;
         memfd::set_len(mailbox.raw(), memfd::WORD_PAGE_BYTES as u64)?;
@@ -333,11 +354,13 @@ impl Link {
         memfd::set_len(board.raw(), BOARD_BYTES as u64)?;
         let board_memory = Mapping::shared(board.raw(), BOARD_BYTES, Access::ReadWrite)?;
         memfd::add_seals(board.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
-        let table = conn::table_file()?;
+        let (table, is_whole) = conn::table_file()?;
+        // A fork's parent has given the table that both use to the same sluiced.
+        let is_earlier = !is_whole && self.has_lost_one;
         let hello = ToDaemon::Hello(Hello {
             pid: process::pid(),
             program: ProgramName::new(&self.program),
-            flags: 0,
+            flags: if is_earlier { hello_flag::EARLIER } else { 0 },
         });
         client.send(&hello, &[mailbox.raw(), board.raw(), table.raw()])?;
         let socket = client.into_socket();
@@ -362,7 +385,9 @@ impl Link {
         }
         self.fd = -1;
         self.client = None;
+        self.has_lost_one = true;
         self.mapped.peer_gone(None);
+        conn::announce_again();
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
         MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
@@ -426,6 +451,52 @@ impl Link {
     }
 }
 
+/// sluiced is given every announced socket, so it must be root's or this user's own.
+fn check_server(client: &Client) -> Result<(), Errno> {
+    let server = unix::peer_credentials(client.raw())?.uid;
+    if is_trusted(server, unix::effective_uid(), maps_every_user) {
+        return Ok(());
+    }
+    log!(
+        Warn,
+        "the control socket is served by uid {server}, who is neither this user nor root: \
+         not used"
+    );
+    Err(Errno(libc::EPERM))
+}
+
+/// What the kernel shows in place of a user who has no number in this user namespace, unless
+/// `kernel.overflowuid` was changed.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Whether the user `server` may serve the user `own`. Where some users have no number, all of
+/// them look like the one who has theirs (`nobody`).
+fn is_trusted(server: u32, own: u32, maps_every_user: impl FnOnce() -> bool) -> bool {
+    server == 0 || (server == own && (server != OVERFLOW_UID || maps_every_user()))
+}
+
+/// Whether every user of the machine has a number in this user namespace.
+fn maps_every_user() -> bool {
+    // SAFETY: the path is a static string.
+    let opened = raw::check(unsafe {
+        raw::syscall4(
+            libc::SYS_openat,
+            libc::AT_FDCWD as usize,
+            c"/proc/self/uid_map".as_ptr() as usize,
+            (libc::O_RDONLY | libc::O_CLOEXEC) as usize,
+            0,
+        )
+    });
+    let mut map = [0; 128];
+    opened.is_ok_and(|fd| {
+        let file = Fd::own(fd as i32);
+        let got = memfd::read_at(file.raw(), &mut map, 0).unwrap_or(0);
+        let mut words = map[..got].split(|b| b.is_ascii_whitespace());
+        let mut word = || words.find(|word| !word.is_empty());
+        (word(), word(), word()) == (Some(b"0"), Some(b"0"), Some(b"4294967295"))
+    })
+}
+
 /// Moves a descriptor to a high number, out of the way of programs that expect the lowest ones
 /// and of loops that close the first few hundred.
 fn hide(fd: i32) -> Result<i32, Errno> {
@@ -470,4 +541,31 @@ pub fn new_table() -> Result<(EndTable, Fd), Errno> {
     let table = unsafe { EndTable::from_raw(mapping.leak()) };
     table.describe(process::pid());
     Ok((table, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_root_and_the_own_user_serve() {
+        assert!(is_trusted(0, 1000, || false));
+        assert!(is_trusted(1000, 1000, || false));
+        assert!(!is_trusted(1000, 0, || true));
+        assert!(!is_trusted(1001, 1000, || true));
+    }
+
+    #[test]
+    fn nobody_is_somebody_only_where_every_user_has_a_number() {
+        assert!(is_trusted(OVERFLOW_UID, OVERFLOW_UID, || true));
+        assert!(!is_trusted(OVERFLOW_UID, OVERFLOW_UID, || false));
+        assert!(!is_trusted(OVERFLOW_UID, 1000, || true));
+    }
+
+    #[test]
+    fn the_map_of_the_first_namespace_is_recognised() {
+        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
+        let words: Vec<&str> = map.split_whitespace().collect();
+        assert_eq!(maps_every_user(), words == ["0", "0", "4294967295"]);
+    }
 }

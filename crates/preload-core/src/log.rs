@@ -37,7 +37,8 @@ pub fn enabled(level: Level) -> bool {
     LEVEL.load(Ordering::Relaxed) >= level as u32 && !crate::process::is_sandboxed()
 }
 
-struct Line {
+/// A line that grows on the stack, cut to 255 bytes.
+pub struct Line {
     bytes: [u8; 256],
     len: usize,
 }
@@ -54,24 +55,37 @@ impl Write for Line {
     }
 }
 
+impl Line {
+    /// An empty line.
+    #[allow(clippy::new_without_default)] // Nothing has a use for a default.
+    pub const fn new() -> Line {
+        Line {
+            bytes: [0; 256],
+            len: 0,
+        }
+    }
+
+    /// Writes the line with its end to a descriptor. A failed write has nowhere to be reported.
+    pub fn write_to(mut self, fd: i32) {
+        self.bytes[self.len] = b'\n';
+        // SAFETY: the bytes live on this stack.
+        unsafe {
+            raw::syscall3(
+                libc::SYS_write,
+                raw::int(fd),
+                self.bytes.as_ptr() as usize,
+                self.len + 1,
+            );
+        }
+    }
+}
+
 /// Prints one line, cut to 255 bytes.
 pub fn print(message: fmt::Arguments) {
-    let mut line = Line {
-        bytes: [0; 256],
-        len: 0,
-    };
+    let mut line = Line::new();
     let pid = crate::process::pid();
     let _ = write!(line, "sluice[{pid}]: {message}");
-    line.bytes[line.len] = b'\n';
-    // SAFETY: the bytes live on this stack. A failed write has nowhere to be reported.
-    unsafe {
-        raw::syscall3(
-            libc::SYS_write,
-            2,
-            line.bytes.as_ptr() as usize,
-            line.len + 1,
-        );
-    }
+    line.write_to(libc::STDERR_FILENO);
 }
 
 /// Prints a message of a level, if that level is on.

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
-use crate::descriptors;
 use crate::real::{errno, real, set_errno};
+use crate::{descriptors, log};
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::socklen_t;
 use sluice_lane::end::State;
@@ -135,6 +135,14 @@ pub unsafe fn after_get(
 /// `shutdown`: what is in the rings stays in order, since the end of the stream comes behind it.
 pub fn before_shutdown(conn: &Conn, how: c_int) {
     if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+        if conn.end.state() == State::Attached {
+            log!(
+                Debug,
+                "fd {}: sends by TCP: {}",
+                conn.fd,
+                Reason::HalfClosed.text()
+            );
+        }
         conn.end.pin_tx(conn.generation);
     }
     if how == libc::SHUT_RD || how == libc::SHUT_RDWR {

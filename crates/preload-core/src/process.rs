@@ -4,6 +4,7 @@
 use crate::descriptors::export_all;
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
+use crate::seccomp::{self, Standing};
 use crate::{config, conn, descriptors, epoll, link, lock, log, stats};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -56,13 +57,18 @@ pub fn start() {
     }
     link::init(config::variable(c"SLUICE_SOCKET"), &name);
     stats::init(&name);
-    if let Some(fd) = config::number(c"SLUICE_PROBE_FD") {
-        probe(fd as c_int);
+    let probe_fd = config::number(c"SLUICE_PROBE_FD").map(|fd| fd as c_int);
+    if let Some(fd) = probe_fd {
+        probe(fd, format_args!("{}", env!("CARGO_PKG_VERSION")));
     }
-    // SAFETY: prctl with PR_GET_SECCOMP takes and returns numbers.
-    let seccomp =
-        unsafe { raw::syscall5(libc::SYS_prctl, libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0) };
-    CONFINED.store(seccomp > 0, Ordering::Relaxed);
+    let standing = Standing::look(config::number(seccomp::FILTERS_VARIABLE));
+    CONFINED.store(!standing.allows_lanes(), Ordering::Relaxed);
+    if is_confined() {
+        log!(Warn, "{standing}");
+    }
+    if let Some(fd) = probe_fd {
+        probe(fd, format_args!("{standing}"));
+    }
     // SAFETY: the handlers are functions of this library, which is never unloaded.
     unsafe {
         libc::pthread_atfork(
@@ -77,18 +83,12 @@ pub fn start() {
     set_errno(before);
 }
 
-/// For `sluice doctor`: says on a descriptor that the library was loaded, and which.
-fn probe(fd: c_int) {
-    let version = concat!(env!("CARGO_PKG_VERSION"), "\n");
-    // SAFETY: the string is static.
-    unsafe {
-        raw::syscall3(
-            libc::SYS_write,
-            fd as usize,
-            version.as_ptr() as usize,
-            version.len(),
-        );
-    }
+/// For `sluice doctor` and `sluice run`: says on a descriptor that the library was loaded, which
+/// one, and in a second line what seccomp lets it do.
+fn probe(fd: c_int, message: core::fmt::Arguments) {
+    let mut line = log::Line::new();
+    let _ = core::fmt::Write::write_fmt(&mut line, message);
+    line.write_to(fd);
 }
 
 /// Sockets that came through exec. Only low numbers are looked at: programs pass sockets there.

@@ -4,11 +4,11 @@
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
 use crate::lock::SpinLock;
-use crate::{config, conn, process};
+use crate::{config, conn, log, process};
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::end::{END_BYTES, EndSnapshot, State};
-use sluice_lane::reason;
+use sluice_lane::reason::{self, Reason};
 use sluice_sys::raw;
 
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
@@ -18,7 +18,8 @@ static COUNTS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 static REASONS: [AtomicU32; reason::ALL.len()] = [const { AtomicU32::new(0) }; reason::ALL.len()];
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-const PATH_MAX: usize = 256;
+/// The kernel opens no longer path, its end included.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 struct Names {
     path: [u8; PATH_MAX],
@@ -36,6 +37,10 @@ pub fn init(program: &[u8]) {
         return;
     };
     if path.len() >= PATH_MAX {
+        log!(
+            Warn,
+            "statistics are lost: the path of their file is too long"
+        );
         return;
     }
     let Some(mut names) = NAMES.try_lock() else {
@@ -51,6 +56,12 @@ pub fn init(program: &[u8]) {
 /// One more tracked connection.
 pub fn count_connection() {
     CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One more connection that is not tracked, and why.
+pub fn count_untracked(reason: Reason) {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed);
+    REASONS[reason as usize].fetch_add(1, Ordering::Relaxed);
 }
 
 /// One more connection with a lane.
@@ -204,23 +215,32 @@ fn write_line(line: &mut Line, program: &[u8]) -> fmt::Result {
 
 fn append(path: &[u8; PATH_MAX], line: &[u8]) {
     // SAFETY: the path is a zero-terminated copy made at start; the line lives on the caller's
-    // stack. Failures have nowhere to be reported.
-    unsafe {
-        let fd = raw::syscall4(
+    // stack.
+    let written = unsafe {
+        raw::check(raw::syscall4(
             libc::SYS_openat,
             libc::AT_FDCWD as usize,
             path.as_ptr() as usize,
             (libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC) as usize,
             0,
-        );
-        if fd >= 0 {
-            raw::syscall3(
+        ))
+        .and_then(|fd| {
+            let written = raw::check(raw::syscall3(
                 libc::SYS_write,
-                fd as usize,
+                fd,
                 line.as_ptr() as usize,
                 line.len(),
-            );
-            raw::syscall1(libc::SYS_close, fd as usize);
-        }
+            ));
+            raw::syscall1(libc::SYS_close, fd);
+            written
+        })
+    };
+    if let Err(errno) = written {
+        log!(
+            Warn,
+            "statistics are lost: their file cannot be written any more: {} (after a chroot \
+             it cannot be reached, after a change of user not be opened)",
+            errno.name()
+        );
     }
 }
