@@ -21,8 +21,10 @@ use sluice_shmem::{Broken, Consumer, Producer};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
+mod carry;
 mod snapshot;
 
+pub use carry::{Filler, Sink};
 pub use snapshot::EndSnapshot;
 
 /// Bytes of one record of the end table.
@@ -76,6 +78,8 @@ const FLAG_SHUT_RX: u32 = 1 << 8;
 
 /// The kernel socket has TCP_NODELAY from us and not from the program.
 const FLAG_OUR_NODELAY: u32 = 1 << 9;
+/// Bytes of the stream are where this process cannot read them.
+const FLAG_GAP: u32 = 1 << 10;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -390,7 +394,8 @@ impl End {
         Locked::Held(guard)
     }
 
-    /// Locks the sending half.
+    /// Locks the sending half. Who holds the receiving half of this or another end may wait here,
+    /// so nobody waits for a receiving half while holding this.
     pub(crate) fn lock_tx(&self, generation: u32) -> Locked<'_, Tx> {
         let locked = self.half(&self.tx, generation);
         if let (Locked::Held(tx), Some(out)) = (&locked, self.outgoing())
@@ -496,10 +501,10 @@ impl End {
     /// Gives the connection its lane. False if it cannot take one (any more): closed, pinned,
     /// or its present lane is in use.
     pub fn attach(&self, generation: u32, a: &Assignment) -> bool {
-        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return false;
         };
-        let Locked::Held(mut rx) = self.lock_rx(generation) else {
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
             return false;
         };
         if self.place().is_some_and(|place| place.is_of(a)) {
@@ -514,6 +519,14 @@ impl End {
         if !replaces || self.flag(FLAG_PIN_RX | FLAG_PIN_TX) {
             return false;
         }
+        self.take_lane(&mut tx, &mut rx, a);
+        self.reason.store(Reason::None as u32, Ordering::Relaxed);
+        self.state.store(State::Attached as u32, Ordering::Release);
+        true
+    }
+
+    /// Stores where the lane lies; nothing was written to it or read from it yet.
+    fn take_lane(&self, tx: &mut Tx, rx: &mut Rx, a: &Assignment) {
         tx.producer = Producer::default();
         tx.ring = false;
         tx.tcp_follows = false;
@@ -541,9 +554,6 @@ impl End {
             into.watch(watchers.trailing_zeros());
             watchers &= watchers - 1;
         }
-        self.reason.store(Reason::None as u32, Ordering::Relaxed);
-        self.state.store(State::Attached as u32, Ordering::Release);
-        true
     }
 
     fn is_lane_untouched(&self, tx: &Tx, rx: &Rx) -> bool {
@@ -582,7 +592,7 @@ impl End {
     /// goes to TCP. One that began before is in flight or can be seen.
     pub(crate) fn leave_rules_if_pinned(&self, rx: &mut Rx) {
         if self.flag(FLAG_PIN_RX)
-            && !self.flag(FLAG_BROKEN)
+            && !self.is_broken()
             && let Some(into) = self.incoming().filter(|_| self.is_adopted())
             && !self.is_write_in_flight(&into)
             && matches!(rx.consumer.available(&into), Ok(0))
@@ -622,6 +632,11 @@ impl End {
         }
     }
 
+    /// Whether it is known that nobody will write to the peer's ring.
+    pub(crate) fn has_no_sender(&self) -> bool {
+        self.flag(FLAG_SENDER_GONE)
+    }
+
     /// An error behind bytes that a call returned: TCP reports it to the next call.
     pub(crate) fn postpone(&self, errno: Errno) {
         self.postponed.store(errno.0 as u32, Ordering::Relaxed);
@@ -638,8 +653,14 @@ impl End {
         }
     }
 
-    /// Whether the peer broke the rules of shared memory.
+    /// Whether reads fail: the peer broke the rules of shared memory, or this process cannot
+    /// reach what is next in the stream.
     pub(crate) fn is_broken(&self) -> bool {
+        self.flag(FLAG_BROKEN | FLAG_GAP)
+    }
+
+    /// Whether writes fail, too: the peer broke the rules of shared memory.
+    pub(crate) fn is_broken_by_peer(&self) -> bool {
         self.flag(FLAG_BROKEN)
     }
 
@@ -719,10 +740,10 @@ impl End {
 
     /// The last descriptor is closed: tells the peer's sender, and frees the record.
     pub fn finish(&self, generation: u32) {
-        let Locked::Held(tx) = self.lock_tx(generation) else {
+        let Locked::Held(rx) = self.lock_rx(generation) else {
             return;
         };
-        let Locked::Held(rx) = self.lock_rx(generation) else {
+        let Locked::Held(tx) = self.lock_tx(generation) else {
             return;
         };
         if let Some(into) = self.incoming() {
@@ -731,8 +752,8 @@ impl End {
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
         self.state.store(State::Free as u32, Ordering::Release);
-        drop(rx);
         drop(tx);
+        drop(rx);
     }
 }
 

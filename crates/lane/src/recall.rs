@@ -3,13 +3,18 @@
 //!
 //! The receiver asks by a word in shared memory and waits a moment; the sender answers when it
 //! next writes, polls, or waits for bytes. A sender that sleeps in the kernel does not answer:
-//! then the bytes stay in the ring (docs/limitations.md).
+//! then the bytes stay in the ring, for the caller to do something about
+//! ([`End::take_out`], docs/limitations.md).
+//!
+//! [`fetch`] holds the lock of the receiving half of its end while `help` waits for those of the
+//! sending halves of others. Nobody waits for a receiving half while holding a sending one
+//! ([`End::lock_tx`]), so nobody waits in a circle.
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
 use crate::end::{End, Locked, Tx};
 use crate::spin::yield_processor;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_shmem::direction::{Direction, Recall};
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp};
@@ -21,13 +26,31 @@ pub enum Fetched {
     All,
     /// This many bytes stay in the ring, where only this process and its forks can read them.
     Left(usize),
+    /// The sender stopped in the middle of a write. What it is about to put into the ring can
+    /// be read by this process and its forks only.
+    Unfinished,
+}
+
+/// Whether wishes are refused, see [`refuse`].
+static REFUSES: AtomicBool = AtomicBool::new(false);
+
+/// From here on this process makes no system calls for its peers' wishes, and refuses them: it
+/// is confined by seccomp, and a call that the program does not expect would kill it.
+pub fn refuse() {
+    REFUSES.store(true, Ordering::Relaxed);
 }
 
 /// The receiver's part, for an end that is pinned: makes the ring's unread bytes come by TCP.
 /// `help` is called once while the sender is asked; it may answer for senders of this process.
 ///
 /// Blocks until `deadline_ns` at most ([`now_ns`]), but for the locks of the end.
-pub fn fetch(end: &End, generation: u32, deadline_ns: u64, help: &mut dyn FnMut()) -> Fetched {
+pub fn fetch(
+    end: &End,
+    generation: u32,
+    fd: i32,
+    deadline_ns: u64,
+    help: &mut dyn FnMut(),
+) -> Fetched {
     let Locked::Held(mut rx) = end.lock_rx(generation) else {
         return Fetched::All;
     };
@@ -37,9 +60,18 @@ pub fn fetch(end: &End, generation: u32, deadline_ns: u64, help: &mut dyn FnMut(
     while end.is_write_in_flight(&into) && now_ns() < deadline_ns {
         yield_processor();
     }
+    if end.is_write_in_flight(&into) {
+        end.check_sender(fd);
+    }
+    if end.is_write_in_flight(&into) {
+        return Fetched::Unfinished;
+    }
     let Ok(unread @ 1..) = rx.consumer.available(&into) else {
         return Fetched::All;
     };
+    if end.has_no_sender() {
+        return Fetched::Left(unread);
+    }
     into.ask_recall();
     help();
     loop {
@@ -75,6 +107,10 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
         return false;
     }
     end.leave_ring(tx);
+    if REFUSES.load(Ordering::Relaxed) {
+        out.answer_recall(false);
+        return true;
+    }
     let Ok(unread) = tx.producer.in_flight(out) else {
         out.answer_recall(false);
         return true;

@@ -205,7 +205,7 @@ impl<'a> Writer<'a, '_> {
                 return Step::Done(self.finish(Err(errno)));
             }
         };
-        if end.is_broken() {
+        if end.is_broken_by_peer() {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
         let out = end.outgoing();

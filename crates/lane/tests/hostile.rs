@@ -6,6 +6,9 @@ mod common;
 
 use common::process::{Random, bounded};
 use common::{DONTWAIT, How, PEEK, Pair, SMALL_RING, Side};
+use sluice_lane::clock::now_ns;
+use sluice_lane::reason::Reason;
+use sluice_lane::recall;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,11 +16,17 @@ use std::time::{Duration, Instant};
 /// 32-bit words of a lane's header.
 const WORDS: u64 = 128;
 
+/// Where the recall word of a direction lies: behind the receiver's position and its padding, the
+/// watchers (two words), `sleepers`, `adopted` and `closed`.
+const RECALL_WORD: u64 = (128 + 64) / 4 + 5;
+
 /// Values that are likely to pass a check, or to overflow behind one.
 fn garbage(random: &mut Random) -> u32 {
-    match random.below(8) {
+    match random.below(9) {
         0 => 0,
         1 => 1,
+        // With the two before: all that the recall word may say.
+        8 => 2 + random.below(2) as u32,
         2 => u32::MAX,
         3 => 1 << 31,
         4 => SMALL_RING,
@@ -51,19 +60,37 @@ fn use_all(side: Side, seed: u64, time: Duration) {
     while start.elapsed() < time {
         let len = random.below(buffer.len() as u64) as usize;
         let bytes = &mut buffer[..len];
-        match random.below(8) {
+        match random.below(9) {
             0..3 => drop(side.send(bytes, true)),
             3..5 => drop(side.recv(bytes, DONTWAIT)),
             5 => drop(side.recv(bytes, PEEK)),
             6 => drop(side.look()),
-            _ => {
+            7 => {
+                recall::look(side.end, side.generation, side.fd);
                 let _ = side.end.unread_ring_bytes(side.generation);
                 let _ = side.end.unacked_ring_bytes(side.generation);
                 if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
                     sluice_lane::wait::withdraw(side.end, asleep);
                 }
             }
+            _ => give_away(side, &mut random),
         }
+    }
+}
+
+/// What a program that hands its connection on does, seldom, since it stays on TCP then.
+fn give_away(side: Side, random: &mut Random) {
+    if random.below(16) != 0 {
+        return;
+    }
+    let (end, generation) = (side.end, side.generation);
+    end.pin(generation, Reason::Shared);
+    let deadline_ns = now_ns() + 100_000 * random.below(10);
+    recall::fetch(end, generation, side.fd, deadline_ns, &mut || {
+        recall::look(end, generation, side.fd);
+    });
+    if random.below(2) == 0 && end.take_out(generation, &mut |_| true).is_some() {
+        end.put_back(generation);
     }
 }
 
@@ -106,9 +133,17 @@ fn garbage_in_all_words() {
 
 #[test]
 fn garbage_in_one_word_at_a_time() {
-    // In both directions; words behind the first 24 bytes of a half line are padding.
+    // In both directions; words behind the first 32 bytes of a cache line are padding.
     for word in (0..64).filter(|at| at % 16 < 8) {
         attack(word, move |at| at % 64 == word);
+    }
+}
+
+/// Answers that nobody asked for, wishes that nobody has, and both while others are made.
+#[test]
+fn garbage_in_the_recall_word() {
+    for seed in 0..8 {
+        attack(200 + seed, |at| at % 64 == RECALL_WORD);
     }
 }
 

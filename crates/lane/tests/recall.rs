@@ -1,18 +1,29 @@
 //! A connection whose socket is given away while bytes for it are in the ring.
+#![allow(unsafe_code)]
 
 mod common;
 
-use common::{BLOCK, DONTWAIT, Pair, SMALL_RING, bytes_at, check_bytes, kernel_recv};
+use common::process::bounded;
+use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, Side};
+use common::{bytes_at, check_bytes, kernel_recv};
 use sluice_lane::clock::now_ns;
+use sluice_lane::end::{Assignment, Role};
 use sluice_lane::reason::Reason;
 use sluice_lane::recall::{self, Fetched};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::Recall;
+use sluice_shmem::geometry::Geometry;
+use sluice_sys::errno::Errno;
+use std::net::SocketAddr;
+use std::sync::Barrier;
+use std::time::Duration;
 
 /// Longer than any machine takes to run a thread; nothing waits for it in a test that passes.
 const LONG_NS: u64 = 20_000_000_000;
 
 fn give_away(pair: &Pair, deadline_ns: u64, help: &mut dyn FnMut()) -> Fetched {
     pair.b.end.pin(pair.b.generation, Reason::Shared);
-    recall::fetch(pair.b.end, pair.b.generation, deadline_ns, help)
+    recall::fetch(pair.b.end, pair.b.generation, pair.b.fd, deadline_ns, help)
 }
 
 /// What a program without Sluice reads from the socket, all of `len` bytes.
@@ -127,4 +138,227 @@ fn bytes_before_later_tcp_bytes_cannot_go_back() {
     assert_eq!(pair.b.recv(&mut got[..100], BLOCK), Ok(100));
     assert_eq!(pair.b.recv(&mut got[100..], BLOCK), Ok(10));
     check_bytes(0, &got);
+}
+
+#[test]
+fn a_sender_stopped_in_the_middle_of_a_write_is_told_from_one_that_has_finished() {
+    let pair = Pair::adopted(SMALL_RING);
+    assert!(pair.there().begin_write(None), "the reader is awake");
+    let fetched = give_away(&pair, now_ns(), &mut || {});
+    assert_eq!(fetched, Fetched::Unfinished);
+    // Behind its FIN nobody is left to finish.
+    assert_eq!(common::kernel_send(pair.a.fd, b"x", 0), Ok(1));
+    common::close(pair.a.fd);
+    assert_eq!(give_away(&pair, now_ns(), &mut || {}), Fetched::All);
+}
+
+/// Each end asks the other while a thread closes each: four threads that once waited in a circle.
+#[test]
+fn both_ends_ask_while_both_are_closed() {
+    bounded("all four threads", || {
+        let pair = Pair::adopted(SMALL_RING);
+        let (a, b) = (pair.a, pair.b);
+        assert_eq!(a.send(&bytes_at(0, 100), false), Ok(100));
+        assert_eq!(b.send(&bytes_at(0, 100), false), Ok(100));
+        for side in [a, b] {
+            side.end.pin(side.generation, Reason::Shared);
+        }
+        let asking = Barrier::new(4);
+        std::thread::scope(|scope| {
+            for (asker, asked) in [(a, b), (b, a)] {
+                let asking = &asking;
+                scope.spawn(move || {
+                    let mut help = || {
+                        asking.wait();
+                        // For the closing threads to get to the locks. Too short, this shows
+                        // nothing; it cannot fail.
+                        std::thread::sleep(Duration::from_millis(50));
+                        recall::look(asked.end, asked.generation, asked.fd);
+                    };
+                    let deadline_ns = now_ns() + LONG_NS;
+                    let (end, generation) = (asker.end, asker.generation);
+                    let fetched = recall::fetch(end, generation, asker.fd, deadline_ns, &mut help);
+                    assert_eq!(fetched, Fetched::All);
+                });
+                scope.spawn(move || {
+                    asking.wait();
+                    asker.end.finish(asker.generation);
+                });
+            }
+        });
+    });
+}
+
+/// A lane for unread bytes, in memory of its own.
+fn lane_of_its_own(side: Side) -> Assignment {
+    let geometry = Geometry::new(1, SMALL_RING).expect("a legal geometry");
+    let memory = common::shared_memory(geometry.chunk_bytes() as usize);
+    Assignment {
+        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+        chunk: unsafe { Chunk::from_raw(memory, geometry) },
+        lane: 0,
+        side: 1,
+        peer_board: None,
+        own_board: side.board,
+        watchers: 0,
+    }
+}
+
+/// The connection as the next program of the process sees it: the same socket, a new record.
+fn heir(side: Side) -> Side {
+    let table = Box::leak(Box::new(common::new_table()));
+    let (index, generation) = table.take().expect("a free record");
+    let mut heir = side;
+    (heir.end, heir.generation) = (table.end(index), generation);
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
+    heir.end.start(Role::Unknown, false, &nowhere, &nowhere);
+    heir
+}
+
+fn take_out(side: Side) -> Option<(u64, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let (mark, len) = side.end.take_out(side.generation, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        true
+    })?;
+    assert_eq!(len, bytes.len());
+    Some((mark, bytes))
+}
+
+fn resume(heir: Side, mark: u64, bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    let (end, generation) = (heir.end, heir.generation);
+    let a = lane_of_its_own(heir);
+    end.resume(generation, heir.fd, &a, mark, bytes.len(), &mut |piece| {
+        let (now, later) = rest.split_at(piece.len());
+        piece.copy_from_slice(now);
+        rest = later;
+        true
+    })
+}
+
+/// 40 bytes by TCP, 9000 by the ring, 10 by TCP; the receiver is pinned and was refused.
+fn three_segments() -> Pair {
+    let pair = Pair::announced(SMALL_RING);
+    assert_eq!(pair.a.send(&bytes_at(0, 40), false), Ok(40));
+    for side in [pair.a, pair.b] {
+        assert!(side.attach());
+        assert!(side.look().is_some());
+    }
+    assert_eq!(pair.a.send(&bytes_at(40, 9000), false), Ok(9000));
+    assert_eq!(pair.a.snapshot().ring_tx_bytes, 9000, "by the ring");
+    pair.a.end.pin(pair.a.generation, Reason::KernelCall);
+    assert_eq!(pair.a.send(&bytes_at(9040, 10), false), Ok(10));
+    let sender = pair.a;
+    let mut help = || recall::look(sender.end, sender.generation, sender.fd);
+    let fetched = give_away(&pair, now_ns() + LONG_NS, &mut help);
+    assert_eq!(fetched, Fetched::Left(9000));
+    pair
+}
+
+fn read_on(side: Side, from: u64, len: usize) {
+    let mut got = vec![0; len];
+    let mut read = 0;
+    while read < len {
+        match side.recv(&mut got[read..], BLOCK) {
+            Ok(bytes @ 1..) => read += bytes,
+            end => panic!("{end:?} behind {read} bytes"),
+        }
+    }
+    check_bytes(from, &got);
+}
+
+#[test]
+fn bytes_that_stay_in_the_ring_are_read_in_their_place_by_the_next_program() {
+    let pair = three_segments();
+    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
+    assert_eq!((mark, bytes.len()), (40, 9000));
+    let heir = heir(pair.b);
+    assert!(resume(heir, mark, &bytes));
+    assert_eq!(heir.end.unread_ring_bytes(heir.generation), 9000);
+    let mut peeked = [0; 200];
+    assert_eq!(heir.recv(&mut peeked, PEEK), Ok(200));
+    check_bytes(0, &peeked);
+    read_on(heir, 0, 100);
+    assert!(heir.look().is_some_and(|ready| ready.readable));
+    read_on(heir, 100, 8950);
+    assert!(heir.look().is_none(), "it is the kernel's again");
+    assert_eq!(pair.a.send(&bytes_at(9050, 10), false), Ok(10));
+    read_on(heir, 9050, 10);
+    assert_eq!(heir.send(b"back", false), Ok(4));
+    let mut got = [0; 4];
+    assert_eq!(pair.a.recv(&mut got, BLOCK), Ok(4));
+}
+
+#[test]
+fn the_next_program_hands_on_what_it_did_not_read() {
+    let pair = three_segments();
+    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
+    let first = heir(pair.b);
+    assert!(resume(first, mark, &bytes));
+    read_on(first, 0, 1000);
+    // Nobody is left to be asked, so nobody is waited for.
+    first.end.pin(first.generation, Reason::Shared);
+    let (end, generation) = (first.end, first.generation);
+    let fetched = recall::fetch(end, generation, first.fd, u64::MAX, &mut || {});
+    assert_eq!(fetched, Fetched::Left(8040));
+    let (mark, bytes) = take_out(first).expect("unread bytes");
+    let second = heir(first);
+    assert!(resume(second, mark, &bytes));
+    read_on(second, 1000, 8050);
+}
+
+#[test]
+fn bytes_taken_out_are_put_back_when_the_next_program_does_not_start() {
+    let pair = three_segments();
+    read_on(pair.b, 0, 50);
+    assert!(
+        pair.b
+            .end
+            .take_out(pair.b.generation, &mut |_| false)
+            .is_none(),
+        "nobody took them"
+    );
+    assert!(take_out(pair.b).is_some());
+    assert!(take_out(pair.b).is_none(), "they are taken once");
+    assert_eq!(pair.b.end.unread_ring_bytes(pair.b.generation), 0);
+    pair.b.end.put_back(pair.b.generation);
+    read_on(pair.b, 50, 9000);
+}
+
+#[test]
+fn unread_bytes_that_have_lost_their_place_are_refused() {
+    let pair = three_segments();
+    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
+    // Somebody has read 41 bytes of what TCP delivers, 40 of which come before the ring's.
+    stranger_reads(pair.b.fd, 41);
+    let heir = heir(pair.b);
+    assert!(!resume(heir, mark, &bytes));
+    let lane = lane_of_its_own(heir);
+    heir.end.refuse_reading(heir.generation, &lane);
+    let mut got = [0; 10];
+    for how in [BLOCK, DONTWAIT, PEEK] {
+        assert_eq!(heir.recv(&mut got, how), Err(Errno(libc::ECONNRESET)));
+    }
+    assert_eq!(heir.send(b"back", false), Ok(4), "writing is not concerned");
+}
+
+#[test]
+fn a_sender_confined_to_read_and_write_refuses() {
+    let child = common::process::Child::fork(|| {
+        recall::refuse();
+        let pair = Pair::adopted(SMALL_RING);
+        assert_eq!(pair.a.send(&bytes_at(0, 100), false), Ok(100));
+        pair.there().ask_recall();
+        // SAFETY: numbers only. Any other call than read, write and exit kills from here on.
+        unsafe {
+            libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT, 0, 0, 0);
+        }
+        recall::look(pair.a.end, pair.a.generation, pair.a.fd);
+        let code = i32::from(pair.there().recall() != Recall::Refused);
+        // SAFETY: ends this thread, the only one; the C library's exit is another call.
+        unsafe { libc::syscall(libc::SYS_exit, code) };
+        code
+    });
+    assert_eq!(child.join(), 0);
 }

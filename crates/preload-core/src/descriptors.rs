@@ -237,7 +237,7 @@ fn fetch(conn: &Conn, deadline_ns: u64) {
     if conn.end.unread_ring_bytes(conn.generation) == 0 {
         return;
     }
-    let left = recall::fetch(conn.end, conn.generation, deadline_ns, &mut || {
+    let left = recall::fetch(conn.end, conn.generation, conn.fd, deadline_ns, &mut || {
         // The peer may be an end of this very process, perhaps of this very thread.
         fds::for_each(0, c_int::MAX, |fd, entry| {
             if let Entry::Conn { index, generation } = entry

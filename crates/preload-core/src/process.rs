@@ -10,6 +10,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
+use sluice_lane::recall;
 use sluice_sys::{raw, tcp};
 
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -194,6 +195,7 @@ pub fn before_confinement() {
         conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked)
     });
     CONFINED.store(true, Ordering::Relaxed);
+    recall::refuse();
     link::leave();
 }
 
