@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+pub mod stall;
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -34,6 +36,12 @@ pub enum Helper {
     /// Opens connections when its input ends, uses each a few times, and waits for ever
     #[command(hide = true)]
     HoldClient { port: u16, connections: u32 },
+    /// Accepts one connection, sleeps until its input ends, and then reads everything
+    #[command(hide = true)]
+    StallReader { port: u16 },
+    /// When its input ends, writes as fast as it can for so many seconds
+    #[command(hide = true)]
+    StallWriter { port: u16, seconds: u32 },
 }
 
 /// Is the helper; returns when it has failed or has nothing more to do.
@@ -47,6 +55,8 @@ pub fn run(helper: &Helper) -> ExitCode {
         } => echo_once_client(port, threads, seconds),
         Helper::HoldServer { port } => hold_server(port),
         Helper::HoldClient { port, connections } => hold_client(port, connections),
+        Helper::StallReader { port } => stall::reader(port),
+        Helper::StallWriter { port, seconds } => stall::writer(port, seconds),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

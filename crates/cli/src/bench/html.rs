@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::model::{Report, WorkloadReport};
 use super::plot::{self, escape};
+use super::table::{self, Column};
 use super::text;
+use super::verdict::Outcome;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--soft:#8882}\
@@ -13,7 +15,8 @@ h1{font-size:1.6rem}h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}h3{
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}\
 .wide{overflow-x:auto}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
-th:first-child,td:first-child{text-align:left}\
+th:first-child,td:first-child,.words{text-align:left}\
+.good{color:#2b8a3e}.bad{color:#c92a2a;font-weight:600}\
 svg{width:100%;max-width:760px;height:auto;display:block;margin:.5rem 0}\
 svg text{font:12px system-ui,sans-serif;fill:currentColor}svg .grid{stroke:currentColor;opacity:.2}\
 pre{background:var(--soft);padding:.6rem;overflow-x:auto;font-size:.8rem;white-space:pre-wrap}\
@@ -35,6 +38,13 @@ pub fn render(report: &Report) -> String {
         "<style>{STYLE}</style>\n</head>\n<body>\n<h1>sluice bench</h1>"
     );
     introduction(&mut page, report);
+    page.push_str("<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, as ratios to kernel TCP in this run unless a unit is given.</p>\n");
+    markup(&mut page, &table::verdicts(&report.verdicts));
+    let _ = writeln!(
+        page,
+        "<p class=\"note\">{}</p>",
+        escape(&table::tally(&report.verdicts))
+    );
     for workload in &report.workloads {
         section(&mut page, workload);
     }
@@ -118,7 +128,10 @@ fn section(page: &mut String, workload: &WorkloadReport) {
             let _ = writeln!(page, "<p class=\"note\">{}; {meaning}</p>", escape(unit));
         }
         page.push_str(&plot::render(&points));
-        table(page, &text::table(&group, &points, false));
+        markup(page, &table::results(&group, &points, Column::Shown));
+        if let Some(costs) = table::costs(&group, &points) {
+            markup(page, &costs);
+        }
         details(page, &points);
     }
     for remark in workload.remarks() {
@@ -136,17 +149,39 @@ fn section(page: &mut String, workload: &WorkloadReport) {
     }
 }
 
-fn table(page: &mut String, rows: &[Vec<String>]) {
+fn markup(page: &mut String, rows: &[Vec<String>]) {
     page.push_str("<div class=\"wide\"><table>\n");
     for (index, row) in rows.iter().enumerate() {
         let tag = if index == 0 { "th" } else { "td" };
-        let cells: String = row
-            .iter()
-            .map(|cell| format!("<{tag}>{}</{tag}>", escape(cell)))
-            .collect();
-        let _ = writeln!(page, "<tr>{cells}</tr>");
+        let _ = write!(page, "<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            let class = class(index, cell, table::is_words(rows, column));
+            let _ = write!(page, "<{tag}{class}>{}</{tag}>", escape(cell));
+        }
+        page.push_str("</tr>\n");
     }
     page.push_str("</table></div>\n");
+}
+
+/// How a cell looks: outcomes have colours, words begin at the left.
+fn class(row: usize, cell: &str, words: bool) -> &'static str {
+    let outcome = cell.trim_end_matches([' ', '?']);
+    if row > 0 && outcome == table::REACHED {
+        " class=\"words good\""
+    } else if row > 0
+        && [
+            table::MISSED,
+            Outcome::BelowFloor.title(),
+            Outcome::Failed.title(),
+        ]
+        .contains(&outcome)
+    {
+        " class=\"words bad\""
+    } else if words {
+        " class=\"words\""
+    } else {
+        ""
+    }
 }
 
 /// The other results of the same runs, if there are any: latencies, mostly.
@@ -178,6 +213,6 @@ fn details(page: &mut String, points: &[&super::model::Point]) {
         rows.push(row);
     }
     page.push_str("<details><summary>Other results of these runs (medians)</summary>");
-    table(page, &rows);
+    markup(page, &rows);
     page.push_str("</details>\n");
 }

@@ -9,6 +9,7 @@ mod helper;
 mod html;
 mod machine;
 mod model;
+mod output;
 mod parse;
 mod plot;
 mod process;
@@ -16,25 +17,29 @@ mod progress;
 mod runner;
 mod session;
 mod signals;
+mod stats;
+mod table;
 mod text;
 mod usage;
+mod verdict;
 mod workloads;
 
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
 use error::{BenchError, Result};
-use model::{Report, Variant};
+use model::Variant;
+use output::OutputFiles;
 use workloads::{Options, redis};
 
 /// Compares TCP, Unix sockets and Sluice with real programs on this machine.
 ///
-/// Runs each workload over every variant in turn, several times, prints medians and ratios, and
-/// writes a JSON file and an HTML report. Everything that it starts runs on ports of its own and
+/// Runs each workload over every variant in turn, several times, prints medians, ratios, CPU
+/// costs and whether every promised floor was reached, and writes a JSON file and an HTML report.
+/// A repetition that other programs disturbed is measured again. Everything that it starts runs on ports of its own and
 /// is gone when it ends.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -62,6 +67,10 @@ pub struct BenchArgs {
     /// How long one measurement takes, in seconds [default: 1, with --full 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: Option<u32>,
+
+    /// How many repetitions of a point are measured again when other programs disturbed them
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=100))]
+    repeats: u16,
 
     /// Only these variants
     #[arg(
@@ -132,12 +141,20 @@ pub fn run(args: BenchArgs) -> ExitCode {
 fn compare(args: &BenchArgs) -> Result<bool> {
     let chosen = chosen_workloads(&args.only)?;
     let options = options(args);
-    // Before the first measurement: a run of half an hour must not end with a wrong path.
-    let files = OutputFiles::prepare(args)?;
     signals::install().map_err(|error| BenchError::io("handle signals", &error))?;
+    let file = |given: &Option<PathBuf>, name| given.clone().unwrap_or_else(|| args.out.join(name));
+    let mut files = OutputFiles::prepare(
+        file(&args.json, "report.json"),
+        file(&args.html, "report.html"),
+    )?;
     let report = runner::run(&chosen, &options)?;
     say(&text::render(&report, args.quick));
     files.write(&report)?;
+    say(&format!(
+        "Report: {} and {}\n",
+        files.html.display(),
+        files.json.display()
+    ));
     let failed = report
         .workloads
         .iter()
@@ -196,6 +213,12 @@ fn options(args: &BenchArgs) -> Options {
         },
         idle_connections: 1_000,
         idle_seconds: if args.quick { 3 } else { 10 },
+        stall_seconds: match (args.quick, args.full) {
+            (true, _) => 5,
+            (_, true) => 30,
+            _ => 10,
+        },
+        repeats_max: usize::from(args.repeats),
     }
 }
 
@@ -214,61 +237,6 @@ fn list() -> String {
         ));
     }
     text
-}
-
-/// Where the report goes.
-#[derive(Debug)]
-struct OutputFiles {
-    json: PathBuf,
-    html: PathBuf,
-}
-
-impl OutputFiles {
-    fn prepare(args: &BenchArgs) -> Result<Self> {
-        let files = Self {
-            json: args
-                .json
-                .clone()
-                .unwrap_or_else(|| args.out.join("report.json")),
-            html: args
-                .html
-                .clone()
-                .unwrap_or_else(|| args.out.join("report.html")),
-        };
-        for file in [&files.json, &files.html] {
-            if let Some(folder) = file
-                .parent()
-                .filter(|folder| !folder.as_os_str().is_empty())
-            {
-                fs::create_dir_all(folder).map_err(|error| {
-                    BenchError::io(format!("make the folder {}", folder.display()), &error)
-                })?;
-            }
-            let opened = fs::OpenOptions::new().append(true).create(true).open(file);
-            opened.map_err(|error| {
-                BenchError::io(format!("write the report to {}", file.display()), &error)
-            })?;
-        }
-        Ok(files)
-    }
-
-    fn write(&self, report: &Report) -> Result<()> {
-        let json = serde_json::to_string_pretty(report)
-            .map_err(|error| BenchError::Failed(format!("cannot express the report: {error}")))?;
-        write_file(&self.json, &json)?;
-        write_file(&self.html, &html::render(report))?;
-        say(&format!(
-            "Report: {} and {}\n",
-            self.html.display(),
-            self.json.display()
-        ));
-        Ok(())
-    }
-}
-
-fn write_file(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text)
-        .map_err(|error| BenchError::io(format!("write {}", path.display()), &error))
 }
 
 /// Writes to standard output; a reader that went away is no error of ours.

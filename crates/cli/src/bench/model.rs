@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::machine::Machine;
+use super::stats::{PairedRatio, median};
+use super::verdict::Verdict;
 
 /// What others may take of the processors without a remark. Two busy programs and the kernel's
 /// own work beside them leave a few percent that are nobody's.
-const OTHERS_SHARE_TOLERATED: f64 = 0.1;
+pub const OTHERS_SHARE_TOLERATED: f64 = 0.1;
 
 /// The detail that says how many connections got a lane during a run.
 pub const LANES: &str = "lanes";
@@ -126,6 +128,8 @@ pub struct PointSpec {
     pub unit: &'static str,
     pub better: Better,
     pub cost_unit: CostUnit,
+    /// Differences of a few percent matter here: the ratio to show is the paired one.
+    pub paired: bool,
 }
 
 /// The results of one variant at one point.
@@ -142,6 +146,8 @@ pub struct Series {
     /// How many times better than TCP at the same point: above 1 is better, whatever the
     /// unit.
     pub ratio_to_tcp: Option<f64>,
+    /// The same from each repetition by itself.
+    pub paired_ratio: Option<PairedRatio>,
     /// The median CPU cost of all processes, in the point's cost unit.
     pub cpu_cost: Option<f64>,
     /// CPU cost divided by TCP's: below 1 is better.
@@ -160,6 +166,7 @@ impl Series {
             min: None,
             max: None,
             ratio_to_tcp: None,
+            paired_ratio: None,
             cpu_cost: None,
             cpu_cost_to_tcp: None,
             details: BTreeMap::new(),
@@ -170,7 +177,7 @@ impl Series {
         if self.failure.is_some() || self.samples.is_empty() {
             return;
         }
-        let values: Vec<f64> = self.samples.iter().map(|sample| sample.value).collect();
+        let values = values(self);
         self.median = median(&values);
         self.min = values.iter().copied().reduce(f64::min);
         self.max = values.iter().copied().reduce(f64::max);
@@ -196,17 +203,51 @@ pub struct Point {
     #[serde(flatten)]
     pub spec: PointSpec,
     pub series: Vec<Series>,
+    /// Repetitions that were measured again because other programs disturbed them.
+    pub repeated: usize,
+    /// Repetitions that count although they were disturbed.
+    pub disturbed: usize,
 }
 
 impl Point {
+    pub fn new(spec: PointSpec, variants: &[Variant]) -> Self {
+        Self {
+            spec,
+            series: variants.iter().copied().map(Series::new).collect(),
+            repeated: 0,
+            disturbed: 0,
+        }
+    }
+
+    /// The results of a variant, if it was to be measured here.
+    pub fn of(&self, variant: Variant) -> Option<&Series> {
+        self.series.iter().find(|series| series.variant == variant)
+    }
+
     /// Whether other programs took so much of the processors in the runs of this series or of
     /// TCP that its ratio is doubtful.
     pub fn is_doubtful(&self, series: &Series) -> bool {
-        let tcp = self.series.iter().find(|s| s.variant == Variant::Tcp);
-        tcp.into_iter().chain([series]).any(|series| {
-            let shares: Vec<f64> = series.samples.iter().map(|s| s.cpu_others_share).collect();
-            median(&shares).is_some_and(|share| share > OTHERS_SHARE_TOLERATED)
-        })
+        self.of(Variant::Tcp)
+            .into_iter()
+            .chain([series])
+            .any(|series| {
+                let shares: Vec<f64> = series.samples.iter().map(|s| s.cpu_others_share).collect();
+                median(&shares).is_some_and(|share| share > OTHERS_SHARE_TOLERATED)
+            })
+    }
+
+    /// How many times better than TCP each run of a series was, compared with TCP's run of the
+    /// same repetition. Empty unless every run of both succeeded and nothing is compared with
+    /// zero.
+    pub fn pairs(&self, series: &Series) -> Vec<f64> {
+        let succeeded = |series: &&Series| series.failure.is_none();
+        let Some(tcp) = self.of(Variant::Tcp).filter(succeeded) else {
+            return Vec::new();
+        };
+        let pairs = values(series).into_iter().zip(values(tcp));
+        let ratios = pairs.map(|(own, tcp)| times_better(self.spec.better, Some(own), Some(tcp)));
+        let ratios: Option<Vec<f64>> = ratios.collect();
+        ratios.filter(|_| succeeded(&series)).unwrap_or_default()
     }
 
     /// Computes medians and ratios from the samples.
@@ -216,23 +257,38 @@ impl Point {
         for series in &mut self.series {
             series.summarise(self.spec.cost_unit);
         }
-        let tcp = self
+        let tcp = self.of(Variant::Tcp);
+        let (tcp_value, tcp_cost) = tcp.map_or((None, None), |tcp| (tcp.median, tcp.cpu_cost));
+        let paired: Vec<Option<PairedRatio>> = self
             .series
             .iter()
-            .find(|series| series.variant == Variant::Tcp);
-        let (tcp_value, tcp_cost) = tcp.map_or((None, None), |tcp| (tcp.median, tcp.cpu_cost));
-        let quotient = |above: Option<f64>, below: Option<f64>| match (above, below) {
-            (Some(above), Some(below)) if below > 0.0 => Some(above / below),
-            _ => None,
-        };
-        for series in &mut self.series {
-            series.ratio_to_tcp = match self.spec.better {
-                Better::Higher => quotient(series.median, tcp_value),
-                Better::Lower => quotient(tcp_value, series.median),
-            };
+            .map(|series| PairedRatio::of(&self.pairs(series)))
+            .collect();
+        for (series, paired) in self.series.iter_mut().zip(paired) {
+            series.paired_ratio = paired;
+            series.ratio_to_tcp = times_better(self.spec.better, series.median, tcp_value);
             series.cpu_cost_to_tcp = quotient(series.cpu_cost, tcp_cost);
         }
     }
+}
+
+fn quotient(above: Option<f64>, below: Option<f64>) -> Option<f64> {
+    match (above, below) {
+        (Some(above), Some(below)) if below > 0.0 => Some(above / below),
+        _ => None,
+    }
+}
+
+fn times_better(better: Better, own: Option<f64>, tcp: Option<f64>) -> Option<f64> {
+    match better {
+        Better::Higher => quotient(own, tcp),
+        Better::Lower => quotient(tcp, own),
+    }
+}
+
+/// The values of all runs, one for each repetition.
+fn values(series: &Series) -> Vec<f64> {
+    series.samples.iter().map(|sample| sample.value).collect()
 }
 
 /// One workload with all its points.
@@ -294,12 +350,33 @@ impl WorkloadReport {
         })
     }
 
+    /// A sentence about repetitions that were measured again.
+    pub fn repetitions(&self) -> Option<String> {
+        let mut again: Vec<String> = Vec::new();
+        for point in &self.points {
+            let counts = format!(
+                "{}: {} measured again, {} disturbed to the end",
+                point.spec.label, point.repeated, point.disturbed
+            );
+            // Points that were measured together have the same label in different groups.
+            if point.repeated + point.disturbed > 0 && !again.contains(&counts) {
+                again.push(counts);
+            }
+        }
+        (!again.is_empty()).then(|| {
+            format!(
+                "Repetitions in which other programs took more than {:.0} % of the processors' \
+                 time: {}.",
+                100.0 * OTHERS_SHARE_TOLERATED,
+                again.join("; ")
+            )
+        })
+    }
+
     /// Everything that a reader must know beside the figures.
     pub fn remarks(&self) -> Vec<String> {
-        self.disturbance()
-            .into_iter()
-            .chain(self.without_lanes())
-            .collect()
+        let remarks = [self.disturbance(), self.repetitions(), self.without_lanes()];
+        remarks.into_iter().flatten().collect()
     }
 }
 
@@ -318,18 +395,8 @@ pub struct Report {
     /// The first line that each program says about its version.
     pub versions: BTreeMap<&'static str, String>,
     pub workloads: Vec<WorkloadReport>,
-}
-
-/// The middle of `values`; the mean of the two middle ones if their number is even.
-pub fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let upper = *sorted.get(sorted.len() / 2)?;
-    if sorted.len() % 2 == 1 {
-        return Some(upper);
-    }
-    let lower = *sorted.get(sorted.len() / 2 - 1)?;
-    Some(f64::midpoint(lower, upper))
+    /// Each floor that Sluice promises, and whether this run reached it.
+    pub verdicts: Vec<Verdict>,
 }
 
 #[cfg(test)]
@@ -351,26 +418,19 @@ mod tests {
                 .collect();
             series
         };
-        let mut point = Point {
-            spec: PointSpec {
-                group: "g".to_owned(),
-                label: "l".to_owned(),
-                x: None,
-                unit: "requests/s",
-                better,
-                cost_unit: CostUnit::Operation,
-            },
-            series: vec![series(Variant::Tcp, tcp), series(Variant::Sluice, sluice)],
+        let spec = PointSpec {
+            group: "g".to_owned(),
+            label: "l".to_owned(),
+            x: None,
+            unit: "requests/s",
+            better,
+            cost_unit: CostUnit::Operation,
+            paired: false,
         };
+        let mut point = Point::new(spec, &[]);
+        point.series = vec![series(Variant::Tcp, tcp), series(Variant::Sluice, sluice)];
         point.summarise();
         point
-    }
-
-    #[test]
-    fn median_is_the_middle_and_not_the_mean() {
-        assert_eq!(median(&[]), None);
-        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[4.0, 1.0, 2.0, 100.0]), Some(3.0));
     }
 
     #[test]
@@ -379,6 +439,25 @@ mod tests {
         assert_eq!(rates.series[1].ratio_to_tcp, Some(3.0));
         let latencies = point(Better::Lower, &[30.0], &[10.0]);
         assert_eq!(latencies.series[1].ratio_to_tcp, Some(3.0));
+    }
+
+    #[test]
+    fn paired_ratio_is_taken_within_repetitions() {
+        // The machine was four times slower in the second half of the run.
+        let rates = point(
+            Better::Higher,
+            &[100.0, 100.0, 25.0, 25.0],
+            &[100.0, 99.0, 25.0, 24.0],
+        );
+        let paired = rates.series[1].paired_ratio.expect("all runs succeeded");
+        assert_eq!(paired.pairs, 4);
+        assert!((paired.median - 0.995).abs() < 1e-9, "{paired:?}");
+        assert!((paired.min - 0.96).abs() < 1e-9, "{paired:?}");
+        let latencies = point(Better::Lower, &[10.0, 30.0], &[5.0, 10.0]);
+        let paired = latencies.series[1]
+            .paired_ratio
+            .expect("all runs succeeded");
+        assert_eq!((paired.min, paired.max), (2.0, 3.0));
     }
 
     #[test]
@@ -396,6 +475,7 @@ mod tests {
         failed.series[1].failure = Some("broken".to_owned());
         failed.summarise();
         assert_eq!(failed.series[1].ratio_to_tcp, None);
+        assert_eq!(failed.series[1].paired_ratio, None);
         assert_eq!(failed.series[1].median, None);
     }
 
@@ -417,6 +497,11 @@ mod tests {
         assert!(remark.contains("40 %"), "{remark}");
         let point = &workload.points[0];
         assert!(point.is_doubtful(&point.series[1]), "TCP was disturbed");
+        assert_eq!(workload.repetitions(), None);
+        workload.points[0].repeated = 2;
+        workload.points[0].disturbed = 1;
+        let remark = workload.repetitions().expect("two were measured again");
+        assert!(remark.contains("2 measured again, 1 disturbed"), "{remark}");
     }
 
     #[test]

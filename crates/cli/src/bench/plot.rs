@@ -305,17 +305,16 @@ mod tests {
     use crate::bench::model::{Better, CostUnit, PointSpec, Sample};
 
     fn point(x: Option<f64>, values: [f64; 2]) -> Point {
-        let mut point = Point {
-            spec: PointSpec {
-                group: "a<b".to_owned(),
-                label: "l&m".to_owned(),
-                x,
-                unit: "requests/s",
-                better: Better::Higher,
-                cost_unit: CostUnit::None,
-            },
-            series: [Variant::Tcp, Variant::Sluice].map(Series::new).into(),
+        let spec = PointSpec {
+            group: "a<b".to_owned(),
+            label: "l&m".to_owned(),
+            x,
+            unit: "requests/s",
+            better: Better::Higher,
+            cost_unit: CostUnit::None,
+            paired: false,
         };
+        let mut point = Point::new(spec, &[Variant::Tcp, Variant::Sluice]);
         for (series, value) in point.series.iter_mut().zip(values) {
             series.samples.push(Sample {
                 value,

@@ -35,6 +35,11 @@ impl Progress {
         title.clone_into(&mut self.last);
     }
 
+    /// So many runs have to be done again.
+    pub fn more(&mut self, runs: usize) {
+        self.total += runs;
+    }
+
     /// Runs that will not take place.
     pub fn skip(&mut self, runs: usize) {
         self.done += runs;

@@ -1,17 +1,35 @@
 //! Goes through the workloads: variants in turn, repetitions outside, failures kept apart.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
 use super::machine::{self, Machine};
-use super::model::{Point, Report, Series, Variant, WorkloadReport};
+use super::model::{OTHERS_SHARE_TOLERATED, Point, Report, Sample, Variant, WorkloadReport};
 use super::progress::Progress;
 use super::session::Session;
 use super::signals;
+use super::usage;
+use super::verdict;
 use super::workloads::{Cell, Options, Workload};
 
 /// Raised when a field of the report changes its meaning.
 const REPORT_FORMAT: u32 = 1;
+
+/// How long a calm machine is waited for before a repetition is measured again, and how long it
+/// must have been calm: long enough for ticks of 10 ms to make a share.
+const CALM_TIMEOUT: Duration = Duration::from_secs(10);
+const CALM_WINDOW: Duration = Duration::from_millis(500);
+
+/// What all cells of a run share.
+struct Runner<'a> {
+    session: &'a Session,
+    progress: Progress,
+    /// How many disturbed repetitions of a cell are measured again.
+    repeats_max: usize,
+    /// Waits, for a while at most, until nothing else disturbs.
+    calm: fn() -> Result<()>,
+}
 
 /// Runs the workloads and returns everything that was found.
 ///
@@ -29,6 +47,7 @@ pub fn run(chosen: &[&'static Workload], options: &Options) -> Result<Report> {
         machine: Machine::read(descriptors_max),
         versions: versions(chosen),
         workloads: Vec::new(),
+        verdicts: Vec::new(),
     };
     let with_sluice = options.variants.contains(&Variant::Sluice);
     let session = Session::start(options.seconds, with_sluice).map_err(|error| match error {
@@ -43,12 +62,16 @@ pub fn run(chosen: &[&'static Workload], options: &Options) -> Result<Report> {
         .collect();
     let runs = |cell: &Cell| cell.variants.len() * cell.repetitions;
     let total = planned.iter().flat_map(|(_, cells)| cells).map(runs).sum();
-    let mut progress = Progress::new(total);
+    let mut runner = Runner {
+        session: &session,
+        progress: Progress::new(total),
+        repeats_max: options.repeats_max,
+        calm: wait_for_calm,
+    };
     for (workload, cells) in planned {
-        report
-            .workloads
-            .push(run_workload(workload, cells, &session, &mut progress)?);
+        report.workloads.push(runner.run_workload(workload, cells)?);
     }
+    report.verdicts = verdict::verdicts(&report.workloads);
     Ok(report)
 }
 
@@ -67,93 +90,145 @@ fn versions(chosen: &[&'static Workload]) -> BTreeMap<&'static str, String> {
         .collect()
 }
 
-fn run_workload(
-    workload: &Workload,
-    cells: Vec<Cell>,
-    session: &Session,
-    progress: &mut Progress,
-) -> Result<WorkloadReport> {
-    let mut report = WorkloadReport {
-        name: workload.name,
-        title: workload.title,
-        about: workload.about,
-        skipped: None,
-        points: Vec::new(),
-        commands: Vec::new(),
-    };
-    let missing = missing_programs(workload);
-    if !missing.is_empty() {
-        let reason = format!(
-            "{} not found; 'scripts/setup bench' installs it",
-            missing.join(" and ")
-        );
-        progress.note(&format!("{}: skipped: {reason}", workload.name));
-        progress.skip(cells.iter().map(|c| c.variants.len() * c.repetitions).sum());
-        report.skipped = Some(reason);
-        return Ok(report);
+impl Runner<'_> {
+    fn run_workload(&mut self, workload: &Workload, cells: Vec<Cell>) -> Result<WorkloadReport> {
+        let mut report = WorkloadReport {
+            name: workload.name,
+            title: workload.title,
+            about: workload.about,
+            skipped: None,
+            points: Vec::new(),
+            commands: Vec::new(),
+        };
+        let missing = missing_programs(workload);
+        if !missing.is_empty() {
+            let reason = format!(
+                "{} not found; 'scripts/setup bench' installs it",
+                missing.join(" and ")
+            );
+            self.progress
+                .note(&format!("{}: skipped: {reason}", workload.name));
+            self.progress
+                .skip(cells.iter().map(|c| c.variants.len() * c.repetitions).sum());
+            report.skipped = Some(reason);
+            return Ok(report);
+        }
+        for cell in cells {
+            report
+                .points
+                .extend(self.run_cell(&cell, &mut report.commands)?);
+        }
+        Ok(report)
     }
-    for cell in cells {
-        let points = run_cell(&cell, session, progress, &mut report.commands)?;
-        report.points.extend(points);
-    }
-    Ok(report)
-}
 
-fn run_cell(
-    cell: &Cell,
-    session: &Session,
-    progress: &mut Progress,
-    commands: &mut Vec<String>,
-) -> Result<Vec<Point>> {
-    let series = || {
-        cell.variants
+    /// Measures all repetitions. One that other programs disturbed is measured again, when the
+    /// machine has grown calm or a while has passed; the less disturbed one counts.
+    fn run_cell(&mut self, cell: &Cell, commands: &mut Vec<String>) -> Result<Vec<Point>> {
+        let mut points: Vec<Point> = cell
+            .points
             .iter()
-            .map(|&variant| Series::new(variant))
-            .collect()
-    };
-    let mut points: Vec<Point> = cell
-        .points
-        .iter()
-        .map(|spec| Point {
-            spec: spec.clone(),
-            series: series(),
-        })
-        .collect();
-    for repetition in 1..=cell.repetitions {
-        for (index, &variant) in cell.variants.iter().enumerate() {
-            let failed = points
-                .iter()
-                .any(|point| point.series[index].failure.is_some());
-            if failed {
-                progress.skip(1);
-                continue;
+            .map(|spec| Point::new(spec.clone(), &cell.variants))
+            .collect();
+        let mut failures = vec![None; cell.variants.len()];
+        let mut repeats_left = self.repeats_max;
+        for repetition in 0..cell.repetitions {
+            let place = format!("{} of {}", repetition + 1, cell.repetitions);
+            let mut round = self.run_round(cell, repetition, &place, &mut failures)?;
+            while round.is_disturbed() && repeats_left > 0 {
+                repeats_left -= 1;
+                self.progress.more(cell.variants.len());
+                (self.calm)()?;
+                let place = format!("{place} again, because other programs disturbed it");
+                let again = self.run_round(cell, repetition, &place, &mut failures)?;
+                if again.others_share < round.others_share {
+                    round = again;
+                }
+                points.iter_mut().for_each(|point| point.repeated += 1);
             }
-            let detail = format!("{}, {repetition} of {}", variant.title(), cell.repetitions);
-            progress.next(&cell.title, &detail);
-            let outcome = measure(cell, session, variant);
-            if let Err(BenchError::Failed(text)) = &outcome {
-                progress.note(&format!(
-                    "{}: {} failed: {text}",
-                    cell.title,
-                    variant.title()
-                ));
-            }
-            record(&mut points, index, outcome)?;
-            let started = session.take_commands();
-            if repetition == 1 {
-                for command in started {
-                    if !commands.contains(&command) {
-                        commands.push(command);
-                    }
+            round.put_to(&mut points);
+            for command in self.session.take_commands() {
+                if repetition == 0 && !commands.contains(&command) {
+                    commands.push(command);
                 }
             }
         }
+        for point in &mut points {
+            for (series, failure) in point.series.iter_mut().zip(&failures) {
+                series.failure.clone_from(failure);
+            }
+            point.summarise();
+        }
+        Ok(points)
     }
-    points.iter_mut().for_each(Point::summarise);
-    Ok(points)
+
+    /// Measures every variant once. Each repetition begins with another one, so that none always
+    /// runs behind the same other. What fails is put to `failures` and not tried again.
+    fn run_round(
+        &mut self,
+        cell: &Cell,
+        repetition: usize,
+        place: &str,
+        failures: &mut [Option<String>],
+    ) -> Result<Round> {
+        let count = cell.variants.len();
+        let mut round = Round {
+            samples: vec![Vec::new(); count],
+            others_share: 0.0,
+        };
+        for turn in 0..count {
+            let index = (turn + repetition) % count;
+            if failures[index].is_some() {
+                self.progress.skip(1);
+                continue;
+            }
+            let variant = cell.variants[index];
+            self.progress
+                .next(&cell.title, &format!("{}, {place}", variant.title()));
+            match measure(cell, self.session, variant) {
+                Ok(samples) => {
+                    let shares = samples.iter().map(|sample| sample.cpu_others_share);
+                    round.others_share = shares.fold(round.others_share, f64::max);
+                    round.samples[index] = samples;
+                }
+                Err(BenchError::Failed(text)) => {
+                    let (title, variant) = (&cell.title, variant.title());
+                    self.progress
+                        .note(&format!("{title}: {variant} failed: {text}"));
+                    failures[index] = Some(text);
+                }
+                Err(interrupted @ BenchError::Interrupted(_)) => return Err(interrupted),
+            }
+        }
+        Ok(round)
+    }
 }
 
-fn measure(cell: &Cell, session: &Session, variant: Variant) -> Result<Vec<super::model::Sample>> {
+/// One repetition of a cell: the samples of each variant, none of one that failed.
+struct Round {
+    samples: Vec<Vec<Sample>>,
+    /// The greatest share of the processors that went to others in any of its runs.
+    others_share: f64,
+}
+
+impl Round {
+    fn is_disturbed(&self) -> bool {
+        self.others_share > OTHERS_SHARE_TOLERATED
+    }
+
+    fn put_to(self, points: &mut [Point]) {
+        let disturbed = usize::from(self.is_disturbed());
+        for point in &mut *points {
+            point.disturbed += disturbed;
+        }
+        for (index, samples) in self.samples.into_iter().enumerate() {
+            for (point, sample) in points.iter_mut().zip(samples) {
+                point.series[index].samples.push(sample);
+            }
+        }
+    }
+}
+
+fn measure(cell: &Cell, session: &Session, variant: Variant) -> Result<Vec<Sample>> {
     let samples = (cell.run)(session, variant)?;
     if samples.len() == cell.points.len() {
         return Ok(samples);
@@ -166,27 +241,19 @@ fn measure(cell: &Cell, session: &Session, variant: Variant) -> Result<Vec<super
     )))
 }
 
-/// Puts a run's samples, or its failure, to its points. An interruption is passed on.
-fn record(
-    points: &mut [Point],
-    series: usize,
-    outcome: Result<Vec<super::model::Sample>>,
-) -> Result<()> {
-    match outcome {
-        Ok(samples) => {
-            for (point, sample) in points.iter_mut().zip(samples) {
-                point.series[series].samples.push(sample);
-            }
-            Ok(())
+/// Waits until others leave the processors alone, but not for long: a machine may never be calm.
+fn wait_for_calm() -> Result<()> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    let deadline = Instant::now() + CALM_TIMEOUT;
+    while Instant::now() < deadline {
+        let (start, busy_s) = (Instant::now(), usage::machine_busy_s());
+        signals::pause(CALM_WINDOW)?;
+        let offered_s = start.elapsed().as_secs_f64() * cores;
+        if (usage::machine_busy_s() - busy_s) / offered_s < OTHERS_SHARE_TOLERATED {
+            break;
         }
-        Err(BenchError::Failed(text)) => {
-            for point in points {
-                point.series[series].failure = Some(text.clone());
-            }
-            Ok(())
-        }
-        Err(interrupted @ BenchError::Interrupted(_)) => Err(interrupted),
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -195,7 +262,7 @@ mod tests {
     use std::rc::Rc;
 
     use super::*;
-    use crate::bench::model::{Better, CostUnit, PointSpec, Sample};
+    use crate::bench::model::{Better, CostUnit, PointSpec};
 
     fn cell(run: crate::bench::workloads::CellRun) -> Cell {
         Cell {
@@ -209,6 +276,7 @@ mod tests {
                 unit: "requests/s",
                 better: Better::Higher,
                 cost_unit: CostUnit::None,
+                paired: false,
             }],
             run,
         }
@@ -223,7 +291,13 @@ mod tests {
 
     fn run(cell: &Cell) -> Result<Vec<Point>> {
         let session = Session::start(1, false).expect("a scratch folder");
-        run_cell(cell, &session, &mut Progress::new(0), &mut Vec::new())
+        let mut runner = Runner {
+            session: &session,
+            progress: Progress::new(0),
+            repeats_max: 2,
+            calm: || Ok(()),
+        };
+        runner.run_cell(cell, &mut Vec::new())
     }
 
     #[test]
@@ -234,7 +308,7 @@ mod tests {
             seen.set(seen.take() + variant.title() + " ");
             Ok(sample(1.0))
         })));
-        assert_eq!(order.take(), "TCP Sluice TCP Sluice TCP Sluice ");
+        assert_eq!(order.take(), "TCP Sluice Sluice TCP TCP Sluice ");
         assert_eq!(points.expect("runs")[0].series[1].samples.len(), 3);
     }
 
@@ -254,6 +328,59 @@ mod tests {
         assert_eq!(points[0].series[0].median, Some(2.0));
         assert_eq!(points[0].series[1].ratio_to_tcp, None);
         assert_eq!(points[0].series[1].failure.as_deref(), Some("broken"));
+    }
+
+    /// TCP's runs are disturbed by these shares, one after the other, then by the last for good.
+    fn disturbed_by(shares: &'static [f64]) -> Vec<Point> {
+        let runs = StdCell::new(0);
+        run(&cell(Box::new(move |_, variant| {
+            let mut samples = sample(1.0);
+            if variant == Variant::Tcp {
+                let share = shares[runs.get().min(shares.len() - 1)];
+                runs.set(runs.get() + 1);
+                samples[0].cpu_others_share = share;
+                samples[0].value = share;
+            }
+            Ok(samples)
+        })))
+        .expect("runs")
+    }
+
+    fn tcp_values(points: &[Point]) -> Vec<f64> {
+        let samples = &points[0].series[0].samples;
+        samples.iter().map(|sample| sample.value).collect()
+    }
+
+    #[test]
+    fn disturbed_repetition_is_measured_again_with_all_variants() {
+        let points = disturbed_by(&[0.5, 0.05]);
+        assert_eq!(tcp_values(&points), [0.05, 0.05, 0.05]);
+        assert_eq!(points[0].series[1].samples.len(), 3);
+        assert_eq!((points[0].repeated, points[0].disturbed), (1, 0));
+    }
+
+    #[test]
+    fn repeats_end_and_the_least_disturbed_counts() {
+        let points = disturbed_by(&[0.5, 0.4, 0.6]);
+        assert_eq!(tcp_values(&points), [0.4, 0.6, 0.6]);
+        assert_eq!((points[0].repeated, points[0].disturbed), (2, 3));
+    }
+
+    #[test]
+    fn failure_in_a_repeat_is_not_hidden() {
+        let runs = StdCell::new(0);
+        let points = run(&cell(Box::new(move |_, variant| {
+            runs.set(runs.get() + 1);
+            let mut samples = sample(1.0);
+            samples[0].cpu_others_share = 0.9;
+            if variant == Variant::Sluice && runs.get() > 2 {
+                return Err(BenchError::Failed("broken".to_owned()));
+            }
+            Ok(samples)
+        })))
+        .expect("runs");
+        assert_eq!(points[0].series[1].failure.as_deref(), Some("broken"));
+        assert_eq!(points[0].series[1].ratio_to_tcp, None);
     }
 
     #[test]

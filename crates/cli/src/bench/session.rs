@@ -159,18 +159,27 @@ impl Session {
         if self.daemon_group(variant).is_empty() {
             return Ok(None);
         }
+        self.daemon_number("/counters/matches").map(Some)
+    }
+
+    /// The size of one direction's ring, by the daemon's own word.
+    pub fn ring_bytes(&self) -> Result<u64> {
+        self.daemon_number("/ring_bytes")
+    }
+
+    /// A number of the daemon's status document, by JSON pointer.
+    fn daemon_number(&self, pointer: &str) -> Result<u64> {
         let status = sluice_control::client::status(&self.socket, STATUS_PATIENCE)
             .map_err(|error| BenchError::Failed(format!("sluiced does not answer: {error}")))?;
-        let matches = serde_json::from_slice::<serde_json::Value>(&status)
+        serde_json::from_slice::<serde_json::Value>(&status)
             .ok()
-            .and_then(|status| status.pointer("/counters/matches")?.as_u64())
-            .ok_or_else(|| BenchError::Failed("sluiced does not count its lanes".to_owned()))?;
-        Ok(Some(matches))
+            .and_then(|status| status.pointer(pointer)?.as_u64())
+            .ok_or_else(|| BenchError::Failed(format!("sluiced does not tell its {pointer}")))
     }
 
     /// Starts a program that takes orders on its standard input.
-    pub fn interactive(&self, variant: Variant, words: &[String]) -> Result<Process> {
-        let argv = self.command_line(variant.client_accelerated(), words);
+    pub fn interactive(&self, accelerated: bool, words: &[String]) -> Result<Process> {
+        let argv = self.command_line(accelerated, words);
         Process::start(&argv, self.scratch.path(), true)
     }
 

@@ -12,6 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
 
@@ -108,6 +109,19 @@ pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> Result<bool> {
 pub fn wait_signal(timeout_ms: i32) -> Result<()> {
     // poll ignores negative descriptors.
     wait_readable(-1, timeout_ms).map(|_| ())
+}
+
+/// Lets `duration` pass; only a signal that asks to stop ends it early.
+pub fn pause(duration: Duration) -> Result<()> {
+    let until = Instant::now() + duration;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+        wait_signal(left_ms.saturating_add(1))?;
+    }
 }
 
 /// A descriptor that is readable once process `pid`, a child of ours, has ended.

@@ -1,8 +1,9 @@
 //! The report as text: one table for each group of points.
 
-use super::model::{Better, CostUnit, Point, Report, Series, Variant, WorkloadReport};
+use super::model::{Better, Point, Report, WorkloadReport};
+use super::table::{self, Column};
 
-/// The whole report. `brief` leaves out ranges and CPU costs.
+/// The whole report, the floors last. `brief` leaves out ranges.
 pub fn render(report: &Report, brief: bool) -> String {
     let mut text = format!(
         "{} on {} cores ({}), {}, {} repetitions of {} s, medians\n",
@@ -20,7 +21,12 @@ pub fn render(report: &Report, brief: bool) -> String {
         }
         for (group, points) in groups(workload) {
             text.push('\n');
-            text.push_str(&aligned(&table(&group, &points, brief)));
+            let ranges = if brief { Column::Hidden } else { Column::Shown };
+            text.push_str(&aligned(&table::results(&group, &points, ranges)));
+            if let Some(costs) = table::costs(&group, &points) {
+                text.push('\n');
+                text.push_str(&aligned(&costs));
+            }
         }
         for remark in workload.remarks() {
             text.push_str(&format!("\n  {remark}\n"));
@@ -29,7 +35,9 @@ pub fn render(report: &Report, brief: bool) -> String {
             text.push_str(&format!("\n  {failure}\n"));
         }
     }
-    text.push('\n');
+    text.push_str("\nThe floors, as ratios to kernel TCP in this run unless a unit is given\n\n");
+    text.push_str(&aligned(&table::verdicts(&report.verdicts)));
+    text.push_str(&format!("\n  {}\n\n", table::tally(&report.verdicts)));
     text
 }
 
@@ -74,98 +82,12 @@ pub fn failures(workload: &WorkloadReport) -> Vec<String> {
         .collect()
 }
 
-/// Rows of cells, the header first.
-pub fn table(group: &str, points: &[&Point], brief: bool) -> Vec<Vec<String>> {
-    let Some(first) = points.first() else {
-        return Vec::new();
-    };
-    let cost = cost_title(first.spec.cost_unit).filter(|_| !brief);
-    let unit = first.spec.unit;
-    let mut header = vec![group.to_owned()];
-    for series in &first.series {
-        let title = series.variant.title();
-        header.push(format!("{title} {unit}"));
-        if !brief {
-            header.push("min–max".to_owned());
-        }
-        if series.variant != Variant::Tcp {
-            header.push("ratio".to_owned());
-        }
-    }
-    if let Some(cost) = cost {
-        for series in &first.series {
-            header.push(format!("{} {cost}", series.variant.title()));
-            if series.variant != Variant::Tcp {
-                header.push("ratio".to_owned());
-            }
-        }
-    }
-    let mut rows = vec![header];
-    rows.extend(points.iter().map(|point| row(point, brief, cost.is_some())));
-    rows
-}
-
-fn row(point: &Point, brief: bool, with_cost: bool) -> Vec<String> {
-    let mut cells = vec![point.spec.label.clone()];
-    for series in &point.series {
-        cells.push(match series.median {
-            Some(median) => number(median),
-            None => "failed".to_owned(),
-        });
-        if !brief {
-            cells.push(range(series));
-        }
-        if series.variant != Variant::Tcp {
-            let doubt = if point.is_doubtful(series) { "?" } else { "" };
-            cells.push(ratio(series.ratio_to_tcp) + doubt);
-        }
-    }
-    if with_cost {
-        for series in &point.series {
-            cells.push(series.cpu_cost.map_or_else(dash, number));
-            if series.variant != Variant::Tcp {
-                cells.push(ratio(series.cpu_cost_to_tcp));
-            }
-        }
-    }
-    cells
-}
-
-fn cost_title(unit: CostUnit) -> Option<&'static str> {
-    match unit {
-        CostUnit::Operation => Some("CPU µs/op"),
-        CostUnit::Gigabyte => Some("CPU s/GB"),
-        CostUnit::None => None,
-    }
-}
-
 /// What "ratio" means in a group.
 pub fn ratio_meaning(better: Better) -> &'static str {
     match better {
         Better::Higher => "higher is better; ratio: divided by TCP",
         Better::Lower => "lower is better; ratio: TCP divided by it",
     }
-}
-
-fn range(series: &Series) -> String {
-    match (series.min, series.max) {
-        (Some(min), Some(max)) => format!("{}–{}", number(min), number(max)),
-        _ => dash(),
-    }
-}
-
-fn dash() -> String {
-    "–".to_owned()
-}
-
-fn ratio(ratio: Option<f64>) -> String {
-    ratio.map_or_else(dash, |ratio| {
-        if ratio >= 10.0 {
-            format!("{ratio:.1}×")
-        } else {
-            format!("{ratio:.2}×")
-        }
-    })
 }
 
 /// Three or four significant digits, thousands apart.
@@ -191,7 +113,7 @@ pub fn number(value: f64) -> String {
     grouped + fraction
 }
 
-/// Columns side by side, two spaces apart, numbers to the right.
+/// Columns side by side, two spaces apart; words to the left, numbers to the right.
 fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -206,6 +128,8 @@ fn aligned(rows: &[Vec<String>]) -> String {
             let padding = " ".repeat(width - cell.chars().count());
             if column == 0 {
                 line.push_str(&format!(" {cell}{padding}"));
+            } else if table::is_words(rows, column) {
+                line.push_str(&format!("  {cell}{padding}"));
             } else {
                 line.push_str(&format!("  {padding}{cell}"));
             }
@@ -236,12 +160,5 @@ mod tests {
         let rows = [vec!["a", "long"], vec!["µµµ", "1"]]
             .map(|row| row.into_iter().map(str::to_owned).collect());
         assert_eq!(aligned(&rows), "  a    long\n  µµµ     1\n");
-    }
-
-    #[test]
-    fn missing_ratio_is_a_dash() {
-        assert_eq!(ratio(None), "–");
-        assert_eq!(ratio(Some(15.26)), "15.3×");
-        assert_eq!(ratio(Some(0.979)), "0.98×");
     }
 }

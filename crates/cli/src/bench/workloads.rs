@@ -1,12 +1,13 @@
 //! The workloads, in the order in which they run.
 
 mod connect;
-mod idle;
+pub mod idle;
 mod iperf;
 mod nginx;
 mod one_end;
 pub mod redis;
 mod sockperf;
+pub mod stall;
 
 use super::error::Result;
 use super::model::{PointSpec, Sample, Variant};
@@ -23,6 +24,10 @@ pub struct Options {
     /// How many connections the idle workload opens, and for how long it watches them.
     pub idle_connections: u32,
     pub idle_seconds: u32,
+    /// For how long the reader of the stall workload sleeps.
+    pub stall_seconds: u32,
+    /// How many disturbed repetitions of a cell are measured again.
+    pub repeats_max: usize,
 }
 
 /// Some points that one start of the servers measures together.
@@ -52,7 +57,7 @@ pub struct Workload {
 }
 
 /// Every workload.
-pub const ALL: [Workload; 7] = [
+pub const ALL: [Workload; 8] = [
     redis::WORKLOAD,
     sockperf::WORKLOAD,
     iperf::WORKLOAD,
@@ -60,6 +65,7 @@ pub const ALL: [Workload; 7] = [
     connect::WORKLOAD,
     one_end::WORKLOAD,
     idle::WORKLOAD,
+    stall::WORKLOAD,
 ];
 
 /// `1 client`, `2 clients`.

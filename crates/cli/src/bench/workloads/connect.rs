@@ -31,6 +31,7 @@ fn cells(options: &Options) -> Vec<Cell> {
             unit: "connections/s",
             better: Better::Higher,
             cost_unit: CostUnit::Operation,
+            paired: false,
         }],
         run: Box::new(move |session, variant| Ok(vec![measure(session, variant, threads)?])),
     };

@@ -1,12 +1,13 @@
 //! Open connections on which nothing happens: they must cost no CPU and little memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::model::{Better, CostUnit, LANES, PointSpec, Sample, Variant};
 use crate::bench::process::{Process, Ready};
 use crate::bench::session::Session;
+use crate::bench::signals;
 use crate::bench::usage;
 
 pub(super) const WORKLOAD: Workload = Workload {
@@ -21,6 +22,13 @@ pub(super) const WORKLOAD: Workload = Workload {
     cells,
 };
 
+pub const CPU: &str = "CPU time of all processes";
+pub const WAKE_UPS: &str = "voluntary context switches";
+pub const MEMORY: &str = "memory per connection, both ends";
+
+/// How long the connections were watched; a result beside the values.
+pub const WATCHED_S: &str = "watched_s";
+
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn cells(options: &Options) -> Vec<Cell> {
@@ -33,6 +41,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         unit,
         better: Better::Lower,
         cost_unit: CostUnit::None,
+        paired: false,
     };
     let cell = Cell {
         title: format!("idle, {connections} connections"),
@@ -40,9 +49,9 @@ fn cells(options: &Options) -> Vec<Cell> {
         // Nothing here varies as rates do, and a repetition takes long.
         repetitions: options.repetitions.min(2),
         points: vec![
-            point("CPU time of all processes", "ms"),
-            point("voluntary context switches", "switches"),
-            point("memory per connection, both ends", "KiB"),
+            point(CPU, "ms"),
+            point(WAKE_UPS, "switches"),
+            point(MEMORY, "KiB"),
         ],
         run: Box::new(move |session, variant| measure(session, variant, connections, seconds)),
     };
@@ -60,7 +69,7 @@ fn measure(
     let server_words = session.helper(&["hold-server", &port_word]);
     let server = session.server(variant, &server_words, &Ready::Tcp(port))?;
     let client_words = session.helper(&["hold-client", &port_word, &connections.to_string()]);
-    let mut client = session.interactive(variant, &client_words)?;
+    let mut client = session.interactive(variant.client_accelerated(), &client_words)?;
     client.wait_output("waiting", OPEN_TIMEOUT)?;
     let mut groups = session.daemon_group(variant);
     groups.extend([server.group(), client.group()]);
@@ -73,10 +82,10 @@ fn measure(
             "the CPU time of the idle programs cannot be read".to_owned(),
         ));
     }
-    pause(Duration::from_secs(u64::from(seconds)))?;
+    signals::pause(Duration::from_secs(u64::from(seconds)))?;
     let end = usage::usage(&groups);
     client.ensure_running()?;
-    let mut details = std::collections::BTreeMap::new();
+    let mut details = std::collections::BTreeMap::from([(WATCHED_S, f64::from(seconds))]);
     if let (Some(before), Some(after)) = (lanes_before, session.lanes_given(variant)?) {
         details.insert(LANES, (after - before) as f64);
     }
@@ -106,17 +115,4 @@ fn open(client: &mut Process) -> Result<()> {
     drop(input);
     client.wait_output("open", OPEN_TIMEOUT)?;
     Ok(())
-}
-
-/// The measured time itself: nothing is waited for, only Ctrl-C ends it early.
-fn pause(duration: Duration) -> Result<()> {
-    let until = Instant::now() + duration;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(());
-        }
-        let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-        crate::bench::signals::wait_signal(left_ms.saturating_add(1))?;
-    }
 }

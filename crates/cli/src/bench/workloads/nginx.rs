@@ -94,6 +94,7 @@ fn point(shape: Shape) -> PointSpec {
         unit: "requests/s",
         better: Better::Higher,
         cost_unit: CostUnit::Operation,
+        paired: false,
     }
 }
 

@@ -1,14 +1,15 @@
 //! Only one of the two programs under `sluice run`: connections stay on TCP and must not suffer.
 
 use super::{Cell, Options, Workload, redis};
-use crate::bench::model::Variant;
+use crate::bench::model::{PointSpec, Variant};
 
 pub(super) const WORKLOAD: Workload = Workload {
     name: "one-end",
     title: "Only one end under sluice run",
     about: "The redis workload with only the server or only the client accelerated. No lane can \
-            form; what remains is the cost of the library. Twice the repetitions, because \
-            differences of a few percent matter here.",
+            form; what remains is the cost of the library. Three times the \
+            repetitions, because differences of a few percent matter here; each run is compared \
+            with the plain one of the same repetition, and the ratio is the median of these.",
     programs: &["redis-server", "redis-benchmark"],
     cells,
 };
@@ -26,11 +27,15 @@ fn cells(options: &Options) -> Vec<Cell> {
         Cell {
             title: format!("one end, {clients} clients"),
             variants: variants.clone(),
-            repetitions: options.repetitions * 2,
+            repetitions: options.repetitions * 3,
             points: redis::points(&tests, clients)
                 .into_iter()
                 // Three rows are no curve.
-                .map(|point| crate::bench::model::PointSpec { x: None, ..point })
+                .map(|point| PointSpec {
+                    x: None,
+                    paired: true,
+                    ..point
+                })
                 .collect(),
             run: Box::new(move |session, variant| {
                 redis::measure(session, variant, clients, &tests)

@@ -58,6 +58,7 @@ pub(super) fn points(tests: &[String], clients: u32) -> Vec<PointSpec> {
         unit: "requests/s",
         better: Better::Higher,
         cost_unit: CostUnit::Operation,
+        paired: false,
     };
     tests.iter().map(point).collect()
 }

@@ -82,6 +82,7 @@ fn point(shape: Shape) -> PointSpec {
             Better::Higher
         },
         cost_unit: CostUnit::Operation,
+        paired: false,
     }
 }
 
