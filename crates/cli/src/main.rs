@@ -17,4 +17,5 @@ mod run;
 mod status;
 mod terminal;
 mod top;
+mod trial;
 mod units;

@@ -163,10 +163,24 @@ impl Settings {
     }
 }
 
+/// Whether programs of this user use a daemon of that one: it is given their sockets. The library
+/// decides so itself; root may look at others' daemons and not be served by them.
+pub fn serves_us(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// What is wrong with a daemon that [`serves_us`] rules out.
+pub fn third_users(uid: u32) -> State {
+    State::WrongOwner(format!(
+        "the daemon there belongs to uid {uid}, and programs use only their own user's or root's"
+    ))
+}
+
 /// Makes sure that a daemon answers on `socket`, and starts one if there is none. Waits for a
 /// few seconds at most. `log`: a level; from `info` on, what a starting daemon says is shown.
 pub fn ensure(socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
     match probe(socket) {
+        State::Running { uid, .. } if !serves_us(uid) => Err(third_users(uid).failure(socket)),
         State::Running { .. } => Ok(()),
         State::Absent | State::Stale => {
             let settings = Settings {

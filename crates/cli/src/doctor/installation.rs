@@ -1,25 +1,16 @@
 //! The files of this installation, whether they fit together, and the daemon.
 
-use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use sluice_sys::unix::wait_readable;
-
 use super::Check;
 use crate::daemon::{self, State};
 use crate::error::{Failure, reason};
-use crate::{locate, status::model::Document};
+use crate::trial::{self, CHILD_TIMEOUT, Trial};
+use crate::{locate, status::model::Document, units};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The variable that asks the library to write its version to this descriptor when it is loaded.
-const PROBE_VARIABLE: &str = "SLUICE_PROBE_FD";
-/// A program that only prints its version must have ended by then, on a loaded machine too.
-const CHILD_TIMEOUT: Duration = Duration::from_secs(5);
-/// No version is longer.
-const ANNOUNCEMENT_BYTES_MAX: usize = 256;
 
 /// Every check of the installation, in the order of the report.
 pub fn checks(socket: Option<&Path>) -> Vec<Check> {
@@ -27,9 +18,15 @@ pub fn checks(socket: Option<&Path>) -> Vec<Check> {
     match locate::library() {
         Ok(path) => {
             checks.push(Check::ok("library", path.display().to_string()));
-            checks.push(preload(&path));
+            let filters = trial::own_filters();
+            let trial = trial::load(&path, filters);
+            checks.push(preload(&trial));
+            checks.push(seccomp(filters, trial.as_ref().ok()));
         }
-        Err(failure) => checks.push(missing("library", &failure)),
+        Err(failure) => {
+            checks.push(missing("library", &failure));
+            checks.push(seccomp(trial::own_filters(), None));
+        }
     }
     let program = match locate::daemon() {
         Ok(path) => {
@@ -72,65 +69,59 @@ fn run_bounded(command: &mut Command) -> std::io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Starts a program with the library preloaded and listens whether it announces itself.
-fn preload(library: &Path) -> Check {
+/// Whether a program could be started with the library.
+fn preload(trial: &std::io::Result<Trial>) -> Check {
     const NAME: &str = "LD_PRELOAD";
-    match announcement(library) {
-        Ok((version, _)) if version == VERSION => {
+    match trial {
+        Ok(Trial { version, .. }) if version == VERSION => {
             Check::ok(NAME, format!("works, the library is version {version}"))
         }
-        Ok((version, complaint)) if version.is_empty() => Check::missing(
+        Ok(trial) if trial.version.is_empty() => Check::missing(
             NAME,
-            match complaint.lines().next() {
+            match trial.complaint.lines().next() {
                 Some(line) => format!("the library was not loaded: {line}"),
                 None => "the library was not loaded".to_owned(),
             },
             "see 'LD_DEBUG=files sluice --version' with the library in LD_PRELOAD; a file system \
              mounted noexec or a security module may forbid it",
         ),
-        Ok((version, _)) => Check::missing(
+        Ok(Trial { version, .. }) => Check::missing(
             NAME,
             format!("the library is version {version}, sluice is {VERSION}"),
             "install both from one release, or point SLUICE_LIBDIR at the right folder",
         ),
         Err(error) => Check::missing(
             NAME,
-            format!("cannot try: {}", reason(&error)),
+            format!("cannot try: {}", reason(error)),
             "check that this process may start others",
         ),
     }
 }
 
-/// The version that the library announces, empty if it is silent, and what the dynamic linker
-/// said on standard error.
-fn announcement(library: &Path) -> std::io::Result<(String, String)> {
-    let (reader, writer) = rustix::pipe::pipe()?;
-    rustix::io::fcntl_setfd(&reader, rustix::io::FdFlags::CLOEXEC)?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .arg("--version")
-        .env("LD_PRELOAD", library)
-        .env(PROBE_VARIABLE, writer.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped());
-    let output = run_bounded(&mut command)?;
-    // Ours was the last writer: from here the pipe ends where the announcement ends.
-    drop(writer);
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    Ok((first_line(reader)?, complaint))
-}
-
-fn first_line(reader: OwnedFd) -> std::io::Result<String> {
-    // Something that the program started may hold the pipe open.
-    let timeout_ms = i32::try_from(CHILD_TIMEOUT.as_millis()).unwrap_or(i32::MAX);
-    if !wait_readable(reader.as_raw_fd(), timeout_ms)? {
-        return Ok(String::new());
+/// What the filters of this process, which programs started from it get too, mean for them.
+fn seccomp(filters: u32, trial: Option<&Trial>) -> Check {
+    const NAME: &str = "seccomp";
+    if filters == 0 {
+        return Check::ok(NAME, "no filter");
     }
-    let mut buffer = [0; ANNOUNCEMENT_BYTES_MAX];
-    let length = std::fs::File::from(reader).read(&mut buffer)?;
-    let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    let found = units::plural(u64::from(filters), "filter");
+    match trial.filter(|trial| !trial.version.is_empty()) {
+        None => Check::note(
+            NAME,
+            found,
+            "whether they let through what lanes need can be said once the library is there",
+        ),
+        Some(trial) if trial.allows_lanes() => Check::ok(
+            NAME,
+            format!("{found}; what lanes need goes through (tried)"),
+        ),
+        Some(trial) => Check::missing(
+            NAME,
+            format!("{found}: {}", trial.obstacle()),
+            "programs run on TCP here; whoever set the filters (a container runtime, a service \
+             manager) can allow the call",
+        ),
+    }
 }
 
 fn daemon_program(path: &Path) -> Check {
@@ -181,6 +172,10 @@ fn control_socket(socket: &Path, program: bool) -> Check {
                 format!("{shown}: a daemon of version {version} runs, sluice is {VERSION}"),
                 "stop it with 'sluice down'; the next 'sluice run' starts the right one",
             ),
+            _ if !daemon::serves_us(uid) => {
+                let state = daemon::third_users(uid);
+                Check::missing(NAME, format!("{shown}: {state}"), state.hint())
+            }
             _ => Check::ok(NAME, format!("{shown}: running, pid {pid}, uid {uid}")),
         },
         State::Absent | State::Stale if program => trial(socket, &state),

@@ -34,7 +34,6 @@ pub fn checks() -> Vec<Check> {
         descriptors(),
         processors(),
         memory(),
-        seccomp(),
         container(),
         io_uring(),
         yama(),
@@ -220,28 +219,6 @@ fn memory() -> Check {
     }
 }
 
-/// The value of a field of /proc/self/status.
-fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
-}
-
-fn seccomp() -> Check {
-    const NAME: &str = "seccomp";
-    let status = read("/proc/self/status").unwrap_or_default();
-    match status_field(&status, "Seccomp") {
-        Some("0") => Check::ok(NAME, "no filter"),
-        Some("1" | "2") => Check::note(
-            NAME,
-            "a filter is active",
-            "it must let memfd_create, sendmsg and recvmsg through; the other checks tried them",
-        ),
-        _ => Check::ok(NAME, "unknown to this kernel"),
-    }
-}
-
 /// What kind of container this process is in, as far as it shows.
 fn container_kind(
     exists: impl Fn(&str) -> bool,
@@ -330,13 +307,6 @@ mod tests {
         assert_eq!(kind(&none, Some("oci"), ""), "oci");
         assert_eq!(kind(&|path| path == "/.dockerenv", None, ""), "docker");
         assert_eq!(kind(&none, None, "0::/kubepods/x"), "kubepods");
-    }
-
-    #[test]
-    fn status_fields_are_matched_whole() {
-        let status = "Seccomp_filters:\t3\nSeccomp:\t2\n";
-        assert_eq!(status_field(status, "Seccomp"), Some("2"));
-        assert_eq!(status_field(status, "Sec"), None);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::elf;
 use crate::error::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OWN_FAILURE, Failure, reason};
 use crate::exec::{Change, Image, Supervisor, die_by};
 use crate::terminal::complain;
-use crate::{daemon, locate};
+use crate::{daemon, locate, trial};
 
 use stats::StatsFile;
 
@@ -50,6 +50,7 @@ pub fn run(args: RunArgs) -> Outcome {
         std::env::vars_os(),
         &args,
         offer.then_some(library.as_path()),
+        &tried_filters(&library, log.is_some()),
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
@@ -70,6 +71,29 @@ fn log_level(flag: Option<LogLevel>, variable: Option<&str>) -> Option<LogLevel>
     // The library, too, is silent if it does not know the word.
     let level = flag.or_else(|| LogLevel::from_str(variable?, true).ok())?;
     (level != LogLevel::Off).then_some(level)
+}
+
+/// The seccomp filters of this process, which are the program's too, if they let live who tries
+/// what the library does: a number for the library, or a word that is none. Without filters,
+/// which is most often so, this costs one small file.
+fn tried_filters(library: &Path, speaks: bool) -> String {
+    let filters = trial::own_filters();
+    if filters == 0 {
+        return "0".to_owned();
+    }
+    let problem = match trial::load(library, filters) {
+        // Should they refuse something, the library says so itself.
+        Ok(trial) if !trial.standing.is_empty() => return filters.to_string(),
+        Ok(trial) => trial.obstacle(),
+        Err(error) => format!(
+            "the seccomp filters here cannot be tried: {}",
+            reason(&error)
+        ),
+    };
+    if speaks {
+        complain(&format!("warning: {problem}; connections stay on TCP"));
+    }
+    "untried".to_owned()
 }
 
 /// Says on standard error if the library cannot get into the program. Returns whether to offer
@@ -99,6 +123,7 @@ fn environment(
     present: impl Iterator<Item = (OsString, OsString)>,
     args: &RunArgs,
     library: Option<&Path>,
+    tried_filters: &str,
     socket: &Path,
     stats_file: Option<&Path>,
 ) -> Vec<(OsString, OsString)> {
@@ -108,6 +133,7 @@ fn environment(
         environment.push((name.into(), value));
     };
     set("SLUICE_SOCKET", socket.into());
+    set(trial::FILTERS_VARIABLE, tried_filters.into());
     if let Some(level) = args.log {
         set("SLUICE_LOG", level.name().into());
     }
@@ -219,6 +245,7 @@ mod tests {
             present,
             &args(flags),
             library.map(Path::new),
+            "3",
             Path::new("/s/control.sock"),
             None,
         );
@@ -238,6 +265,7 @@ mod tests {
                 ("A", "1"),
                 ("LD_PRELOAD", "/x.so"),
                 ("SLUICE_SOCKET", "/old"),
+                ("SLUICE_SECCOMP_FILTERS", "9"),
             ],
             &["--spin-us", "5", "--min-ops", "7", "--log", "debug"],
             Some("/l.so"),
@@ -246,6 +274,7 @@ mod tests {
             ("A", "1"),
             ("LD_PRELOAD", "/l.so:/x.so"),
             ("SLUICE_SOCKET", "/s/control.sock"),
+            ("SLUICE_SECCOMP_FILTERS", "3"),
             ("SLUICE_SPIN_US", "5"),
             ("SLUICE_MIN_OPS", "7"),
             ("SLUICE_LOG", "debug"),

@@ -1,0 +1,31 @@
+"""A process that is connected to itself and exchanges messages, one at a time.
+
+Arguments: how many messages each way (default 200).
+"""
+
+import socket
+import sys
+
+rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+listener = socket.create_server(("127.0.0.1", 0))
+connected = socket.create_connection(listener.getsockname())
+accepted, _ = listener.accept()
+
+
+def exactly(sock, length):
+    data = b""
+    while len(data) < length:
+        more = sock.recv(length - len(data))
+        if not more:
+            sys.exit("the connection ended early")
+        data += more
+    return data
+
+
+for number in range(rounds):
+    message = b"%08d" % number * 8
+    for sender, receiver in ((connected, accepted), (accepted, connected)):
+        sender.sendall(message)
+        if exactly(receiver, len(message)) != message:
+            sys.exit("a message arrived changed")
+print("all", rounds, "messages arrived")
