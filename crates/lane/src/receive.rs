@@ -13,7 +13,7 @@ use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
 use crate::recall;
 use crate::spin::{Spinner, yield_processor};
-use crate::wait::{kernel_events, sleep_until_readable};
+use crate::wait::{Naps, SocketTimeout, kernel_events};
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
@@ -37,6 +37,9 @@ pub struct Request<'a> {
 }
 
 /// The kernel's part of a read: the program's own call, on a piece of its buffers.
+///
+/// A piece of no bytes, in a call that wants some: waits as the call would until there is
+/// something to read, bytes or the end of the stream, and takes nothing.
 pub type KernelRead<'a> = &'a mut dyn FnMut(Piece) -> Result<usize, Errno>;
 
 /// What one look at the lane led to.
@@ -66,7 +69,8 @@ pub fn receive(
         request,
         total: parts_bytes(request.parts),
         done: 0,
-        is_interrupted: false,
+        naps: Naps::new(fd, SocketTimeout::Receive),
+        stopped: None,
         kernel,
     };
     let mut spinner: Option<Spinner> = None;
@@ -102,8 +106,9 @@ struct Reader<'a, 'k> {
     request: &'a Request<'a>,
     total: usize,
     done: usize,
-    /// A signal came while a look waited for more.
-    is_interrupted: bool,
+    naps: Naps,
+    /// The call's time is over, or a signal came: it ends with what the next look finds.
+    stopped: Option<Errno>,
     kernel: KernelRead<'k>,
 }
 
@@ -269,12 +274,29 @@ impl<'a> Reader<'a, '_> {
             }
             Err(Errno::AGAIN) if !self.request.dontwait && !self.has_enough() => {
                 drop(rx);
-                match sleep_until_readable(self.fd) {
-                    Ok(()) => Step::Again,
-                    Err(errno) => Step::Done(self.finish(Err(errno))),
-                }
+                self.wait_in_kernel()
             }
             Err(errno) => Step::Done(self.finish(Err(errno))),
+        }
+    }
+
+    /// Blocks in the program's own call until the kernel has something, and leaves it there:
+    /// which bytes this call may take is decided anew, under the lock. Timeouts, signals and
+    /// cancellation are the kernel's business so.
+    fn wait_in_kernel(&mut self) -> Step {
+        let nothing = Piece {
+            skip: self.done,
+            limit: 0,
+            dontwait: false,
+        };
+        match (self.kernel)(nothing) {
+            Ok(_) => Step::Again,
+            Err(errno) => {
+                if is_final(errno) {
+                    self.end.set_peer_done();
+                }
+                Step::Done(self.finish(Err(errno)))
+            }
         }
     }
 
@@ -342,6 +364,9 @@ impl<'a> Reader<'a, '_> {
 
     /// Sleeps in the kernel until bytes come there; the sender sees the announcement.
     fn sleep(&mut self, spinner: &mut Spinner) -> Step {
+        if let Some(errno) = self.stopped {
+            return Step::Done(self.finish(Err(errno)));
+        }
         let end = self.end;
         let mut rx = match end.lock_rx(self.generation) {
             Locked::Held(rx) => rx,
@@ -356,7 +381,7 @@ impl<'a> Reader<'a, '_> {
             into.withdraw_sleep();
             drop(rx);
             self.wait_for_writer(&into);
-            if self.wants_all() {
+            if self.wants_all() && self.stopped.is_none() {
                 self.wait_for_more();
             }
             return Step::Again;
@@ -371,7 +396,7 @@ impl<'a> Reader<'a, '_> {
     }
 
     /// Lets a sender finish that is between deciding and publishing.
-    fn wait_for_writer(&self, into: &Direction) {
+    fn wait_for_writer(&mut self, into: &Direction) {
         for round in 0..64 {
             if !self.end.is_write_in_flight(into) {
                 return;
@@ -385,8 +410,7 @@ impl<'a> Reader<'a, '_> {
         self.end.check_sender(self.fd);
         if self.end.is_write_in_flight(into) {
             // Stopped in the middle of a write (docs/decisions/0001, last consequence).
-            // A signal only makes it shorter.
-            let _ = crate::wait::nap();
+            self.stopped = self.naps.nap(self.done > 0).err();
         }
     }
 

@@ -1,16 +1,19 @@
 //! Writing: into the ring while its reader is awake and makes room, to TCP otherwise.
 #![allow(unsafe_code)]
 
+mod patience;
+
 use crate::clock::now_ns;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
 use crate::lock::Guard;
 use crate::recall::serve;
 use crate::receive::{for_pieces, is_final};
-use crate::spin::{ceiling_ns, pass};
+use crate::spin::ceiling_ns;
 use crate::wait::kernel_events;
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::Ordering;
+use patience::Patience;
 use sluice_shmem::Broken;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
@@ -23,10 +26,6 @@ const PUBLISH_BYTES: usize = 32 * 1024;
 const WHOLE_BYTES: usize = 4096;
 /// A full ring's writer waits at least this long for room before it goes to TCP.
 const FULL_NS_MIN: u64 = 50_000;
-
-/// A writer that blocks waits this long for room while the reader takes something, and then
-/// sleeps in the kernel, where signals reach it.
-const PATIENCE_NS_MAX: u64 = 50_000_000;
 
 /// One write call of the program.
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +62,8 @@ enum Step {
     Again,
     /// The ring is full.
     Full,
+    /// Other threads are in the kernel with their writes; without them the ring could be used.
+    Others,
 }
 
 /// Writes as `send` does. Blocks like the socket would.
@@ -82,19 +83,17 @@ pub fn send(
         done: 0,
         kernel,
     };
-    let (mut full_since_ns, mut rounds) = (0, 0_u32);
+    let mut patience = Patience::new(fd);
     loop {
-        let patience_over = rounds > 0 && now_ns() - full_since_ns >= PATIENCE_NS_MAX;
-        match writer.step(patience_over) {
+        match writer.step(&patience) {
             Step::Done(result) => return result,
-            Step::Again => rounds = 0,
+            Step::Again => patience.end(),
             Step::Full => {
-                if rounds == 0 {
-                    full_since_ns = now_ns();
+                if let Err(errno) = patience.pass(writer.done > 0) {
+                    return writer.finish(Err(errno));
                 }
-                pass(rounds);
-                rounds = rounds.saturating_add(1);
             }
+            Step::Others => patience.pass_others(),
         }
     }
 }
@@ -132,7 +131,7 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
         return false;
     };
-    if !tx.ring && !matches!(can_return(end, &mut tx, &out), Ok(true)) {
+    if !tx.ring && !matches!(way(end, &mut tx, &out), Ok(Way::Ring)) {
         return false;
     }
     // A write of nothing: the only way to ask that cannot be wrong a moment later. It may wake
@@ -185,8 +184,9 @@ impl<'a> Writer<'a, '_> {
         }
     }
 
-    /// One piece. `patience_over`: the caller has waited for room long enough.
-    fn step(&mut self, patience_over: bool) -> Step {
+    /// One piece.
+    fn step(&mut self, patience: &Patience) -> Step {
+        let patience_over = patience.is_over();
         let end = self.end;
         let mut tx = match end.lock_tx(self.generation) {
             Locked::Held(tx) => tx,
@@ -225,9 +225,12 @@ impl<'a> Writer<'a, '_> {
             return self.write_kernel(tx);
         }
         if !tx.ring {
-            match can_return(end, &mut tx, &out) {
-                Ok(true) => {}
-                Ok(false) => return self.write_kernel(tx),
+            match way(end, &mut tx, &out) {
+                Ok(Way::Ring) => {}
+                Ok(Way::RingWithoutOthers) if self.waits_for_others(patience, &out) => {
+                    return Step::Others;
+                }
+                Ok(_) => return self.write_kernel(tx),
                 Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
             }
         }
@@ -248,6 +251,21 @@ impl<'a> Writer<'a, '_> {
             Step::Full if self.request.dontwait => Step::Done(self.finish(Err(Errno::AGAIN))),
             step => step,
         }
+    }
+
+    /// Whether a stream on TCP is to wait until the others' writes are through, instead of
+    /// keeping it there: two threads that always find each other in the kernel would never
+    /// return to the ring. A reader that sleeps is woken at once.
+    fn waits_for_others(&self, patience: &Patience, out: &Direction) -> bool {
+        if self.request.dontwait || patience.is_over_for_others() {
+            return false;
+        }
+        if patience.is_waiting() {
+            return true;
+        }
+        let awake = out.begin_write(self.end.peer_board());
+        out.end_write();
+        awake
     }
 
     /// Whether a stream on the ring has nobody left to read it.
@@ -359,11 +377,25 @@ impl<'a> Writer<'a, '_> {
     }
 }
 
+/// Which way the next bytes of a stream that is on TCP may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Tcp,
+    Ring,
+    /// The ring, if nobody were writing to the socket.
+    RingWithoutOthers,
+}
+
 /// Whether a stream on TCP may try the ring: the peer reads by the lane's rules, has read all
 /// of the last ring segment, and nobody is writing to the socket.
-fn can_return(end: &End, tx: &mut Tx, out: &Direction) -> Result<bool, Broken> {
-    Ok(out.is_adopted()
-        && !out.is_closed()
-        && end.tx.in_kernel.load(Ordering::SeqCst) == 0
-        && tx.producer.is_drained(out)?)
+fn way(end: &End, tx: &mut Tx, out: &Direction) -> Result<Way, Broken> {
+    if !out.is_adopted() || out.is_closed() {
+        return Ok(Way::Tcp);
+    }
+    let has_others = end.tx.in_kernel.load(Ordering::SeqCst) != 0;
+    Ok(match (tx.producer.is_drained(out)?, has_others) {
+        (false, _) => Way::Tcp,
+        (true, false) => Way::Ring,
+        (true, true) => Way::RingWithoutOthers,
+    })
 }

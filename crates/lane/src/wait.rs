@@ -11,6 +11,10 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
+mod naps;
+
+pub(crate) use naps::{Naps, SocketTimeout};
+
 /// What a lane says of its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
@@ -144,16 +148,6 @@ pub fn kernel_events(fd: i32, events: i16) -> i16 {
     }
 }
 
-/// Sleeps until a socket is readable. Errors: `EINTR`.
-pub(crate) fn sleep_until_readable(fd: i32) -> Result<(), Errno> {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    poll(&mut entry, -1).map(|_| ())
-}
-
 /// Sleeps until a socket is writable, or a signal comes.
 pub(crate) fn sleep_until_writable(fd: i32) {
     let mut entry = libc::pollfd {
@@ -162,16 +156,6 @@ pub(crate) fn sleep_until_writable(fd: i32) {
         revents: 0,
     };
     let _ = poll(&mut entry, -1);
-}
-
-/// Sleeps for a millisecond. Errors: `EINTR`.
-pub(crate) fn nap() -> Result<(), Errno> {
-    let mut entry = libc::pollfd {
-        fd: -1,
-        events: 0,
-        revents: 0,
-    };
-    poll(&mut entry, 1).map(|_| ())
 }
 
 fn poll(entry: &mut libc::pollfd, timeout_ms: i32) -> Result<usize, Errno> {

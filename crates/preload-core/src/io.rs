@@ -141,6 +141,11 @@ fn read_parts(
     let fd = conn.fd;
     let result = receive::receive(conn.end, conn.generation, fd, &request, &mut |piece| {
         let flags = dontwait(piece, flags);
+        if piece.limit == 0 && total > 0 {
+            let mut byte = [0_u8; 1];
+            let parts = part(byte.as_mut_ptr().cast(), 1);
+            return from_c(recv_parts(fd, &parts, flags | libc::MSG_PEEK)).map(|_| 0);
+        }
         from_c(if piece.skip == 0 && piece.limit == total {
             whole(flags)
         } else {

@@ -8,7 +8,7 @@ use super::{Reader, Step, for_pieces};
 use crate::Piece;
 use crate::end::Rx;
 use crate::lock::Guard;
-use crate::wait::{kernel_events, nap, sleep_until_readable};
+use crate::wait::kernel_events;
 use sluice_shmem::Broken;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
@@ -24,10 +24,7 @@ impl<'a> Reader<'a, '_> {
                 Ok(bytes) => seen = bytes,
                 Err(Errno::AGAIN) if !self.request.dontwait => {
                     drop(rx);
-                    return match sleep_until_readable(self.fd) {
-                        Ok(()) => Step::Again,
-                        Err(errno) => Step::Done(Err(errno)),
-                    };
+                    return self.wait_in_kernel();
                 }
                 Err(errno) => return Step::Done(Err(errno)),
             }
@@ -51,7 +48,7 @@ impl<'a> Reader<'a, '_> {
 
     /// Whether waiting for more is in vain. To be asked before the look that it ends.
     fn has_ended(&self) -> bool {
-        self.is_interrupted || kernel_events(self.fd, libc::POLLRDHUP) != 0
+        self.stopped.is_some() || kernel_events(self.fd, libc::POLLRDHUP) != 0
     }
 
     /// Looks at ring bytes, `seen` bytes into the buffers, and at TCP bytes behind the ring's
@@ -85,8 +82,9 @@ impl<'a> Reader<'a, '_> {
         })
     }
 
-    /// Passes a moment of a wait that cannot be the kernel's, because the ring is not empty.
+    /// Passes a moment of a wait that cannot be the kernel's, because the ring is not empty. A
+    /// signal or the socket's timeout ends the call with the bytes that it sees.
     pub(super) fn wait_for_more(&mut self) {
-        self.is_interrupted = nap().is_err();
+        self.stopped = self.naps.nap(true).err();
     }
 }

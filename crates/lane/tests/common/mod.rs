@@ -148,8 +148,11 @@ fn part(address: *mut u8, len: usize) -> [libc::iovec; 1] {
 impl Side {
     /// `recv` through the lane.
     pub fn recv(&self, buffer: &mut [u8], how: How) -> Result<usize, Errno> {
-        let fd = self.fd;
+        let (fd, total) = (self.fd, buffer.len());
         let mut kernel = |piece: Piece, rest: &mut [u8]| {
+            if piece.limit == 0 && total > 0 {
+                return kernel_recv(fd, &mut [0], how.flags() | libc::MSG_PEEK).map(|_| 0);
+            }
             let dontwait = if piece.dontwait {
                 libc::MSG_DONTWAIT
             } else {
