@@ -216,3 +216,43 @@ fn details(page: &mut String, points: &[&super::model::Point]) {
     markup(page, &rows);
     page.push_str("</details>\n");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::machine::Machine;
+    use crate::bench::verdict;
+
+    #[test]
+    fn page_shows_every_floor_and_closes_what_it_opens() {
+        let workloads = verdict::tests::reports(|_, _, _| Some(120.0));
+        let report = Report {
+            format: 1,
+            sluice_version: "0",
+            date: "2026-11-21T08:30:00Z".to_owned(),
+            command: "sluice bench <&>".to_owned(),
+            repetitions: 1,
+            seconds_per_run: 1,
+            machine: Machine::read(0),
+            versions: std::collections::BTreeMap::new(),
+            verdicts: verdict::verdicts(&workloads),
+            workloads,
+        };
+        let page = render(&report);
+        for verdict in &report.verdicts {
+            assert!(page.contains(&escape(&verdict.what)), "{}", verdict.what);
+        }
+        for tag in [
+            "table", "tr", "td", "th", "svg", "details", "p", "h2", "div",
+        ] {
+            let opened = page.matches(&format!("<{tag}>")).count()
+                + page.matches(&format!("<{tag} ")).count();
+            let closed = page.matches(&format!("</{tag}>")).count();
+            assert!(
+                opened == closed && opened > 0,
+                "{tag}: {opened} and {closed}"
+            );
+        }
+        assert!(!page.contains("bench <&>"));
+    }
+}

@@ -274,7 +274,7 @@ impl Point {
 
 fn quotient(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     match (above, below) {
-        (Some(above), Some(below)) if below > 0.0 => Some(above / below),
+        (Some(above), Some(below)) if above > 0.0 && below > 0.0 => Some(above / below),
         _ => None,
     }
 }
@@ -528,7 +528,9 @@ mod tests {
 
     #[test]
     fn nothing_is_compared_with_zero() {
-        let idle = point(Better::Lower, &[0.0], &[0.0]);
-        assert_eq!(idle.series[1].ratio_to_tcp, None);
+        for (tcp, sluice) in [(0.0, 0.0), (0.0, 2.0), (2.0, 0.0)] {
+            let idle = point(Better::Lower, &[tcp], &[sluice]);
+            assert_eq!(idle.series[1].ratio_to_tcp, None);
+        }
     }
 }

@@ -2,6 +2,8 @@
 
 use super::model::{Better, Point, Report, WorkloadReport};
 use super::table::{self, Column};
+use super::verdict::{Outcome, Verdict};
+use super::workloads;
 
 /// The whole report, the floors last. `brief` leaves out ranges.
 pub fn render(report: &Report, brief: bool) -> String {
@@ -36,8 +38,23 @@ pub fn render(report: &Report, brief: bool) -> String {
         }
     }
     text.push_str("\nThe floors, as ratios to kernel TCP in this run unless a unit is given\n\n");
-    text.push_str(&aligned(&table::verdicts(&report.verdicts)));
-    text.push_str(&format!("\n  {}\n\n", table::tally(&report.verdicts)));
+    // With --only most floors were not even asked for; their names are enough then.
+    let all_chosen = report.workloads.len() == workloads::ALL.len();
+    let (left_out, shown): (Vec<Verdict>, Vec<Verdict>) = report
+        .verdicts
+        .iter()
+        .cloned()
+        .partition(|verdict| !all_chosen && verdict.outcome == Outcome::NotRun);
+    if !shown.is_empty() {
+        text.push_str(&aligned(&table::verdicts(&shown)));
+        text.push('\n');
+    }
+    text.push_str(&format!("  {}\n", table::tally(&report.verdicts)));
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|verdict| &*verdict.what).collect();
+        text.push_str(&format!("  not run: {}\n", names.join("; ")));
+    }
+    text.push('\n');
     text
 }
 

@@ -481,4 +481,4 @@ fn stall_verdicts(workloads: &[WorkloadReport]) -> [Verdict; 2] {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -18,7 +18,7 @@ fn options() -> Options {
 
 /// A report as a run of all workloads makes it, TCP always at 100 and each other variant where
 /// `value` puts it. Points whose value is `None` were not measured.
-fn reports(value: impl Fn(&str, &PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
+pub fn reports(value: impl Fn(&str, &PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
     let report = |workload: &workloads::Workload| {
         let mut points = Vec::new();
         for cell in (workload.cells)(&options()) {

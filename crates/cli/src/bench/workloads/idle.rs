@@ -15,7 +15,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     title: "Idle connections",
     about: "A client opens 1,000 connections, exchanges a few messages on each, and then both \
             ends wait in epoll_wait. CPU time and voluntary context switches are those of server, \
-            client and sluiced in the following 10 s. Memory is the growth of their proportional \
+            client and sluiced from half a second after the last message on. Memory is the growth of their proportional \
             set size, shared memory included, against the time before the first connection; what \
             the kernel holds for sockets is in no process and not counted.",
     programs: &[],
@@ -29,6 +29,8 @@ pub const MEMORY: &str = "memory per connection, both ends";
 /// How long the connections were watched; a result beside the values.
 pub const WATCHED_S: &str = "watched_s";
 
+/// From the last message to the beginning of the watch: going to sleep is no wake-up.
+const SETTLING: Duration = Duration::from_millis(500);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn cells(options: &Options) -> Vec<Cell> {
@@ -76,6 +78,7 @@ fn measure(
     let empty = usage::usage(&groups);
     let lanes_before = session.lanes_given(variant)?;
     open(&mut client)?;
+    signals::pause(SETTLING)?;
     let start = usage::usage(&groups);
     if start.cpu_ns <= empty.cpu_ns {
         return Err(BenchError::Failed(
