@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use rustix::net::sockopt::set_socket_linger;
 use sluice_sys::unix::{Fd, get_option};
 
 /// Sockets that linger at the same time, and those that wait for their turn.
@@ -30,9 +31,10 @@ impl Closer {
         let queue = self.queue.get_or_insert_with(start);
         match queue.try_send(socket) {
             Ok(()) => {}
-            // Somebody makes hundreds of them at a time. Waiting for one is the lesser evil,
-            // since open files are bounded too.
-            Err(TrySendError::Full(socket) | TrySendError::Disconnected(socket)) => drop(socket),
+            // Somebody makes hundreds of them at a time, or there is no thread.
+            Err(TrySendError::Full(socket) | TrySendError::Disconnected(socket)) => {
+                close_at_once(socket);
+            }
         }
     }
 }
@@ -42,6 +44,16 @@ fn lingers(socket: RawFd) -> bool {
     let got = get_option(socket, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
     // l_onoff and l_linger; with zero seconds the connection is reset at once.
     matches!(got, Ok(8)) && linger[..4] != [0; 4] && linger[4..] != [0; 4]
+}
+
+/// Closes without waiting, whatever the socket says: the kernel sends what is unsent in the
+/// background. If its program has it open still, that program's own close will not wait either,
+/// which is the price of having announced hundreds of sockets that linger.
+fn close_at_once(socket: Fd) {
+    if let Err(error) = set_socket_linger(&socket, None) {
+        tracing::warn!("a socket that lingers cannot be told not to: {error}");
+    }
+    drop(socket);
 }
 
 fn start() -> SyncSender<Fd> {
@@ -69,5 +81,48 @@ fn close_all(receiver: &Mutex<Receiver<Fd>>) {
             Ok(socket) => drop(socket),
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::OwnedFd;
+    use std::time::Duration;
+
+    /// A socket whose close takes an hour: its peer reads nothing of what it has sent.
+    fn lingering(listener: &TcpListener) -> (Fd, TcpStream) {
+        use std::io::Write;
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        while socket.write(&[0; 65_536]).is_ok() {}
+        set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+        (Fd::from(OwnedFd::from(socket)), peer)
+    }
+
+    #[test]
+    fn no_number_of_lingering_sockets_holds_anybody_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Small buffers, which accepted sockets inherit: they are all full.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        thread::spawn(move || {
+            let mut closer = Closer::default();
+            let peers: Vec<TcpStream> = (0..THREADS + QUEUE_MAX + 10)
+                .map(|_| {
+                    let (socket, peer) = lingering(&listener);
+                    closer.close(socket);
+                    peer
+                })
+                .collect();
+            done.send(peers.len()).unwrap();
+            // The closer's threads wait for these.
+            thread::sleep(Duration::from_secs(3600));
+        });
+        let closed = wait.recv_timeout(Duration::from_secs(60));
+        assert_eq!(closed, Ok(THREADS + QUEUE_MAX + 10));
     }
 }

@@ -12,6 +12,7 @@ use sluice_sys::memfd::{self, SEAL_GROW, SEAL_SEAL, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
 
 use crate::matching::{ClientId, EndKey};
+use crate::shares::{Payer, Shares};
 
 /// Lanes of the first, second, … chunk of a pair; the last number holds for all further ones.
 const CHUNK_LANES: [u32; 4] = [16, 64, 256, 512];
@@ -36,6 +37,8 @@ pub struct LaneRef {
 pub enum NoLane {
     /// As many are in use as may be.
     Full,
+    /// One of the two users has its share.
+    Share,
     /// Memory or descriptors could not be had.
     Memory(Errno),
 }
@@ -53,6 +56,8 @@ struct Chunk {
     memory: Fd,
     geometry: Geometry,
     pair: PairKey,
+    /// For whom the chunk and each of its lanes counts.
+    payers: [Payer; 2],
     /// Which client of the pair has the descriptor.
     given: [bool; 2],
     /// The sides of each lane that are held.
@@ -96,6 +101,10 @@ pub struct Lanes {
     chunks_max: usize,
     next_chunk: u32,
     in_use: u32,
+    lane_shares: Shares,
+    chunk_shares: Shares,
+    /// The clients that count for somebody.
+    payers: HashMap<ClientId, u32>,
     chunks: HashMap<u32, Chunk>,
     pairs: HashMap<PairKey, Pair>,
     peers: HashMap<ClientId, HashSet<ClientId>>,
@@ -106,8 +115,12 @@ pub struct Lanes {
 impl Lanes {
     /// `ring_bytes` must be one that [`Geometry::new`] takes; otherwise every
     /// [`take`](Lanes::take) fails.
-    pub fn new(ring_bytes: u32, lanes_max: u32, chunks_max: usize) -> Lanes {
+    /// One user may have `share_percent` of the lanes and chunks, see [`Lanes::set_payer`].
+    pub fn new(ring_bytes: u32, lanes_max: u32, chunks_max: usize, share_percent: u32) -> Lanes {
         Lanes {
+            lane_shares: Shares::new(lanes_max as usize, share_percent),
+            chunk_shares: Shares::new(chunks_max, share_percent),
+            payers: HashMap::new(),
             ring_bytes,
             lanes_max,
             chunks_max,
@@ -140,6 +153,13 @@ impl Lanes {
         self.lanes_max
     }
 
+    /// What `client` takes from now on counts for this user.
+    pub fn set_payer(&mut self, client: ClientId, payer: Payer) {
+        if let Some(user) = payer {
+            self.payers.insert(client, user);
+        }
+    }
+
     /// Takes a fresh lane for two ends and their generations; the first gets side 0,
     /// and is the one of the lower client.
     pub fn take(&mut self, ends: [(EndKey, u32); 2]) -> Result<LaneRef, NoLane> {
@@ -152,12 +172,17 @@ impl Lanes {
             return Err(NoLane::Full);
         }
         let [(a, _), (b, _)] = ends;
-        let id = self.chunk_with_room(PairKey::new(a.client, b.client))?;
+        let payers = [a, b].map(|key| self.payers.get(&key.client).copied());
+        if !self.lane_shares.have_room(&payers) {
+            return Err(NoLane::Share);
+        }
+        let id = self.chunk_with_room(PairKey::new(a.client, b.client), payers)?;
         let Some(chunk) = self.chunks.get_mut(&id) else {
             return Err(NoLane::Full);
         };
         let lane = chunk.take().map_err(NoLane::Memory)?;
         self.in_use += 1;
+        self.lane_shares.take(&chunk.payers);
         let lane = LaneRef { chunk: id, lane };
         for (side, (key, generation)) in ends.into_iter().enumerate() {
             self.holds.entry(key).or_default().push(Hold {
@@ -225,6 +250,7 @@ impl Lanes {
         for key in keys {
             self.release_if(key, |_| true);
         }
+        self.payers.remove(&client);
         let peers = self.peers.remove(&client).unwrap_or_default();
         for peer in &peers {
             if let Some(theirs) = self.peers.get_mut(peer) {
@@ -265,6 +291,7 @@ impl Lanes {
         };
         if chunk.let_go(hold.lane.lane, hold.side) {
             self.in_use -= 1;
+            self.lane_shares.give_back(&chunk.payers);
             let pair = chunk.pair;
             self.bury_if_unused(pair);
         }
@@ -282,13 +309,14 @@ impl Lanes {
         if let Some(pair) = self.pairs.remove(&key) {
             for id in pair.chunks {
                 if let Some(chunk) = self.chunks.remove(&id) {
+                    self.chunk_shares.give_back(&chunk.payers);
                     chunk.give_memory_back();
                 }
             }
         }
     }
 
-    fn chunk_with_room(&mut self, key: PairKey) -> Result<u32, NoLane> {
+    fn chunk_with_room(&mut self, key: PairKey, payers: [Payer; 2]) -> Result<u32, NoLane> {
         let pair = self.pairs.entry(key).or_default();
         let with_room = pair
             .chunks
@@ -300,8 +328,12 @@ impl Lanes {
         if self.chunks.len() >= self.chunks_max {
             return Err(NoLane::Full);
         }
+        if !self.chunk_shares.have_room(&payers) {
+            return Err(NoLane::Share);
+        }
         let size = CHUNK_LANES[pair.chunks.len().min(CHUNK_LANES.len() - 1)];
-        let chunk = Chunk::new(key, size, self.ring_bytes).map_err(NoLane::Memory)?;
+        let chunk = Chunk::new(key, payers, size, self.ring_bytes).map_err(NoLane::Memory)?;
+        self.chunk_shares.take(&payers);
         let id = self.next_chunk;
         self.next_chunk = self.next_chunk.wrapping_add(1);
         self.chunks.insert(id, chunk);
@@ -311,7 +343,7 @@ impl Lanes {
 }
 
 impl Chunk {
-    fn new(pair: PairKey, lanes: u32, ring_bytes: u32) -> Result<Chunk, Errno> {
+    fn new(pair: PairKey, payers: [Payer; 2], lanes: u32, ring_bytes: u32) -> Result<Chunk, Errno> {
         let geometry = Geometry::new(lanes, ring_bytes).map_err(|_| Errno::INVAL)?;
         let memory = memfd::create(c"sluice-chunk")?;
         memfd::set_len(memory.raw(), geometry.chunk_bytes())?;
@@ -321,6 +353,7 @@ impl Chunk {
             memory,
             geometry,
             pair,
+            payers,
             given: [false; 2],
             held: vec![[false; 2]; lanes as usize],
             in_use: 0,

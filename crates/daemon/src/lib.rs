@@ -14,5 +14,6 @@ pub mod matching;
 mod namespace;
 mod program;
 pub mod server;
+pub mod shares;
 mod socket;
 mod status;

@@ -13,6 +13,7 @@ use clap::Parser;
 use sluice_control::paths;
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::server::Server;
+use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
 use sluice_sys::unix::close_all_from;
 use tracing_subscriber::EnvFilter;
@@ -41,6 +42,11 @@ struct Arguments {
     /// Serve all users of this machine (for a sluiced of root)
     #[arg(long)]
     allow_all_users: bool,
+
+    /// Percent of the programs, lanes and memory that one user other than root may have, where
+    /// all users are served
+    #[arg(long, value_name = "PERCENT", default_value_t = SHARE_PERCENT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..=100))]
+    user_share: u32,
 
     /// Stay in the foreground (the default)
     #[arg(long, conflicts_with = "daemonize")]
@@ -141,6 +147,7 @@ fn serve(arguments: Arguments) -> Outcome {
         ring_bytes: arguments.ring_bytes,
         lanes_max: arguments.max_lanes,
         allow_all_users: arguments.allow_all_users,
+        user_share: arguments.user_share,
     };
     let server = Server::bind(config, Limits::of_this_process())?;
     if arguments.detached {

@@ -78,6 +78,8 @@ pub enum Waiting {
     Proof,
     /// There was a match, but no lane.
     Lane,
+    /// There was a match, but one of the users has as many lanes as it may.
+    Share,
 }
 
 /// What is known of an end.

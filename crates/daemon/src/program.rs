@@ -1,6 +1,6 @@
 //! A program that has introduced itself, and the memory that it shares with sluiced.
 
-use sluice_control::message::{Hello, hello_fd};
+use sluice_control::message::{Hello, hello_fd, hello_flag};
 use sluice_lane::table::HEADER_BYTES;
 use sluice_shmem::board::BOARD_BYTES;
 use sluice_sys::errno::Errno;
@@ -18,6 +18,8 @@ pub struct Program {
     pub end_table: Fd,
     /// Tells end tables apart: forks share one.
     pub end_table_stat: FileStat,
+    /// Its end table was given to an earlier sluiced and is not to be had.
+    pub is_earlier: bool,
     mailbox: SharedWord,
 }
 
@@ -49,6 +51,7 @@ impl Program {
             board,
             end_table,
             end_table_stat,
+            is_earlier: hello.flags & hello_flag::EARLIER != 0,
             mailbox,
         })
     }

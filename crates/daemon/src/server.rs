@@ -22,6 +22,7 @@ use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, Matcher};
 use crate::namespace::{Namespace, Prover};
 use crate::program::Program;
+use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
@@ -39,6 +40,8 @@ const STOP: u64 = u64::MAX - 1;
 struct Client {
     socket: Fd,
     credentials: Credentials,
+    /// Whom it and its lanes count for.
+    payer: Payer,
     /// After its `Hello`.
     program: Option<Program>,
     /// The network namespaces of its ends, as long as it lives.
@@ -60,6 +63,7 @@ pub struct Server {
     prover: Prover,
     retries: Vec<announce::Retry>,
     closer: Closer,
+    client_shares: Shares,
     counters: Counters,
     started: Instant,
     /// Since when there has been no client.
@@ -77,7 +81,13 @@ impl Server {
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
         let now = Instant::now();
         let server = Server {
-            lanes: Lanes::new(config.ring_bytes, config.lanes_max, limits.chunks_max),
+            lanes: Lanes::new(
+                config.ring_bytes,
+                config.lanes_max,
+                limits.chunks_max,
+                config.user_share,
+            ),
+            client_shares: Shares::new(limits.clients_max, config.user_share),
             config,
             limits,
             uid: unix::effective_uid(),
@@ -234,12 +244,15 @@ impl Server {
             refuse(&socket, Reason::User);
             return;
         }
-        self.admit(socket, credentials);
+        // Without other users there is nobody to share with.
+        let payer = (!known).then_some(credentials.uid);
+        self.admit(socket, credentials, payer);
     }
 
     /// A connection that may be served, accepted or introduced by somebody who is.
-    fn admit(&mut self, socket: Fd, credentials: Credentials) {
-        if self.clients.len() >= self.limits.clients_max {
+    fn admit(&mut self, socket: Fd, credentials: Credentials, payer: Payer) {
+        let is_full = self.clients.len() >= self.limits.clients_max;
+        if is_full || !self.client_shares.have_room(&[payer]) {
             self.counters.clients_refused += 1;
             refuse(&socket, Reason::Full);
             return;
@@ -258,9 +271,12 @@ impl Server {
         let client = Client {
             socket,
             credentials,
+            payer,
             program: None,
             namespaces: HashMap::new(),
         };
+        self.client_shares.take(&[payer]);
+        self.lanes.set_payer(id, payer);
         self.clients.insert(id, client);
     }
 
@@ -308,7 +324,7 @@ impl Server {
         let is_program = self.clients.get(&id).is_some_and(|c| c.program.is_some());
         match message {
             ToDaemon::Hello(hello) if !is_program => self.hello(id, &hello, received),
-            ToDaemon::Introduce if is_program => self.introduce(&mut received),
+            ToDaemon::Introduce if is_program => self.introduce(id, &mut received),
             ToDaemon::Announce(announce) if is_program => {
                 self.announce(id, &announce, received);
                 Ok(())
@@ -350,13 +366,18 @@ impl Server {
         Ok(())
     }
 
-    fn introduce(&mut self, received: &mut Received) -> Result<(), Reason> {
+    /// Whoever is introduced counts for the user who introduced it: a server of root that gives
+    /// its children to another user keeps its place, and nobody gets a place by another name.
+    fn introduce(&mut self, by: ClientId, received: &mut Received) -> Result<(), Reason> {
         let socket = received.take_fd(0).ok_or(Reason::Descriptors)?;
         if !is_seqpacket(&socket) {
             return Err(Reason::Descriptors);
         }
         match unix::peer_credentials(socket.raw()) {
-            Ok(credentials) => self.admit(socket, credentials),
+            Ok(credentials) => {
+                let payer = self.clients.get(&by).and_then(|client| client.payer);
+                self.admit(socket, credentials, payer);
+            }
             Err(_) => return Err(Reason::Descriptors),
         }
         Ok(())
@@ -413,6 +434,7 @@ impl Server {
         };
         // Not left to the close: somebody else may hold the same socket open.
         let _ = epoll::delete(&self.poll, &client.socket);
+        self.client_shares.give_back(&[client.payer]);
         drop(client);
         self.matcher.remove_client(id);
         for peer in self.lanes.remove_client(id) {

@@ -51,6 +51,10 @@ pub struct Process<'a> {
     /// listed there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares_with: Option<ClientId>,
+    /// It had given its end table to an earlier sluiced. Only what it announced to this one is
+    /// listed, without counts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub earlier: bool,
     pub connections: Vec<Connection<'a>>,
 }
 
@@ -121,6 +125,7 @@ impl<'a> Sources<'a> {
                 program: &listed.program.name,
                 uid: listed.uid,
                 shares_with: (first != listed.client).then_some(first),
+                earlier: listed.program.is_earlier,
                 connections,
             }
         });
@@ -226,5 +231,6 @@ fn waiting_text(entry: &Entry) -> &'static str {
         Waiting::Peer => Reason::NoPeer.text(),
         Waiting::Proof => "other namespace, and nothing proves the connection",
         Waiting::Lane => "no free lane",
+        Waiting::Share => "this user's share of lanes is used up",
     }
 }

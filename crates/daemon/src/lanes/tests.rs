@@ -7,7 +7,7 @@ fn key(client: ClientId, end: u32) -> EndKey {
 }
 
 fn lanes(max: u32) -> Lanes {
-    Lanes::new(RING, max, 100)
+    Lanes::new(RING, max, 100, 50)
 }
 
 /// A lane between end `n` of client 1 and end `n` of client 2, in generation 1.
@@ -165,9 +165,51 @@ fn an_end_holds_a_bounded_number_of_lanes() {
 
 #[test]
 fn no_more_chunks_than_descriptors() {
-    let mut lanes = Lanes::new(RING, 1000, 1);
+    let mut lanes = Lanes::new(RING, 1000, 1, 50);
     take(&mut lanes, 0).unwrap();
     let other_pair = lanes.take([(key(1, 1), 1), (key(3, 0), 1)]);
     assert_eq!(other_pair, Err(NoLane::Full));
     take(&mut lanes, 1).unwrap();
+}
+
+#[test]
+fn one_user_cannot_take_what_is_for_all() {
+    let mut lanes = lanes(8);
+    for (client, user) in [(1, Some(1000)), (2, Some(1000)), (3, Some(1001)), (4, None)] {
+        lanes.set_payer(client, user);
+    }
+    let end = |client, n| (key(client, n), 1);
+    for n in 0..4 {
+        take(&mut lanes, n).unwrap();
+    }
+    // Four of eight, half of them, are this user's, whoever is at the other end.
+    assert_eq!(take(&mut lanes, 4), Err(NoLane::Share));
+    assert_eq!(lanes.take([end(1, 4), end(4, 4)]), Err(NoLane::Share));
+    for n in 5..9 {
+        lanes.take([end(3, n), end(4, n)]).unwrap();
+    }
+    assert_eq!(lanes.in_use(), 8);
+    // A lane that is free again is the user's to take.
+    release(&mut lanes, 0);
+    take(&mut lanes, 9).unwrap();
+    lanes.remove_client(1);
+    lanes.remove_client(2);
+    lanes.set_payer(5, Some(1000));
+    assert_eq!(lanes.in_use(), 4);
+    lanes.take([end(5, 0), end(4, 10)]).unwrap();
+}
+
+#[test]
+fn chunks_are_shared_like_lanes() {
+    let mut lanes = Lanes::new(RING, 1000, 4, 50);
+    for client in 1..=9 {
+        lanes.set_payer(client, Some(1000));
+    }
+    let end = |client| (key(client, client), 1);
+    lanes.take([end(1), end(2)]).unwrap();
+    lanes.take([end(3), end(4)]).unwrap();
+    assert_eq!(lanes.take([end(5), end(6)]), Err(NoLane::Share));
+    lanes.remove_client(1);
+    lanes.remove_client(2);
+    lanes.take([end(5), end(6)]).unwrap();
 }

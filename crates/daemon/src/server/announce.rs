@@ -120,15 +120,23 @@ impl Server {
         let lane = match taken {
             Ok(lane) => lane,
             Err(why) => {
-                match why {
-                    NoLane::Full => self.counters.lanes_refused_full += 1,
+                let waiting = match why {
+                    NoLane::Full => {
+                        self.counters.lanes_refused_full += 1;
+                        Waiting::Lane
+                    }
+                    NoLane::Share => {
+                        self.counters.lanes_refused_share += 1;
+                        Waiting::Share
+                    }
                     NoLane::Memory(error) => {
                         tracing::warn!("no memory for a lane: {error}");
                         self.counters.lanes_refused_memory += 1;
+                        Waiting::Lane
                     }
-                }
-                self.matcher.set_waiting(a, Waiting::Lane);
-                self.matcher.set_waiting(b, Waiting::Lane);
+                };
+                self.matcher.set_waiting(a, waiting);
+                self.matcher.set_waiting(b, waiting);
                 return false;
             }
         };
