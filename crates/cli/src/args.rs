@@ -200,6 +200,11 @@ pub struct UpArgs {
     #[arg(long, value_name = "N")]
     pub max_lanes: Option<u32>,
 
+    /// With --system, percent of the programs, lanes and memory that one user other than root
+    /// may have [default: 25]
+    #[arg(long, value_name = "PERCENT", requires = "system", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub user_share: Option<u32>,
+
     /// What the daemon logs [default: warn]
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<LogLevel>,

@@ -115,6 +115,7 @@ struct Settings {
     idle_exit_s: Option<u32>,
     ring_bytes: Option<u32>,
     max_lanes: Option<u32>,
+    user_share: Option<u32>,
     allow_all_users: bool,
     log: Option<LogLevel>,
     log_file: Option<PathBuf>,
@@ -131,6 +132,7 @@ impl Settings {
         number("--idle-exit", self.idle_exit_s);
         number("--ring-bytes", self.ring_bytes);
         number("--max-lanes", self.max_lanes);
+        number("--user-share", self.user_share);
         if self.allow_all_users {
             arguments.push("--allow-all-users".into());
         }
@@ -298,6 +300,7 @@ pub fn up(args: &UpArgs) -> Outcome {
     let settings = Settings {
         ring_bytes: args.ring_bytes,
         max_lanes: args.max_lanes,
+        user_share: args.user_share,
         allow_all_users: args.system,
         log: args.log,
         log_file: args.log_file.as_deref().map(absolute).transpose()?,
@@ -387,6 +390,7 @@ mod tests {
         let settings = Settings {
             idle_exit_s: Some(60),
             max_lanes: Some(7),
+            user_share: Some(30),
             allow_all_users: true,
             log: Some(LogLevel::Info),
             ..Settings::default()
@@ -400,6 +404,8 @@ mod tests {
                 "60",
                 "--max-lanes",
                 "7",
+                "--user-share",
+                "30",
                 "--allow-all-users",
                 "--log",
                 "info"

@@ -41,7 +41,7 @@ const SOCKETS: [Block; 3] = [
     Entry(
         "/run/sluice/control.sock",
         "The control socket of a daemon for all users ('sluice up --system'). It is preferred if \
-         it exists.",
+         such a daemon runs.",
     ),
     Entry(
         "$XDG_RUNTIME_DIR/sluice/control.sock",
@@ -114,6 +114,19 @@ pub static PAGES: [Page; 10] = [
                          cannot carry them.",
                     ),
                     Text(
+                        "Seccomp filters under which 'sluice run' itself runs, such as a \
+                         container's, are tried first and keep nobody from lanes unless they \
+                         refuse a call that lanes need. A program that adds a filter, or is given \
+                         one by what starts it, goes by TCP from then on. 'sluice status' does not \
+                         list it, since it may not even say that it is there; 'sluice run --stats' \
+                         counts its connections, and with --log warn it says why.",
+                    ),
+                    Text(
+                        "The daemon is given the sockets of connections, so only one of the same \
+                         user or of root is used. In a user namespace, a daemon of a user without \
+                         a number there (it looks like 65534, nobody) is not.",
+                    ),
+                    Text(
                         "Statically linked programs, programs that gain rights when executed \
                          (setuid) and programs for another architecture cannot load the library. \
                          Sluice says so once on standard error and runs them on TCP.",
@@ -137,7 +150,8 @@ pub static PAGES: [Page; 10] = [
                         "sluice run -- sh ./integration-tests.sh",
                     ),
                     Example(
-                        "See why a connection stays on TCP:",
+                        "See why connections stay on TCP, a line for each with its reason, when it \
+                         is kept off a lane, leaves it for good, or is closed without one:",
                         "sluice run --log debug -- ./client",
                     ),
                 ],
@@ -150,7 +164,10 @@ pub static PAGES: [Page; 10] = [
                     Entry(
                         "SLUICE_LOG",
                         "What the library and sluice say on standard error: off (the default), \
-                         error, warn, info, debug or trace. --log sets it.",
+                         error, warn, info, debug or trace. --log sets it. The library says at \
+                         warn what keeps all connections of a process on TCP, at info which \
+                         connections get a lane or are moved to TCP for good, at debug also why \
+                         others have none. Nothing is said by a process that confines itself.",
                     ),
                     Entry(
                         "SLUICE_SPIN_US",
@@ -168,7 +185,11 @@ pub static PAGES: [Page; 10] = [
                     Entry(
                         "SLUICE_STATS_FILE",
                         "A file to which each process appends one line of JSON at its end. --stats \
-                         sets it for its own use; without --stats you may.",
+                         sets it for its own use; without --stats you may. The file must exist. \
+                         It is opened at the end of the process, so one that has changed its root \
+                         cannot reach it, and one that has changed its user may not be allowed to: \
+                         such lines are lost, and at warn the library says so. One that is killed \
+                         writes and says nothing.",
                     ),
                     Entry(
                         "LD_PRELOAD",
@@ -222,6 +243,13 @@ pub static PAGES: [Page; 10] = [
                         "With --json one document: an object whose member daemons is a list with \
                          an object for each daemon, with its socket and owner (uid), and either \
                          status, the daemon's own document, or error, a text.",
+                    ),
+                    Text(
+                        "A process that is older than its daemon, which was started again, is \
+                         marked (earlier in JSON): its connections from before keep their lanes \
+                         and are not listed. It takes up the new daemon when it announces or \
+                         closes a connection, or after a thousand reads and writes of one that \
+                         waits for a lane; those are announced again then.",
                     ),
                     Text(
                         "SLEEPS counts waits that ended in the kernel, SPINS waits that ended \

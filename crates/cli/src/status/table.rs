@@ -75,6 +75,7 @@ fn heading(process: &Process, sharer: Option<&Process>, style: Style) -> String 
     // Writing to a String cannot fail.
     let _ = match sharer {
         Some(sharer) => writeln!(text, "shares the connections of pid {}", sharer.pid),
+        None if total == 0 && process.earlier => writeln!(text, "started before the daemon"),
         None if total == 0 => writeln!(text, "no connections"),
         None => writeln!(
             text,
@@ -154,6 +155,19 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
             let row = colour_path(line(&COLUMNS, &widths, row), connection, style);
             let _ = writeln!(text, "{indent}{row}");
         }
+    }
+    let earlier = document.processes.iter().filter(|p| p.earlier).count();
+    if earlier > 0 {
+        let _ = writeln!(
+            text,
+            "{} started before the daemon; {} from then are not listed and keep their lanes",
+            units::plural(earlier as u64, "process"),
+            if earlier == 1 {
+                "its connections"
+            } else {
+                "their connections"
+            },
+        );
     }
     if document.truncated {
         text.push_str("there are more connections than the daemon lists\n");
@@ -288,6 +302,18 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("there are more connections"), "{text}");
+    }
+
+    #[test]
+    fn what_an_earlier_daemon_knew_is_not_said_to_be_nothing() {
+        let mut after = document(Vec::new());
+        after.processes[0].earlier = true;
+        let text = render(&after, Style::PLAIN, Some(100));
+        assert!(!text.contains("no connections"), "{text}");
+        assert!(
+            text.contains("1 process started before the daemon; its connections"),
+            "{text}"
+        );
     }
 
     #[test]

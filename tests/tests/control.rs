@@ -1,0 +1,184 @@
+//! Programs and daemons: one that was started again, one of a third user, and what the library
+//! says of connections and statistics that are lost to it.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use sluice_tests::apps::apps_dir;
+use sluice_tests::job::{Job, Outcome, command, run, wait_until};
+use sluice_tests::lab::{Lab, Mode};
+use sluice_tests::suite::{Problem, Verdict, ensure, fail, skip, skips_forbidden};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A user that nobody is.
+const STRANGER: u32 = 54_321;
+
+/// Runs the body; a skip is printed, as the other suites do.
+fn check(name: &str, body: impl FnOnce() -> Verdict) {
+    match body() {
+        Ok(()) => {}
+        Err(Problem::Failed(text)) => panic!("{text}"),
+        Err(Problem::Skipped(reason)) => {
+            assert!(!skips_forbidden(), "skips are forbidden here: {reason}");
+            println!("SKIP {name}: {reason}");
+        }
+    }
+}
+
+fn lab() -> Verdict<Lab> {
+    let lab = Lab::new()?;
+    if lab.is_standin() {
+        return skip("there is no library in a plain run");
+    }
+    Ok(lab)
+}
+
+fn script(name: &str) -> PathBuf {
+    apps_dir().join("scripts").join(name)
+}
+
+fn sluice(lab: &Lab) -> PathBuf {
+    lab.command(Mode::Accelerated, "true").get_program().into()
+}
+
+/// A sluiced at `socket`, as `change` wants it.
+fn daemon(lab: &Lab, socket: &Path, change: impl FnOnce(&mut Command)) -> Verdict<Job> {
+    let beside = sluice(lab).with_file_name("sluiced");
+    let program = match std::env::var_os("SLUICE_LIBDIR") {
+        Some(folder) => PathBuf::from(folder).join("sluiced"),
+        None => beside,
+    };
+    let mut command = command(program);
+    command.arg("--socket").arg(socket);
+    command.args(["--idle-exit", "120"]);
+    change(&mut command);
+    let mut job = Job::start(command, lab.path(), "another-sluiced")?;
+    job.await_ready(Duration::from_secs(10), "control socket", || {
+        std::os::unix::net::UnixStream::connect(socket)
+            .is_err_and(|error| error.raw_os_error() == Some(91))
+    })?;
+    Ok(job)
+}
+
+fn stderr(outcome: &Outcome) -> String {
+    String::from_utf8_lossy(&outcome.stderr).into_owned()
+}
+
+#[test]
+fn connections_that_wait_are_announced_to_the_next_daemon() {
+    check("connections_that_wait_are_announced", || {
+        let mut lab = lab()?;
+        lab.announce_at_once();
+        let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
+        let mut program = lab.command(Mode::Accelerated, "python3");
+        program.arg(script("talk_later.py")).args([&go, &end]);
+        let mut talk = Job::start(program, lab.path(), "talk")?;
+        wait_until(LIMIT, || Ok(talk.stdout_so_far().contains("written")))?;
+        if let Some(daemon) = lab.daemon_mut() {
+            daemon.signal(rustix::process::Signal::KILL)?;
+            wait_until(LIMIT, || Ok(daemon.poll()?.is_some()))?;
+        }
+        let socket = lab.path().join("control.sock");
+        let _next = daemon(&lab, &socket, |_| {})?;
+        fs::write(&go, "")?;
+        let mut shown = String::new();
+        let mut asked = 0;
+        talk.await_ready(LIMIT, "lane of the next daemon", || {
+            let mut status = command(sluice(&lab));
+            status.arg("status").arg("--socket").arg(&socket);
+            asked += 1;
+            let label = format!("status{asked}");
+            shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+            shown.contains("2 connections, 2 on a lane")
+        })?;
+        ensure(
+            shown.contains("1 process started before the daemon"),
+            || shown.clone(),
+        )?;
+        fs::write(&end, "")?;
+        talk.finish(LIMIT)?.success()?;
+        lab.require_lane_bytes(1000)
+    });
+}
+
+#[test]
+fn a_daemon_of_a_third_user_gets_no_sockets() {
+    check("a_daemon_of_a_third_user", || {
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root can be several users");
+        }
+        let mut lab = lab()?;
+        lab.announce_at_once();
+        let theirs = tempfile::tempdir()?;
+        chown(theirs.path(), Some(STRANGER), Some(STRANGER))?;
+        let socket = theirs.path().join("control.sock");
+        let _daemon = daemon(&lab, &socket, |command| {
+            command.uid(STRANGER).gid(STRANGER).current_dir("/");
+        })?;
+        let mut program = lab.command(Mode::Accelerated, "python3");
+        program.arg(script("self_talk.py"));
+        program
+            .env("SLUICE_SOCKET", &socket)
+            .env("SLUICE_LOG", "warn");
+        let outcome = run(program, lab.path(), "talk", LIMIT)?.success()?;
+        let totals = lab.totals()?;
+        ensure(totals.lane_bytes() == 0 && totals.connections == 2, || {
+            format!("{totals:?}")
+        })?;
+        ensure(
+            stderr(&outcome).contains(&format!("served by uid {STRANGER}")),
+            || outcome.describe(),
+        )
+    });
+}
+
+#[test]
+fn each_connection_says_why_it_had_no_lane() {
+    check("each_connection_says_why", || {
+        let lab = lab()?;
+        let mut program = command(sluice(&lab));
+        program.args(["run", "--log", "debug", "--min-ops", "1000", "python3"]);
+        program.arg(script("self_talk.py"));
+        program.env("SLUICE_SOCKET", lab.path().join("control.sock"));
+        let outcome = run(program, lab.path(), "talk", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        let lines = said
+            .matches("closed on TCP: too little traffic yet")
+            .count();
+        ensure(lines == 2, || outcome.describe())
+    });
+}
+
+#[test]
+fn statistics_reach_any_path_or_are_said_to_be_lost() {
+    check("statistics_reach_any_path", || {
+        let lab = lab()?;
+        let deep = lab.path().join("d".repeat(200)).join("e".repeat(200));
+        fs::create_dir_all(&deep)?;
+        let file = deep.join("stats");
+        fs::write(&file, "")?;
+        let mut program = lab.command(Mode::Accelerated, "python3");
+        program.arg(script("self_talk.py"));
+        program.env("SLUICE_STATS_FILE", &file);
+        run(program, lab.path(), "deep", LIMIT)?.success()?;
+        if fs::read_to_string(&file)?.lines().count() == 0 {
+            return fail("there is no line in the file with the long path");
+        }
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root can change its root");
+        }
+        let mut program = lab.command(Mode::Accelerated, "python3");
+        let empty = lab.path().join("empty");
+        fs::create_dir(&empty)?;
+        program.args(["-c", "import os, sys; os.chroot(sys.argv[1])"]);
+        program.arg(&empty).env("SLUICE_LOG", "warn");
+        let outcome = run(program, lab.path(), "chroot", LIMIT)?.success()?;
+        ensure(stderr(&outcome).contains("statistics are lost"), || {
+            outcome.describe()
+        })
+    });
+}
