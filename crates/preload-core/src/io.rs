@@ -27,6 +27,18 @@ const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
 /// Flags with which a write is the kernel's alone, and the connection stays on TCP.
 const WRITE_KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
 
+unsafe extern "C" {
+    /// Ends the thread if somebody has cancelled it.
+    safe fn pthread_testcancel();
+}
+
+/// Most calls that can block are cancellation points, whether they block or not (pthreads(7)).
+/// The C library's are, but rings answer without them.
+#[inline]
+pub(crate) fn cancellation_point() {
+    pthread_testcancel();
+}
+
 fn part(address: *const c_void, len: usize) -> [iovec; 1] {
     [iovec {
         iov_base: address.cast_mut(),
@@ -112,6 +124,7 @@ fn read_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
+    cancellation_point();
     link::check_mail();
     if flags & libc::MSG_ERRQUEUE != 0 {
         return from_c(whole(flags));
@@ -183,6 +196,7 @@ fn write_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
+    cancellation_point();
     link::check_mail();
     if let Some(good) = before_unmapped(parts) {
         if sluice_lane::parts_bytes(good) == 0 {

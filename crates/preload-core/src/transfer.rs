@@ -3,10 +3,11 @@
 
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
-use crate::{descriptors, io, to_c};
+use crate::{descriptors, epoll, io, to_c};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::reason::Reason;
 use sluice_lane::send::{is_ring_next, through_kernel};
+use sluice_lane::wait::kernel_events;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
@@ -37,6 +38,9 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
             value @ 0.. => Ok(value as usize),
             _ => Err(Errno(errno())),
         });
+        if is_blocked(conn, count, result) {
+            epoll::write_blocked(conn);
+        }
         conn.note_operation();
         return to_c(result);
     };
@@ -74,6 +78,18 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
         unsafe { *offset = start + done as i64 };
     }
     done as isize
+}
+
+/// Whether the kernel found no room for `count` bytes. It moves fewer at the end of a file, too.
+fn is_blocked(conn: &Conn, count: usize, result: Result<usize, Errno>) -> bool {
+    match result {
+        Ok(bytes) => {
+            bytes < count
+                && conn.end.is_nonblocking()
+                && kernel_events(conn.fd, libc::POLLOUT) & libc::POLLOUT == 0
+        }
+        Err(errno) => errno == Errno::AGAIN,
+    }
 }
 
 fn seek(fd: c_int, offset: i64, whence: c_int) -> Option<i64> {

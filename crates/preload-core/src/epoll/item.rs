@@ -47,7 +47,7 @@ pub struct Item {
     is_spent: bool,
     /// Something happened since the last report, for edge-triggered registrations.
     has_news: bool,
-    /// A write found the ring full and no report of room was made since.
+    /// A write found no room, in ring or socket, and no report of room was made since.
     is_write_blocked: bool,
     /// What the kernel last said of the socket.
     kernel: u32,
@@ -151,7 +151,11 @@ impl Item {
         let relevant = self.kernel & (self.events | ALWAYS) & !(IN | OUT)
             | self.kernel & IN & if lane.readable { 0 } else { IN }
             | self.kernel & self.events & OUT & if lane.writable.is_some() { 0 } else { OUT };
-        if relevant & IN != 0 || (!is_edge && relevant != 0) {
+        // What the kernel last said of room is older than a write that found none.
+        if relevant & IN != 0
+            || self.is_write_blocked && relevant & OUT != 0
+            || (!is_edge && relevant != 0)
+        {
             self.ask_kernel();
         }
         let mut found = self.kernel & (PRI | RDHUP | ALWAYS);

@@ -3,7 +3,7 @@
 
 use super::instance::{Instance, State, instance, tagged};
 use super::item::{Glance, Kind};
-use crate::io::LOWEST_ADDRESS;
+use crate::io::{LOWEST_ADDRESS, cancellation_point};
 use crate::link;
 use crate::lock::SpinGuard;
 use core::ffi::c_int;
@@ -77,6 +77,7 @@ pub unsafe fn wait(
     {
         return kernel(events, max, timeout);
     }
+    cancellation_point();
     let mut waiter = Waiter {
         this,
         epfd,
