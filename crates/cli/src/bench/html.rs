@@ -6,21 +6,23 @@ use super::model::{Report, WorkloadReport};
 use super::plot::{self, escape};
 use super::table::{self, Column};
 use super::text;
-use super::verdict::Outcome;
+use super::verdict::{Outcome, Verdict};
 
 const STYLE: &str = "\
-:root{color-scheme:light dark;--line:#8884;--soft:#8882}\
+:root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#2b8a3e;--bad:#c92a2a}\
+@media(prefers-color-scheme:dark){:root{--good:#69db7c;--bad:#ff8787}}\
 body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}\
 h1{font-size:1.6rem}h2{margin-top:2.5rem;border-bottom:1px solid var(--line)}h3{margin-bottom:.2rem}\
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}\
-.wide{overflow-x:auto}\
+.wide{overflow-x:auto;margin:.9rem 0}\
 th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}\
 th:first-child,td:first-child,.words{text-align:left}\
-.good{color:#2b8a3e}.bad{color:#c92a2a;font-weight:600}\
+.floors td:last-child{white-space:normal}\
+.good{color:var(--good)}.bad{color:var(--bad);font-weight:600}\
 svg{width:100%;max-width:760px;height:auto;display:block;margin:.5rem 0}\
 svg text{font:12px system-ui,sans-serif;fill:currentColor}svg .grid{stroke:currentColor;opacity:.2}\
 pre{background:var(--soft);padding:.6rem;overflow-x:auto;font-size:.8rem;white-space:pre-wrap}\
-.failed{border-left:4px solid #c92a2a;padding-left:.6rem;white-space:pre-wrap}\
+.failed{border-left:4px solid var(--bad);padding-left:.6rem;white-space:pre-wrap}\
 .note{opacity:.75;font-size:.9rem}";
 
 /// The whole page.
@@ -38,13 +40,8 @@ pub fn render(report: &Report) -> String {
         "<style>{STYLE}</style>\n</head>\n<body>\n<h1>sluice bench</h1>"
     );
     introduction(&mut page, report);
-    page.push_str("<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, as ratios to kernel TCP in this run unless a unit is given.</p>\n");
-    markup(&mut page, &table::verdicts(&report.verdicts));
-    let _ = writeln!(
-        page,
-        "<p class=\"note\">{}</p>",
-        escape(&table::tally(&report.verdicts))
-    );
+    floors(&mut page, &report.verdicts);
+    machine(&mut page, report);
     for workload in &report.workloads {
         section(&mut page, workload);
     }
@@ -55,12 +52,26 @@ pub fn render(report: &Report) -> String {
 fn introduction(page: &mut String, report: &Report) {
     let _ = writeln!(
         page,
-        "<p>Medians of {} repetitions of {} s. Within a repetition the variants ran one after the \
+        "<p>Medians of {} of {} s. Within a repetition the variants ran one after the \
          other, so that changes of the machine meet all of them. No program was pinned to a core. \
          CPU costs are user and system time of server, client and sluiced together. A ratio is \
          given only if every run of both sides succeeded.</p>",
-        report.repetitions, report.seconds_per_run
+        text::repetitions(report),
+        report.seconds_per_run
     );
+}
+
+fn floors(page: &mut String, verdicts: &[Verdict]) {
+    page.push_str(
+        "<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, as ratios to kernel TCP in \
+         this run unless a unit is given.</p>\n<div class=\"floors\">",
+    );
+    markup(page, &table::verdicts(verdicts));
+    let tally = escape(&table::tally(verdicts));
+    let _ = writeln!(page, "</div><p class=\"note\">{tally}</p>");
+}
+
+fn machine(page: &mut String, report: &Report) {
     let machine = &report.machine;
     let kind = if machine.virtual_machine {
         "virtual machine"
@@ -97,9 +108,7 @@ fn introduction(page: &mut String, report: &Report) {
             .iter()
             .map(|(name, version)| (*name, version.clone())),
     );
-    page.push_str(
-        "<details open><summary>Machine and versions</summary><div class=\"wide\"><table>\n",
-    );
+    page.push_str("<details><summary>Machine and versions</summary><div class=\"wide\"><table>\n");
     for (name, value) in rows {
         let (name, value) = (escape(name), escape(&value));
         let _ = writeln!(

@@ -42,7 +42,7 @@ fn colour(variant: Variant) -> &'static str {
         Variant::Unix => "#2f7fc1",
         Variant::Sluice => "#d9480f",
         Variant::ServerOnly => "#2b8a3e",
-        Variant::ClientOnly => "#862e9c",
+        Variant::ClientOnly => "#ae3ec9",
     }
 }
 
@@ -235,7 +235,7 @@ fn bars(points: &[&Point]) -> String {
             escape(&point.spec.label)
         );
         for series in &point.series {
-            bar(&mut svg, series, axis, y);
+            bar(&mut svg, series, point.spec.paired, axis, y);
             y += BAR_HEIGHT + 3.0;
         }
         y += BAR_GAP;
@@ -244,7 +244,7 @@ fn bars(points: &[&Point]) -> String {
     svg
 }
 
-fn bar(svg: &mut String, series: &Series, axis: Axis, y: f64) {
+fn bar(svg: &mut String, series: &Series, paired: bool, axis: Axis, y: f64) {
     let fill = colour(series.variant);
     let text_y = y + BAR_HEIGHT - 4.0;
     let Some(median) = series.median else {
@@ -254,11 +254,12 @@ fn bar(svg: &mut String, series: &Series, axis: Axis, y: f64) {
     };
     let end = axis.pixel(median);
     let width = (end - BAR_LABELS).max(1.0);
-    let ratio = series
-        .ratio_to_tcp
-        .filter(|_| series.variant != Variant::Tcp)
-        .map(|ratio| format!(" ({ratio:.2}×)"))
-        .unwrap_or_default();
+    let ratio = match (series.variant, series.paired_ratio) {
+        (Variant::Tcp, _) => None,
+        (_, Some(ratio)) if paired => Some(format!(" ({:.3}×)", ratio.median)),
+        _ => series.ratio_to_tcp.map(|ratio| format!(" ({ratio:.2}×)")),
+    };
+    let ratio = ratio.unwrap_or_default();
     let _ = writeln!(
         svg,
         "<rect x=\"{BAR_LABELS}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{BAR_HEIGHT}\" fill=\"{fill}\"/>\

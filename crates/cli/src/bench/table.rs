@@ -22,6 +22,8 @@ pub fn results(group: &str, points: &[&Point], ranges: Column) -> Vec<Vec<String
     };
     let unit = first.spec.unit;
     let paired = first.spec.paired;
+    // The spread that matters for pairs is that of their ratios; both would not fit on a page.
+    let ranges = if paired { Column::Hidden } else { ranges };
     let mut header = vec![group.to_owned()];
     for series in &first.series {
         header.push(format!("{} {unit}", series.variant.title()));
@@ -111,14 +113,18 @@ fn cost_title(unit: CostUnit) -> Option<&'static str> {
 
 /// Every floor with what was measured.
 pub fn verdicts(verdicts: &[Verdict]) -> Vec<Vec<String>> {
-    let mut rows = vec![["what", "floor", "measured", ""].map(str::to_owned).into()];
+    let mut rows = vec![
+        ["what", "floor", "outcome", "measured"]
+            .map(str::to_owned)
+            .into(),
+    ];
     rows.extend(verdicts.iter().map(|verdict| {
         let doubt = if verdict.doubtful { " ?" } else { "" };
         vec![
             verdict.what.clone(),
             verdict.floor.clone(),
-            verdict.measured.clone(),
             format!("{}{doubt}", verdict.outcome.title()),
+            verdict.measured.clone(),
         ]
     }));
     rows

@@ -8,12 +8,12 @@ use super::workloads;
 /// The whole report, the floors last. `brief` leaves out ranges.
 pub fn render(report: &Report, brief: bool) -> String {
     let mut text = format!(
-        "{} on {} cores ({}), {}, {} repetitions of {} s, medians\n",
+        "{} on {} cores ({}), {}, {} of {} s, medians\n",
         report.machine.cpu,
         report.machine.cores,
         report.machine.kernel,
         report.date,
-        report.repetitions,
+        repetitions(report),
         report.seconds_per_run
     );
     for workload in &report.workloads {
@@ -56,6 +56,14 @@ pub fn render(report: &Report, brief: bool) -> String {
     }
     text.push('\n');
     text
+}
+
+/// `1 repetition`, `3 repetitions`.
+pub fn repetitions(report: &Report) -> String {
+    workloads::counted(
+        u32::try_from(report.repetitions).unwrap_or(u32::MAX),
+        "repetition",
+    )
 }
 
 /// The points of a workload by group, in the order of their first appearance.

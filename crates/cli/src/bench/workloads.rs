@@ -69,7 +69,7 @@ pub const ALL: [Workload; 8] = [
 ];
 
 /// `1 client`, `2 clients`.
-fn counted(number: u32, noun: &str) -> String {
+pub fn counted(number: u32, noun: &str) -> String {
     let ending = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{ending}")
 }
