@@ -659,6 +659,11 @@ impl End {
         self.flag(FLAG_BROKEN | FLAG_GAP)
     }
 
+    /// Whether what is next in the stream is with another process.
+    pub fn has_gap(&self) -> bool {
+        self.flag(FLAG_GAP)
+    }
+
     /// Whether writes fail, too: the peer broke the rules of shared memory.
     pub(crate) fn is_broken_by_peer(&self) -> bool {
         self.flag(FLAG_BROKEN)

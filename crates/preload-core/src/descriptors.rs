@@ -77,7 +77,7 @@ pub fn accepted(listener: c_int, fd: c_int, flags: c_int) {
     set_errno(errno);
 }
 
-fn is_nonblocking(fd: c_int) -> bool {
+pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: F_GETFL takes and returns numbers.
     let flags = unsafe { (real().fcntl)(fd, libc::F_GETFL, 0) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
@@ -188,6 +188,10 @@ pub fn closefrom(first: c_int) {
 /// `fd` was duplicated as `copy`.
 pub fn duplicated(fd: c_int, copy: c_int) {
     if process::is_vfork_child() {
+        // For the program that it is about to execute. The table is the parent's, and stays.
+        if let Some(conn) = conn::get(fd) {
+            export(&conn, Reason::Shared);
+        }
         return;
     }
     match fds::get(fd) {
@@ -225,19 +229,25 @@ const FETCH_NS_MAX: u64 = 200_000_000;
 const FETCH_ONE_NS_MAX: u64 = 20_000_000;
 
 /// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
-/// what the peer has put into the ring already is fetched first, if the peer answers.
-pub fn export(conn: &Conn, reason: Reason) {
+/// what the peer has put into the ring already is fetched first, if the peer answers. False if
+/// it did not: only this process and its forks can read these bytes.
+pub fn export(conn: &Conn, reason: Reason) -> bool {
     let before = errno();
     conn.pin(reason);
-    fetch(conn, now_ns() + FETCH_NS_MAX);
+    let fetched = fetch(conn, now_ns() + FETCH_NS_MAX);
+    if fetched != Fetched::All {
+        log!(
+            Warn,
+            "fd {}: unread bytes stay in the ring, the peer did not take them back",
+            conn.fd
+        );
+    }
     set_errno(before);
+    fetched == Fetched::All && !conn.end.has_gap()
 }
 
-fn fetch(conn: &Conn, deadline_ns: u64) {
-    if conn.end.unread_ring_bytes(conn.generation) == 0 {
-        return;
-    }
-    let left = recall::fetch(conn.end, conn.generation, conn.fd, deadline_ns, &mut || {
+fn fetch(conn: &Conn, deadline_ns: u64) -> Fetched {
+    recall::fetch(conn.end, conn.generation, conn.fd, deadline_ns, &mut || {
         // The peer may be an end of this very process, perhaps of this very thread.
         fds::for_each(0, c_int::MAX, |fd, entry| {
             if let Entry::Conn { index, generation } = entry
@@ -247,31 +257,64 @@ fn fetch(conn: &Conn, deadline_ns: u64) {
                 recall::look(other.end, generation, fd);
             }
         });
-    });
-    if let Fetched::Left(bytes) = left {
-        log!(
-            Warn,
-            "fd {}: {bytes} bytes stay in the ring, the peer did not take them back",
-            conn.fd
-        );
-    }
+    })
 }
 
-/// Exports every tracked connection for which `concerned` holds.
-pub fn export_all(reason: Reason, concerned: impl Fn(c_int) -> bool) {
+/// Exports every tracked connection for which `concerned` holds. `left` is called for those,
+/// and for those exported before, of which bytes stay with this process: how many, if the
+/// sender has finished its last write.
+pub fn export_all(
+    reason: Reason,
+    concerned: impl Fn(c_int) -> bool,
+    left: &mut dyn FnMut(&Conn, Option<usize>),
+) {
     let before = errno();
     let each = |action: &mut dyn FnMut(&Conn)| {
         fds::for_each(0, c_int::MAX, |fd, entry| {
             if let Entry::Conn { index, generation } = entry
-                && concerned(fd)
                 && let Some(conn) = conn::from_entry(fd, index, generation)
             {
                 action(&conn);
             }
         });
     };
-    each(&mut |conn| conn.pin(reason));
+    each(&mut |conn| {
+        if concerned(conn.fd) {
+            conn.pin(reason);
+        }
+    });
     let deadline_ns = now_ns() + FETCH_NS_MAX;
-    each(&mut |conn| fetch(conn, deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX)));
+    each(&mut |conn| {
+        let has_gap = conn.end.has_gap();
+        if !conn.end.is_pinned() || !has_gap && conn.is_empty() || !conn.is_first_name() {
+            return;
+        }
+        match fetch(conn, deadline_ns.min(now_ns() + FETCH_ONE_NS_MAX)) {
+            Fetched::All if !has_gap => {}
+            Fetched::All | Fetched::Unfinished => left(conn, None),
+            Fetched::Left(unread) => left(conn, Some(unread)),
+        }
+    });
     set_errno(before);
+}
+
+impl Conn {
+    /// Whether there is nothing to fetch: the ring is empty, and stays so.
+    fn is_empty(&self) -> bool {
+        self.end.unread_ring_bytes(self.generation) == 0
+            && !self
+                .end
+                .incoming()
+                .is_some_and(|into| into.is_write_in_flight())
+    }
+
+    /// Whether no lower descriptor of this process names the connection.
+    fn is_first_name(&self) -> bool {
+        let mut first = true;
+        fds::for_each(0, self.fd - 1, |_, entry| {
+            let (index, generation) = (self.index, self.generation);
+            first &= entry != Entry::Conn { index, generation };
+        });
+        first
+    }
 }

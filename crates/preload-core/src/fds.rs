@@ -29,6 +29,11 @@ static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 /// The highest number that was ever known.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
+/// The highest number that was ever known; 0 before the first.
+pub fn highest() -> u32 {
+    HIGHEST.load(Ordering::Relaxed).max(0) as u32
+}
+
 /// Makes the table. Without memory for it nothing is ever tracked.
 pub fn init() {
     if let Some(base) = crate::memory::zeroed(FDS_MAX * size_of::<AtomicU64>()) {

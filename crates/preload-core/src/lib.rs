@@ -6,6 +6,7 @@
 //! start, no lock that is waited for while it can be held by an interrupted frame of the same
 //! thread, no thread-local with a destructor, and nothing is printed unless `SLUICE_LOG` asks.
 
+pub mod carry;
 pub mod config;
 pub mod conn;
 pub mod descriptors;
@@ -21,6 +22,7 @@ pub mod options;
 pub mod passing;
 pub mod poll;
 pub mod process;
+pub mod reach;
 pub mod real;
 pub mod seccomp;
 pub mod stats;

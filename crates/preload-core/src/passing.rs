@@ -1,11 +1,12 @@
 //! Descriptors in control messages of Unix sockets.
 #![allow(unsafe_code)]
 
-use crate::conn;
 use crate::descriptors::{adopted, export};
+use crate::{conn, log};
 use core::ffi::c_int;
-use libc::msghdr;
+use libc::{mmsghdr, msghdr};
 use sluice_lane::reason::Reason;
+use sluice_sys::errno::Errno;
 
 /// Calls `each` with the descriptors in a message.
 ///
@@ -34,18 +35,43 @@ unsafe fn for_each_fd(message: *const msghdr, mut each: impl FnMut(c_int)) {
 }
 
 /// Before a message is sent: connections in it are given to a process that may be anybody.
+/// `EBUSY` if one has bytes that only this process can read: its owner would miss them.
 ///
 /// # Safety
 /// As sendmsg(2).
-pub unsafe fn before_send(message: *const msghdr) {
+pub unsafe fn before_send(message: *const msghdr) -> Result<(), Errno> {
+    let mut result = Ok(());
     // SAFETY: the caller's promise.
     unsafe {
         for_each_fd(message, |fd| {
-            if let Some(conn) = conn::get(fd) {
-                export(&conn, Reason::Shared);
+            if let Some(conn) = conn::get(fd)
+                && !export(&conn, Reason::Shared)
+            {
+                log!(
+                    Warn,
+                    "fd {fd}: not passed on before its unread bytes are read"
+                );
+                result = Err(Errno(libc::EBUSY));
             }
         });
     }
+    result
+}
+
+/// The same for sendmmsg(2): how many messages, from the first on, can be sent.
+///
+/// # Safety
+/// As sendmmsg(2).
+pub unsafe fn before_send_many(messages: *const mmsghdr, count: usize) -> Result<usize, Errno> {
+    for at in 0..count {
+        // SAFETY: the caller's promise.
+        match unsafe { before_send(&raw const (*messages.add(at)).msg_hdr) } {
+            Ok(()) => {}
+            Err(errno) if at == 0 => return Err(errno),
+            Err(_) => return Ok(at),
+        }
+    }
+    Ok(count)
 }
 
 /// After a message was received: sockets in it may be connections.

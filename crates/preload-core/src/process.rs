@@ -1,12 +1,14 @@
 //! The process as a whole: start, fork, exec, confinement, end.
 #![allow(unsafe_code)]
 
+use crate::carry::{self, Carry, Way};
 use crate::descriptors::export_all;
 use crate::fds::{self, Entry};
+use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
 use crate::{config, conn, descriptors, epoll, link, lock, log, stats};
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
@@ -27,7 +29,7 @@ pub fn pid() -> u32 {
     }
 }
 
-fn current_pid() -> u32 {
+pub(crate) fn current_pid() -> u32 {
     // SAFETY: getpid takes nothing and cannot fail.
     unsafe { raw::syscall0(libc::SYS_getpid) as u32 }
 }
@@ -79,6 +81,7 @@ pub fn start() {
         );
     }
     if !is_confined() {
+        carry::take_up();
         take_inherited();
     }
     set_errno(before);
@@ -98,6 +101,10 @@ fn take_inherited() {
     let mut cookies = [None; LOOKED_AT];
     for fd in 0..LOOKED_AT {
         let number = fd as c_int;
+        if fds::is_known(number) {
+            // Came with unread bytes.
+            continue;
+        }
         let cookie = tcp::cookie(number).ok();
         // inetd and its kin give one connection as several descriptors: it has one record.
         let first = cookies[..fd].iter().position(|known| *known == cookie);
@@ -166,21 +173,39 @@ fn is_vfork_child_slow() -> bool {
     false
 }
 
-/// Before this process executes another program.
-pub fn before_exec() {
-    before_spawn();
+/// Before this process executes another program. [`Carry::end`] is to be called when that
+/// fails.
+///
+/// # Safety
+/// `target` and `env` are the program's arguments of a function like execve(2).
+pub unsafe fn before_exec(target: Target, env: *const *const c_char) -> Carry {
+    let carry = give_away(Way::Exec(target, env));
     if !is_vfork_child() {
         stats::before_exec();
     }
+    carry
 }
 
-/// Before another program gets copies of the descriptors: it knows nothing of lanes.
-pub fn before_spawn() {
-    export_all(Reason::Shared, |fd| {
+/// Before another program gets copies of the descriptors; [`Carry::end`] when it has them.
+pub fn before_spawn() -> Carry {
+    give_away(Way::Spawn)
+}
+
+/// The other program knows nothing of the lanes of this one.
+fn give_away(way: Way) -> Carry {
+    let mut carry = Carry::new();
+    let inherits = |fd| {
         // SAFETY: F_GETFD takes and returns numbers.
         let flags = unsafe { (real().fcntl)(fd, libc::F_GETFD, 0) };
         flags >= 0 && flags & libc::FD_CLOEXEC == 0
+    };
+    export_all(Reason::Shared, inherits, &mut |conn, unread| {
+        if !is_confined() {
+            carry.add(conn, unread, way);
+        }
     });
+    carry.seal(way);
+    carry
 }
 
 /// Before the program confines itself with seccomp: no system call that it does not expect
@@ -191,9 +216,11 @@ pub fn before_spawn() {
 /// with its sandboxed child.
 pub fn before_confinement() {
     SANDBOXED.store(true, Ordering::Relaxed);
-    export_all(Reason::Confined, |fd| {
-        conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked)
-    });
+    export_all(
+        Reason::Confined,
+        |fd| conn::get(fd).is_some_and(|conn| conn.end.state() != State::Tracked),
+        &mut |_, _| {},
+    );
     CONFINED.store(true, Ordering::Relaxed);
     recall::refuse();
     link::leave();
@@ -208,7 +235,7 @@ pub fn is_sandboxed() -> bool {
 
 /// Before the program gets an io_uring: through it the kernel moves bytes that no hook sees.
 pub fn before_io_uring() {
-    export_all(Reason::KernelCall, |_| true);
+    export_all(Reason::KernelCall, |_| true, &mut |_, _| {});
     CONFINED.store(true, Ordering::Relaxed);
 }
 

@@ -103,6 +103,7 @@ real! {
     execveat(c_int, *const c_char, *const *const c_char, *const *const c_char, c_int) -> c_int;
     posix_spawn(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *const c_char, *const *const c_char) -> c_int;
     posix_spawnp(*mut pid_t, *const c_char, *const c_void, *const c_void, *const *const c_char, *const *const c_char) -> c_int;
+    posix_spawn_file_actions_adddup2(*mut c_void, c_int, c_int) -> c_int;
     system(*const c_char) -> c_int;
     popen(*const c_char, *const c_char) -> *mut c_void;
     _exit(c_int) -> !;

@@ -1,7 +1,7 @@
 //! Descriptors: closing, copying, controlling.
 
-use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
-use sluice_preload_core::real::real;
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use sluice_preload_core::real::{real, set_errno};
 use sluice_preload_core::{Reason, conn, descriptors, fds, options};
 
 hooks! {
@@ -71,8 +71,14 @@ hooks! {
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         // Streams read and write inside the C library, where no hook is.
-        if let Some(conn) = conn::get(fd) {
-            descriptors::export(&conn, Reason::KernelCall);
+        if let Some(conn) = conn::get(fd)
+            && !descriptors::export(&conn, Reason::KernelCall)
+            && !mode.is_null()
+            // SAFETY: a string of the program's.
+            && unsafe { CStr::from_ptr(mode) }.to_bytes().iter().any(|it| b"r+".contains(it))
+        {
+            set_errno(libc::EBUSY);
+            return core::ptr::null_mut();
         }
         // SAFETY: the program's own arguments.
         unsafe { (real().fdopen)(fd, mode) }

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use sluice_preload_core::real::real;
+use sluice_preload_core::to_c;
 use sluice_preload_core::{conn, io, passing};
 
 hooks! {
@@ -182,8 +183,10 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::sendmsg(&conn, message, flags),
                 None => {
-                    passing::before_send(message);
-                    (real().sendmsg)(fd, message, flags)
+                    match passing::before_send(message) {
+                        Ok(()) => (real().sendmsg)(fd, message, flags),
+                        Err(errno) => to_c(Err(errno)),
+                    }
                 }
             }
         }
@@ -195,10 +198,10 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::sendmmsg(&conn, messages, count, flags),
                 None => {
-                    for at in 0..count as usize {
-                        passing::before_send(&raw const (*messages.add(at)).msg_hdr);
+                    match passing::before_send_many(messages, count as usize) {
+                        Ok(count) => (real().sendmmsg)(fd, messages, count as c_uint, flags),
+                        Err(errno) => to_c(Err(errno)) as c_int,
                     }
-                    (real().sendmmsg)(fd, messages, count, flags)
                 }
             }
         }

@@ -2,46 +2,71 @@
 
 use core::ffi::{c_char, c_int, c_void};
 use libc::pid_t;
-use sluice_preload_core::process;
+use sluice_preload_core::reach::{Target, environment};
 use sluice_preload_core::real::real;
+use sluice_preload_core::{Reason, conn, descriptors, process};
 
 type Strings = *const *const c_char;
 
 hooks! {
     fn execve(path: *const c_char, args: Strings, env: Strings) -> c_int {
-        process::before_exec();
         // SAFETY: the program's own arguments, here and below.
-        unsafe { (real().execve)(path, args, env) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Path(path), env);
+            let failed = (real().execve)(path, args, env);
+            carry.end();
+            failed
+        }
     }
 
     fn execv(path: *const c_char, args: Strings) -> c_int {
-        process::before_exec();
         // SAFETY: as above.
-        unsafe { (real().execv)(path, args) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Path(path), environment());
+            let failed = (real().execv)(path, args);
+            carry.end();
+            failed
+        }
     }
 
     fn execvp(path: *const c_char, args: Strings) -> c_int {
-        process::before_exec();
         // SAFETY: as above.
-        unsafe { (real().execvp)(path, args) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Search(path), environment());
+            let failed = (real().execvp)(path, args);
+            carry.end();
+            failed
+        }
     }
 
     fn execvpe(path: *const c_char, args: Strings, env: Strings) -> c_int {
-        process::before_exec();
         // SAFETY: as above.
-        unsafe { (real().execvpe)(path, args, env) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Search(path), env);
+            let failed = (real().execvpe)(path, args, env);
+            carry.end();
+            failed
+        }
     }
 
     fn fexecve(fd: c_int, args: Strings, env: Strings) -> c_int {
-        process::before_exec();
         // SAFETY: as above.
-        unsafe { (real().fexecve)(fd, args, env) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Open(fd), env);
+            let failed = (real().fexecve)(fd, args, env);
+            carry.end();
+            failed
+        }
     }
 
     fn execveat(dir: c_int, path: *const c_char, args: Strings, env: Strings, flags: c_int) -> c_int {
-        process::before_exec();
         // SAFETY: as above.
-        unsafe { (real().execveat)(dir, path, args, env, flags) }
+        unsafe {
+            let mut carry = process::before_exec(Target::Below(dir, path), env);
+            let failed = (real().execveat)(dir, path, args, env, flags);
+            carry.end();
+            failed
+        }
     }
 
     fn posix_spawn(
@@ -52,9 +77,11 @@ hooks! {
         args: Strings,
         env: Strings
     ) -> c_int {
-        process::before_spawn();
+        let mut carry = process::before_spawn();
         // SAFETY: as above.
-        unsafe { (real().posix_spawn)(pid, path, actions, attributes, args, env) }
+        let result = unsafe { (real().posix_spawn)(pid, path, actions, attributes, args, env) };
+        carry.end();
+        result
     }
 
     fn posix_spawnp(
@@ -65,21 +92,36 @@ hooks! {
         args: Strings,
         env: Strings
     ) -> c_int {
-        process::before_spawn();
+        let mut carry = process::before_spawn();
         // SAFETY: as above.
-        unsafe { (real().posix_spawnp)(pid, path, actions, attributes, args, env) }
+        let result = unsafe { (real().posix_spawnp)(pid, path, actions, attributes, args, env) };
+        carry.end();
+        result
+    }
+
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, copy: c_int) -> c_int {
+        // The connection is meant for another program, whether or not it closes on exec.
+        if let Some(conn) = conn::get(fd) {
+            descriptors::export(&conn, Reason::Shared);
+        }
+        // SAFETY: as above.
+        unsafe { (real().posix_spawn_file_actions_adddup2)(actions, fd, copy) }
     }
 
     fn system(command: *const c_char) -> c_int {
-        process::before_spawn();
+        let mut carry = process::before_spawn();
         // SAFETY: as above.
-        unsafe { (real().system)(command) }
+        let result = unsafe { (real().system)(command) };
+        carry.end();
+        result
     }
 
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
-        process::before_spawn();
+        let mut carry = process::before_spawn();
         // SAFETY: as above.
-        unsafe { (real().popen)(command, mode) }
+        let result = unsafe { (real().popen)(command, mode) };
+        carry.end();
+        result
     }
 
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
@@ -124,75 +166,115 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// Called by the variadic functions below; returns the real function number `which`. The first
-/// argument of the program's call tells `dprintf` which descriptor it is about.
-extern "C" fn sluice_before_variadic(which: usize, first: usize) -> *const c_void {
-    const NAMES: [&core::ffi::CStr; 4] = [c"execl", c"execlp", c"execle", c"dprintf"];
-    if which < 3 {
-        process::before_exec();
-    } else if let Some(conn) = sluice_preload_core::conn::get(first as c_int) {
-        sluice_preload_core::descriptors::export(&conn, sluice_preload_core::Reason::KernelCall);
+/// Called by `dprintf` below with its first argument; returns the real one.
+extern "C" fn sluice_before_dprintf(fd: usize) -> *const c_void {
+    if let Some(conn) = conn::get(fd as c_int) {
+        descriptors::export(&conn, Reason::KernelCall);
     }
-    // SAFETY: the names are strings; these functions exist in every C library.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, NAMES[which % NAMES.len()].as_ptr()) }
+    // SAFETY: the name is a string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, c"dprintf".as_ptr()) }
 }
 
-// Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.
+/// Called by `execl`, `execlp` and `execle` below. `block` is what lies on the stack: the words
+/// that came in the five registers behind the path, the return address, then the other words.
+///
+/// The words become an array by moving those five over the return address, for as long as the
+/// call lasts.
+unsafe extern "C" fn sluice_exec_list(path: *const c_char, block: *mut usize, which: u32) -> c_int {
+    const REGISTERS: usize = 5;
+    // SAFETY: the block is as said, and the program's list ends with a null pointer, behind which
+    // `execle` has the environment.
+    unsafe {
+        let back = *block.add(REGISTERS);
+        core::ptr::copy(block, block.add(1), REGISTERS);
+        let args: Strings = block.add(1).cast_const().cast();
+        let failed = match which {
+            0 => execv(path, args),
+            1 => execvp(path, args),
+            _ => {
+                let mut count = 0;
+                while !(*args.add(count)).is_null() {
+                    count += 1;
+                }
+                execve(path, args, (*args.add(count + 1)).cast())
+            }
+        };
+        *block.add(REGISTERS) = back;
+        failed
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
-macro_rules! variadic {
+macro_rules! exec_list {
     ($name:ident, $which:literal) => {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
                 "push r9",
-                "push rax",
-                "sub rsp, 128",
-                "movups [rsp], xmm0",
-                "movups [rsp + 16], xmm1",
-                "movups [rsp + 32], xmm2",
-                "movups [rsp + 48], xmm3",
-                "movups [rsp + 64], xmm4",
-                "movups [rsp + 80], xmm5",
-                "movups [rsp + 96], xmm6",
-                "movups [rsp + 112], xmm7",
-                "mov rsi, rdi",
-                concat!("mov edi, ", $which),
-                "call {before}",
-                "mov r11, rax",
-                "movups xmm0, [rsp]",
-                "movups xmm1, [rsp + 16]",
-                "movups xmm2, [rsp + 32]",
-                "movups xmm3, [rsp + 48]",
-                "movups xmm4, [rsp + 64]",
-                "movups xmm5, [rsp + 80]",
-                "movups xmm6, [rsp + 96]",
-                "movups xmm7, [rsp + 112]",
-                "add rsp, 128",
-                "pop rax",
-                "pop r9",
-                "pop r8",
-                "pop rcx",
-                "pop rdx",
-                "pop rsi",
-                "pop rdi",
-                "jmp r11",
-                before = sym sluice_before_variadic,
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                concat!("mov edx, ", $which),
+                "call {exec}",
+                "add rsp, 40",
+                "ret",
+                exec = sym sluice_exec_list,
             )
         }
     };
 }
 
 #[cfg(target_arch = "x86_64")]
-variadic!(execl, 0);
+exec_list!(execl, 0);
 #[cfg(target_arch = "x86_64")]
-variadic!(execlp, 1);
+exec_list!(execlp, 1);
 #[cfg(target_arch = "x86_64")]
-variadic!(execle, 2);
+exec_list!(execle, 2);
+
+// Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.
 #[cfg(target_arch = "x86_64")]
-variadic!(dprintf, 3);
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dprintf() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "push rax",
+        "sub rsp, 128",
+        "movups [rsp], xmm0",
+        "movups [rsp + 16], xmm1",
+        "movups [rsp + 32], xmm2",
+        "movups [rsp + 48], xmm3",
+        "movups [rsp + 64], xmm4",
+        "movups [rsp + 80], xmm5",
+        "movups [rsp + 96], xmm6",
+        "movups [rsp + 112], xmm7",
+        "call {before}",
+        "mov r11, rax",
+        "movups xmm0, [rsp]",
+        "movups xmm1, [rsp + 16]",
+        "movups xmm2, [rsp + 32]",
+        "movups xmm3, [rsp + 48]",
+        "movups xmm4, [rsp + 64]",
+        "movups xmm5, [rsp + 80]",
+        "movups xmm6, [rsp + 96]",
+        "movups xmm7, [rsp + 112]",
+        "add rsp, 128",
+        "pop rax",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "jmp r11",
+        before = sym sluice_before_dprintf,
+    )
+}

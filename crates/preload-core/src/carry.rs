@@ -1,0 +1,451 @@
+//! Unread ring bytes that go with their connection into the next program.
+//!
+//! Before another program is executed the ring's unread bytes are recalled
+//! ([`crate::descriptors`]). What a peer did not take back is written to a memory file that the
+//! next program inherits. The library finds it there before anything else runs, takes the bytes
+//! out and closes it. Where other processes go on with the connection the bytes stay with them,
+//! and the next program is told not to read.
+//!
+//! The file has no name in the environment: `system`, `popen` and `execl` pass on an environment
+//! that is not ours to change. It is found by its number, one of a few that are tried. Nothing of
+//! it is trusted.
+#![allow(unsafe_code)]
+
+use crate::conn::{self, Conn};
+use crate::fds::{self, Entry};
+use crate::reach::{self, Target};
+use crate::{descriptors, log, process};
+use core::ffi::{c_char, c_int};
+use core::ptr::NonNull;
+use sluice_lane::end::{Assignment, Role};
+use sluice_shmem::board::{BOARD_BYTES, Board};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::{Geometry, RING_BYTES_MAX, RING_BYTES_MIN};
+use sluice_sys::errno::Errno;
+use sluice_sys::unix::Fd;
+use sluice_sys::{memfd, raw, tcp};
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"SLUICECY");
+const VERSION: u32 = 1;
+/// Connections that one file is about.
+const RECORDS_MAX: usize = 256;
+const HEADER_BYTES: usize = 32;
+const RECORD_BYTES: usize = 24;
+/// Where the bytes start.
+const BYTES_OFFSET: u64 = (HEADER_BYTES + RECORDS_MAX * RECORD_BYTES) as u64;
+/// A file that nobody changes any more.
+const SEALS: u32 =
+    (libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE) as u32;
+/// The numbers at which the file may be: some behind each of these.
+const NUMBERS: [c_int; 6] = [60, 250, 1000, 4000, 16_000, 65_000];
+const NUMBERS_EACH: c_int = 4;
+/// Descriptors that the next program looks through, at least, for those of a connection.
+const LOOKED_AT_MIN: u32 = 1024;
+/// `Record::len` of a connection whose next bytes are with another process.
+const ELSEWHERE: u32 = u32::MAX;
+
+/// One connection.
+#[derive(Clone, Copy, Default)]
+struct Record {
+    cookie: u64,
+    /// TCP bytes of the stream that come before the ring's.
+    mark: u64,
+    /// The ring's bytes, or [`ELSEWHERE`].
+    len: u32,
+}
+
+impl Record {
+    fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..8].copy_from_slice(&self.cookie.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.mark.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.len.to_ne_bytes());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
+        Self {
+            cookie: u64_at(bytes, 0),
+            mark: u64_at(bytes, 8),
+            len: u32_at(bytes, 16),
+        }
+    }
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(word)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_ne_bytes(word)
+}
+
+/// What another program is about to be given.
+#[must_use]
+pub struct Carry {
+    file: Option<Fd>,
+    /// Where the next program finds the file, -1 before it is there.
+    placed: c_int,
+    count: usize,
+    end: u64,
+    /// Connections whose bytes were taken out of the ring.
+    taken: [Option<(u32, u32)>; RECORDS_MAX],
+}
+
+/// How the other program comes to be.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// It replaces this one.
+    Exec(Target, *const *const c_char),
+    /// This one goes on beside it.
+    Spawn,
+}
+
+impl Carry {
+    /// Nothing so far.
+    #[allow(clippy::new_without_default)] // Nothing has a use for a default.
+    pub const fn new() -> Self {
+        Self {
+            file: None,
+            placed: -1,
+            count: 0,
+            end: BYTES_OFFSET,
+            taken: [None; RECORDS_MAX],
+        }
+    }
+
+    /// Bytes of this connection stay in the ring. `unread`: how many, if the sender has finished
+    /// its last write.
+    ///
+    /// They have one owner. This process and those that share the connection with it keep them
+    /// unless it is the last one, or gives the connection to the next program as a standard
+    /// stream. They are lost where the next program could read a stream without them and not
+    /// notice: then the connection is reset.
+    pub fn add(&mut self, conn: &Conn, unread: Option<usize>, way: Way) {
+        let Ok(cookie) = tcp::cookie(conn.fd) else {
+            return;
+        };
+        let (goes, reached) = match way {
+            Way::Spawn => (false, true),
+            Way::Exec(target, env) => (
+                is_standard_stream(cookie) || (!process::is_vfork_child() && is_ours_alone(conn)),
+                // SAFETY: the program's own arguments of an exec function.
+                unsafe { reach::reaches(target, env) },
+            ),
+        };
+        let goes = goes && !conn.end.has_gap();
+        let mut record = Record {
+            cookie,
+            mark: 0,
+            len: ELSEWHERE,
+        };
+        let mut written = true;
+        if goes {
+            written = reached && unread.is_some() && self.take(conn, &mut record);
+        } else if !reached {
+            return;
+        }
+        if written && self.write(&record) {
+            return;
+        }
+        if goes {
+            log!(
+                Warn,
+                "fd {}: reset, as bytes that only this program can read would be missing",
+                conn.fd
+            );
+            reset(conn.fd);
+        }
+    }
+
+    /// Copies the bytes to the file.
+    fn take(&mut self, conn: &Conn, record: &mut Record) -> bool {
+        if self.count == RECORDS_MAX || self.file().is_none() {
+            return false;
+        }
+        let file = self.file.as_ref().map_or(-1, Fd::raw);
+        let mut at = self.end;
+        let mut sink = |piece: &[u8]| {
+            let written = memfd::write_at(file, piece, at);
+            at += piece.len() as u64;
+            written.is_ok()
+        };
+        let Some((mark, bytes)) = conn.end.take_out(conn.generation, &mut sink) else {
+            return false;
+        };
+        self.taken[self.count] = Some((conn.index, conn.generation));
+        self.end = at;
+        (record.mark, record.len) = (mark, bytes as u32);
+        true
+    }
+
+    fn write(&mut self, record: &Record) -> bool {
+        if self.count == RECORDS_MAX {
+            return false;
+        }
+        let at = (HEADER_BYTES + self.count * RECORD_BYTES) as u64;
+        let Some(file) = self.file() else {
+            return false;
+        };
+        let written = memfd::write_at(file, &record.to_bytes(), at).is_ok();
+        self.count += usize::from(written);
+        written
+    }
+
+    fn file(&mut self) -> Option<c_int> {
+        if self.file.is_none() {
+            self.file = memfd::create(c"sluice-carry").ok();
+        }
+        self.file.as_ref().map(Fd::raw)
+    }
+
+    /// Completes the file and puts it where the next program looks for it.
+    pub fn seal(&mut self, way: Way) {
+        let Some(file) = self.file.take() else {
+            return;
+        };
+        match self.finish(&file, way) {
+            Ok(placed) => self.placed = placed,
+            Err(errno) => {
+                log!(Warn, "unread bytes cannot be handed on: {}", errno.name());
+                for (index, generation) in self.taken.iter().flatten() {
+                    for_each_fd_of(*index, *generation, reset);
+                }
+            }
+        }
+    }
+
+    fn finish(&self, file: &Fd, way: Way) -> Result<c_int, Errno> {
+        // Who is meant: a thread that starts another program now may pass the file on, too.
+        let pid = match way {
+            Way::Exec(..) => process::current_pid(),
+            Way::Spawn => 0,
+        };
+        let mut header = [0_u8; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+        header[12..16].copy_from_slice(&pid.to_ne_bytes());
+        header[16..20].copy_from_slice(&(self.count as u32).to_ne_bytes());
+        header[20..24].copy_from_slice(&fds::highest().to_ne_bytes());
+        memfd::write_at(file.raw(), &header, 0)?;
+        memfd::set_len(file.raw(), self.end)?;
+        memfd::add_seals(file.raw(), SEALS)?;
+        for first in NUMBERS {
+            // SAFETY: fcntl with F_DUPFD takes and returns numbers.
+            let placed = raw::check(unsafe {
+                raw::syscall3(
+                    libc::SYS_fcntl,
+                    raw::int(file.raw()),
+                    raw::int(libc::F_DUPFD),
+                    raw::int(first),
+                )
+            })? as c_int;
+            if placed < first + NUMBERS_EACH {
+                return Ok(placed);
+            }
+            close(placed);
+        }
+        Err(Errno(libc::EMFILE))
+    }
+
+    /// Back in the program that has called: the other one runs beside it, or could not be
+    /// executed, and nothing has changed.
+    pub fn end(&mut self) {
+        if self.placed >= 0 {
+            close(self.placed);
+            self.placed = -1;
+        }
+        for (index, generation) in self.taken.iter_mut().filter_map(Option::take) {
+            if let Some(conn) = conn::from_entry(-1, index, generation) {
+                conn.end.put_back(generation);
+            }
+        }
+    }
+}
+
+fn close(fd: c_int) {
+    // SAFETY: closes a descriptor of ours.
+    unsafe { raw::syscall1(libc::SYS_close, raw::int(fd)) };
+}
+
+/// Breaks a connection off: everybody who holds it is told `ECONNRESET`, and so is the peer.
+fn reset(fd: c_int) {
+    let nobody = libc::sockaddr {
+        sa_family: libc::AF_UNSPEC as u16,
+        sa_data: [0; 14],
+    };
+    // SAFETY: connect reads one address.
+    unsafe {
+        raw::syscall3(
+            libc::SYS_connect,
+            raw::int(fd),
+            &raw const nobody as usize,
+            size_of::<libc::sockaddr>(),
+        );
+    }
+}
+
+fn for_each_fd_of(index: u32, generation: u32, each: impl Fn(c_int)) {
+    fds::for_each(0, c_int::MAX, |fd, entry| {
+        if entry == (Entry::Conn { index, generation }) {
+            each(fd);
+        }
+    });
+}
+
+/// Whether no other process holds the connection, as far as counted.
+fn is_ours_alone(conn: &Conn) -> bool {
+    let ours = core::cell::Cell::new(0);
+    for_each_fd_of(conn.index, conn.generation, |_| ours.set(ours.get() + 1));
+    ours.get() >= conn.end.refs()
+}
+
+/// Asked of the kernel: what a child of vfork has duplicated is not in the table.
+fn is_standard_stream(cookie: u64) -> bool {
+    (0..=2).any(|fd| tcp::cookie(fd) == Ok(cookie))
+}
+
+/// At the library's start: takes up the connections that came with unread bytes.
+pub fn take_up() {
+    for first in NUMBERS {
+        for fd in first..first + NUMBERS_EACH {
+            if memfd::seals(fd) != Ok(SEALS) {
+                continue;
+            }
+            let mut records = [Record::default(); RECORDS_MAX];
+            if let Some((count, looked_at)) = read(fd, &mut records) {
+                resume_all(fd, &records[..count], looked_at);
+                close(fd);
+            }
+        }
+    }
+}
+
+/// Reads and checks a file: how many records it has, and how many descriptors its writer had.
+/// `None` if it is not for this program.
+fn read(fd: c_int, records: &mut [Record; RECORDS_MAX]) -> Option<(usize, u32)> {
+    let mut header = [0; HEADER_BYTES];
+    if memfd::read_at(fd, &mut header, 0) != Ok(HEADER_BYTES) || u64_at(&header, 0) != MAGIC {
+        return None;
+    }
+    let (version, pid) = (u32_at(&header, 8), u32_at(&header, 12));
+    let count = u32_at(&header, 16) as usize;
+    if version != VERSION || (pid != 0 && pid != process::pid()) || count > RECORDS_MAX {
+        return None;
+    }
+    let mut bytes = BYTES_OFFSET;
+    for (at, record) in records[..count].iter_mut().enumerate() {
+        let mut raw = [0; RECORD_BYTES];
+        let offset = (HEADER_BYTES + at * RECORD_BYTES) as u64;
+        if memfd::read_at(fd, &mut raw, offset) != Ok(RECORD_BYTES) {
+            return None;
+        }
+        *record = Record::from_bytes(&raw);
+        if record.len != ELSEWHERE {
+            if record.len == 0 || record.len > RING_BYTES_MAX {
+                return None;
+            }
+            bytes += u64::from(record.len);
+        }
+    }
+    (memfd::stat(fd).ok()?.bytes == bytes).then_some((count, u32_at(&header, 20)))
+}
+
+fn resume_all(file: c_int, records: &[Record], looked_at: u32) {
+    // The descriptor by which each connection is known.
+    let mut known = [-1; RECORDS_MAX];
+    let last = looked_at.clamp(LOOKED_AT_MIN, fds::FDS_MAX as u32 - 1);
+    for fd in 0..=last as c_int {
+        let Ok(cookie) = tcp::cookie(fd) else {
+            continue;
+        };
+        let Some(which) = records.iter().position(|record| record.cookie == cookie) else {
+            continue;
+        };
+        if tcp::is_tcp(fd) != Ok(true) {
+            continue;
+        }
+        if known[which] >= 0 {
+            descriptors::duplicated(known[which], fd);
+            continue;
+        }
+        known[which] = fd;
+        let before = records[..which].iter().filter(|it| it.len != ELSEWHERE);
+        let offset = BYTES_OFFSET + before.map(|it| u64::from(it.len)).sum::<u64>();
+        if !resume(fd, &records[which], file, offset) {
+            log!(
+                Warn,
+                "fd {fd}: reset, as its unread bytes cannot be taken up"
+            );
+            reset(fd);
+        }
+    }
+}
+
+/// Whether the connection of `fd` can be used from here on.
+fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
+    conn::track(fd, Role::Unknown, descriptors::is_nonblocking(fd));
+    let (Some(conn), Some(lane)) = (conn::get(fd), lane_for(record)) else {
+        return false;
+    };
+    if record.len == ELSEWHERE {
+        log!(
+            Info,
+            "fd {fd}: not to be read, bytes of it are with another process"
+        );
+        conn.end.refuse_reading(conn.generation, &lane);
+        return true;
+    }
+    let (end, generation) = (conn.end, conn.generation);
+    let bytes = record.len as usize;
+    log!(Info, "fd {fd}: {bytes} unread bytes came with it");
+    end.resume(generation, fd, &lane, record.mark, bytes, &mut |piece| {
+        let read = memfd::read_at(file, piece, offset);
+        offset += piece.len() as u64;
+        read == Ok(piece.len())
+    })
+}
+
+/// A lane that nobody else sees, and a board for those that wait on it. Forks share them.
+fn lane_for(record: &Record) -> Option<Assignment> {
+    let bytes = if record.len == ELSEWHERE {
+        RING_BYTES_MIN
+    } else {
+        record.len.next_power_of_two().max(RING_BYTES_MIN)
+    };
+    let geometry = Geometry::new(1, bytes).ok()?;
+    let chunk = shared(usize::try_from(geometry.chunk_bytes()).ok()?)?;
+    let board = shared(BOARD_BYTES)?;
+    Some(Assignment {
+        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+        chunk: unsafe { Chunk::from_raw(chunk, geometry) },
+        lane: 0,
+        side: 1,
+        peer_board: None,
+        // SAFETY: as above.
+        own_board: unsafe { Board::from_raw(board) },
+        watchers: 0,
+    })
+}
+
+fn shared(bytes: usize) -> Option<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return None;
+    }
+    NonNull::new(address.cast())
+}
