@@ -325,15 +325,23 @@ pub fn take_up() {
     }
 }
 
-/// Reads and checks a file: how many records it has, and how many descriptors its writer had.
-/// `None` if it is not for this program.
+/// Reads and checks a file: how many records it has for this program, and how many descriptors
+/// its writer had. `None` if it is none of ours.
 fn read(fd: c_int, records: &mut [Record; RECORDS_MAX]) -> Option<(usize, u32)> {
     let mut header = [0; HEADER_BYTES];
     if memfd::read_at(fd, &mut header, 0) != Ok(HEADER_BYTES) || u64_at(&header, 0) != MAGIC {
         return None;
     }
-    let (version, pid) = (u32_at(&header, 8), u32_at(&header, 12));
-    let count = u32_at(&header, 16) as usize;
+    Some(check(fd, &header, records).unwrap_or((0, 0)))
+}
+
+fn check(
+    fd: c_int,
+    header: &[u8; HEADER_BYTES],
+    records: &mut [Record; RECORDS_MAX],
+) -> Option<(usize, u32)> {
+    let (version, pid) = (u32_at(header, 8), u32_at(header, 12));
+    let count = u32_at(header, 16) as usize;
     if version != VERSION || (pid != 0 && pid != process::pid()) || count > RECORDS_MAX {
         return None;
     }
@@ -352,7 +360,7 @@ fn read(fd: c_int, records: &mut [Record; RECORDS_MAX]) -> Option<(usize, u32)> 
             bytes += u64::from(record.len);
         }
     }
-    (memfd::stat(fd).ok()?.bytes == bytes).then_some((count, u32_at(&header, 20)))
+    (memfd::stat(fd).ok()?.bytes == bytes).then_some((count, u32_at(header, 20)))
 }
 
 fn resume_all(file: c_int, records: &[Record], looked_at: u32) {
@@ -448,4 +456,50 @@ fn shared(bytes: usize) -> Option<NonNull<u8>> {
         return None;
     }
     NonNull::new(address.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file about one connection with ten bytes, its header changed by `change`.
+    fn file(change: impl FnOnce(&mut [u8; HEADER_BYTES], &mut Record)) -> Option<(usize, u32)> {
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+        header[12..16].copy_from_slice(&std::process::id().to_ne_bytes());
+        header[16] = 1;
+        header[20] = 77;
+        let mut record = Record {
+            cookie: 5,
+            mark: 6,
+            len: 10,
+        };
+        change(&mut header, &mut record);
+        let file = memfd::create(c"sluice-test").unwrap();
+        memfd::write_at(file.raw(), &header, 0).unwrap();
+        memfd::write_at(file.raw(), &record.to_bytes(), HEADER_BYTES as u64).unwrap();
+        memfd::set_len(file.raw(), BYTES_OFFSET + 10).unwrap();
+        read(file.raw(), &mut [Record::default(); RECORDS_MAX])
+    }
+
+    #[test]
+    fn a_file_for_this_program_is_taken() {
+        assert_eq!(file(|_, _| {}), Some((1, 77)));
+    }
+
+    #[test]
+    fn what_is_wrong_or_for_another_is_not() {
+        assert_eq!(file(|header, _| header[0] = 0), None, "somebody's own");
+        for (at, byte) in [(8, 9), (12, 0xff), (16, 2), (17, 9)] {
+            assert_eq!(
+                file(|header, _| header[at] ^= byte),
+                Some((0, 0)),
+                "byte {at}"
+            );
+        }
+        for len in [0, 9, 11, RING_BYTES_MAX + 1, ELSEWHERE] {
+            assert_eq!(file(|_, record| record.len = len), Some((0, 0)), "{len}");
+        }
+    }
 }
