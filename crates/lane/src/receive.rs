@@ -119,6 +119,7 @@ impl<'a> Reader<'a, '_> {
             Ok(bytes) => Ok(self.done + bytes),
             Err(errno) if self.done > 0 => {
                 if is_final(errno) {
+                    self.end.set_peer_done();
                     self.end.postpone(errno);
                 }
                 Ok(self.done)

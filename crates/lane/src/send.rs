@@ -168,6 +168,7 @@ impl<'a> Writer<'a, '_> {
             Err(errno) if self.done > 0 => {
                 // EPIPE comes again by itself, and only to writers.
                 if is_final(errno) && errno != Errno::PIPE {
+                    self.end.set_peer_done();
                     self.end.postpone(errno);
                 }
                 Ok(self.done)

@@ -31,6 +31,8 @@ pub struct Ready {
     /// data): whoever causes that has left the ring or closed first. A peer that was killed has
     /// not; it is seen when the ring is empty.
     pub kernel_adds: bool,
+    /// An error waits for the next call ([`postponed_error`]), which is `POLLERR`.
+    pub error: bool,
 }
 
 /// Looks at the lane of a connection. `None` when it has none that is read by its rules: then
@@ -82,7 +84,28 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             Ok(room) => room >= quarter || stalled_ns(&mut tx, &out) >= full_budget_ns(),
         });
     }
+    ready.error = postponed_error(end, generation, false).is_some();
     Some(ready)
+}
+
+/// The error that a call found behind the bytes it returned. The kernel no longer has it, since
+/// that call was told; a call of the kernel's own would have stopped at the bytes. `take`: as
+/// `SO_ERROR` does, so that nobody else is told.
+pub fn postponed_error(end: &End, generation: u32, take: bool) -> Option<Errno> {
+    // Whoever postpones an error has said that the peer is done.
+    if !end.is_tx_pinned() {
+        return None;
+    }
+    // Both locks, which reads and writes hold when they take it: none looks in between.
+    let (Locked::Held(_tx), Locked::Held(_rx)) = (end.lock_tx(generation), end.lock_rx(generation))
+    else {
+        return None;
+    };
+    let errno = end.take_postponed()?;
+    if !take {
+        end.postpone(errno);
+    }
+    Some(errno)
 }
 
 /// An announced sleep on one connection; withdraw it.

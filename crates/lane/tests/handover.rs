@@ -202,7 +202,12 @@ fn reset_behind_a_partial_read_is_reported_by_the_next_call() {
     pair.a.reset();
     let mut got = [0; 100];
     assert_eq!(pair.b.recv(&mut got, WAITALL), Ok(10));
+    assert!(
+        pair.b.look().unwrap().error,
+        "POLLERR until somebody is told"
+    );
     assert_eq!(pair.b.recv(&mut got, BLOCK), Err(Errno(libc::ECONNRESET)));
+    assert!(!pair.b.look().unwrap().error);
     assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(0));
 }
 

@@ -12,8 +12,9 @@ const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
 /// Reported whether asked for or not (epoll_ctl(2)).
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+const ALWAYS: u32 = ERR | libc::EPOLLHUP as u32;
 
 /// What a connection on a lane is registered for in the kernel.
 pub const KERNEL_INTEREST: u32 = IN | OUT | PRI | RDHUP | EDGE;
@@ -164,6 +165,9 @@ impl Item {
         }
         if lane.writable.unwrap_or(self.kernel & OUT != 0) {
             found |= OUT | WRNORM;
+        }
+        if lane.error {
+            found |= ERR;
         }
         found &= self.events | ALWAYS;
         let waits_for_room = self.events & OUT != 0
