@@ -309,7 +309,7 @@ fn cost_verdict(what: &str, unit: CostUnit, workloads: &[WorkloadReport]) -> Ver
         .flat_map(|workload| &workload.points)
         .filter(|point| point.spec.cost_unit == unit)
         .collect();
-    let mut verdict = judged(
+    judged(
         (what, "below 1×".to_owned()),
         &points,
         Variant::Sluice,
@@ -328,10 +328,7 @@ fn cost_verdict(what: &str, unit: CostUnit, workloads: &[WorkloadReport]) -> Ver
             );
             Some((measured, most < 1.0))
         },
-    );
-    // CPU time is the processes' own: others make it dearer, but do not count in it.
-    verdict.doubtful = false;
-    verdict
+    )
 }
 
 fn one_end_verdict(what: &str, variant: Variant, workloads: &[WorkloadReport]) -> Verdict {

@@ -341,7 +341,7 @@ pub static PAGES: [Page; 10] = [
                         "sluice bench --quick --only redis",
                     ),
                     Example(
-                        "Numbers to quote, with a report to keep:",
+                        "Numbers to quote and every floor, with a report to keep:",
                         "sluice bench --full --html report.html",
                     ),
                 ],
@@ -359,6 +359,10 @@ pub static PAGES: [Page; 10] = [
                         "One failed; standard error has the program's own words.",
                     ),
                     Entry("2", "The command line is wrong."),
+                    Entry(
+                        "130, 143",
+                        "It was interrupted (SIGINT) or told to end (SIGTERM); nothing is left.",
+                    ),
                 ],
             },
         ],
