@@ -78,7 +78,7 @@ pub fn receive(
         match reader.look() {
             Step::Done(result) => {
                 if let Some(spinner) = spinner {
-                    end.gaps.record(spinner.waited_ns());
+                    end.gaps.record(spinner.gap_ns());
                     end.spins.fetch_add(1, Ordering::Relaxed);
                 }
                 return result;
@@ -206,11 +206,12 @@ impl<'a> Reader<'a, '_> {
         if now.saturating_sub(rx.checked_ns) < END_CHECK_NS {
             return false;
         }
-        rx.checked_ns = now;
-        if self.request.dontwait {
-            // A program that polls by itself would keep a peer on the same core from running.
+        if self.request.dontwait && rx.checked_ns != 0 {
+            // A program that asks again and again without poll or epoll between would keep a
+            // peer on the same core from running.
             yield_processor();
         }
+        rx.checked_ns = now;
         kernel_events(self.fd, libc::POLLIN | libc::POLLRDHUP) != 0
     }
 
@@ -392,7 +393,7 @@ impl<'a> Reader<'a, '_> {
         let piece = self.rest(false);
         let result = self.read_kernel(rx, Some(&into), piece);
         end.gaps
-            .record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+            .record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
         Step::Done(self.finish(result))
     }
 

@@ -22,10 +22,13 @@ const HARD_NS: u64 = 8_000;
 const YIELD_SWITCH_NS: u64 = 1_500;
 /// A yield that takes this long let somebody else run who did not give the processor back.
 const YIELD_LOST_NS: u64 = 50_000;
-/// Yields with a switch in one wait after which the processor is left to others, and the same
-/// for lost ones.
-const SWITCHES_MAX: u32 = 64;
-const LOST_MAX: u32 = 4;
+/// What a yield with a switch costs this thread and the one it let run.
+const SWITCH_COST_NS: u64 = 1_500;
+/// Yields that lost the processor in one wait after which it is left to others.
+const LOST_MAX: u32 = 2;
+/// The processor time that one wait may poll away while others want it. Then it is not the time
+/// of an idle processor that is at stake but what a sleep costs, about 10 µs at both ends.
+const CROWDED_NS: u64 = 10_000;
 
 /// Whether yields of late let others run: then more threads want to run than there are cores,
 /// perhaps the very peer on this core, and polling hard only keeps it from answering. Between 0
@@ -58,7 +61,7 @@ pub fn yield_processor() {
 /// want the processor, then gives it away.
 pub fn pass(round: u32) {
     const HARD_ROUNDS: u32 = 50;
-    if round < HARD_ROUNDS && CROWD.load(Ordering::Relaxed) < CROWDED {
+    if round < HARD_ROUNDS && !is_crowded() {
         for _ in 0..32 {
             core::hint::spin_loop();
         }
@@ -135,6 +138,10 @@ impl Gaps {
     }
 }
 
+fn is_crowded() -> bool {
+    CROWD.load(Ordering::Relaxed) >= CROWDED
+}
+
 fn note_yield(switched: bool) {
     let crowd = CROWD.load(Ordering::Relaxed);
     let next = if switched {
@@ -152,7 +159,8 @@ pub struct Spinner {
     start_ns: u64,
     now_ns: u64,
     budget_ns: u64,
-    switches: u32,
+    /// Processor time spent.
+    spent_ns: u64,
     lost: u32,
 }
 
@@ -164,7 +172,7 @@ impl Spinner {
             start_ns: now,
             now_ns: now,
             budget_ns,
-            switches: 0,
+            spent_ns: 0,
             lost: 0,
         }
     }
@@ -174,6 +182,21 @@ impl Spinner {
         self.now_ns - self.start_ns
     }
 
+    /// What the wait counts for in [`Gaps`] if polling ended it: the processor time it took.
+    pub fn gap_ns(&self) -> u64 {
+        self.spent_ns
+    }
+
+    /// What it counts for if it took a sleep of `asleep_ns` besides. While others want the
+    /// processor, a wait that polling did not end is as good as endless.
+    pub fn gap_with_sleep_ns(&self, asleep_ns: u64) -> u64 {
+        if self.budget_ns > 0 && is_crowded() {
+            u64::MAX
+        } else {
+            self.waited_ns().saturating_add(asleep_ns)
+        }
+    }
+
     /// The time of the last step.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
@@ -181,7 +204,12 @@ impl Spinner {
 
     /// Whether the polling is over.
     pub fn is_over(&self) -> bool {
-        self.waited_ns() >= self.budget_ns || self.switches >= SWITCHES_MAX || self.lost >= LOST_MAX
+        let budget = if is_crowded() {
+            self.budget_ns.min(CROWDED_NS)
+        } else {
+            self.budget_ns
+        };
+        self.spent_ns >= budget || self.lost >= LOST_MAX
     }
 
     /// Passes a moment. False when the polling is over.
@@ -189,23 +217,22 @@ impl Spinner {
         if self.is_over() {
             return false;
         }
-        if self.waited_ns() < HARD_NS && CROWD.load(Ordering::Relaxed) < CROWDED {
+        let before = self.now_ns;
+        if self.spent_ns < HARD_NS && !is_crowded() {
             for _ in 0..8 {
                 core::hint::spin_loop();
             }
             self.now_ns = now_ns();
+            self.spent_ns += self.now_ns.saturating_sub(before);
             return true;
         }
-        let before = self.now_ns;
         yield_processor();
         self.now_ns = now_ns();
         let away = self.now_ns.saturating_sub(before);
         let switched = away >= YIELD_SWITCH_NS;
         note_yield(switched);
-        if switched {
-            self.switches += 1;
-            self.lost += u32::from(away >= YIELD_LOST_NS);
-        }
+        self.spent_ns += if switched { SWITCH_COST_NS } else { away };
+        self.lost += u32::from(away >= YIELD_LOST_NS);
         !self.is_over()
     }
 }

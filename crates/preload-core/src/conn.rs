@@ -182,6 +182,11 @@ pub fn add_descriptor(conn: &Conn, fd: i32) {
 /// A descriptor that names the connection is about to be closed.
 pub fn drop_descriptor(conn: &Conn) {
     stats::add_end(conn);
+    let_go(conn);
+}
+
+/// One descriptor fewer; with the last, the record is free for another connection.
+pub fn let_go(conn: &Conn) {
     if !conn.end.drop_ref() {
         return;
     }

@@ -113,7 +113,7 @@ fn poll_with(
         let rings = look(entries, slots);
         if rings.ready > 0 {
             if let Some(spinner) = &spinner {
-                GAPS.record(spinner.waited_ns());
+                GAPS.record(spinner.gap_ns());
             }
             let turn = TURN.fetch_add(1, Ordering::Relaxed);
             if !rings.ask && !turn.is_multiple_of(KERNEL_TURN) {
@@ -265,7 +265,7 @@ fn sleep(
     let result = if may_sleep {
         let asleep_ns = now_ns();
         let result = ask(entries, slots, left, kernel);
-        GAPS.record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+        GAPS.record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
         Some(result)
     } else {
         None

@@ -17,6 +17,8 @@ use sluice_sys::{raw, tcp};
 
 static PID: AtomicU32 = AtomicU32::new(0);
 static CONFINED: AtomicBool = AtomicBool::new(false);
+/// This is a forked child: its end table is its parent's.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
 /// Threads between vfork and the moment the parent is seen to run again.
 static VFORKS: AtomicU32 = AtomicU32::new(0);
@@ -140,6 +142,7 @@ extern "C" fn after_fork_parent() {
 extern "C" fn after_fork_child() {
     let before = errno();
     PID.store(current_pid(), Ordering::Relaxed);
+    IS_FORKED.store(true, Ordering::Relaxed);
     VFORKS.store(0, Ordering::Relaxed);
     lock::forget_held();
     sluice_lane::lock::forget_thread();
@@ -253,14 +256,26 @@ pub fn before_exit() {
     drop_all();
 }
 
+/// Counts the process out of its connections. Those that nobody else holds go with a process
+/// that has an end table for itself; the table of a server that forks for each client outlives
+/// the children and needs their records back.
 fn drop_all() {
+    let gives_back = IS_FORKED.load(Ordering::Relaxed) && !is_sandboxed();
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Entry::Conn { .. } = entry
-            && let Some(conn) = conn::get(fd)
-            && conn.end.refs() > 1
-        {
+        let Entry::Conn { .. } = entry else {
+            return;
+        };
+        let Some(conn) = conn::get(fd) else {
+            return;
+        };
+        if conn.end.refs() > 1 {
             fds::take(fd);
             conn.end.drop_ref();
+        } else if gives_back {
+            // What another destructor still writes is the kernel's, behind the ring.
+            conn.end.pin_tx(conn.generation);
+            fds::take(fd);
+            conn::let_go(&conn);
         }
     });
 }

@@ -100,7 +100,7 @@ pub unsafe fn wait(
         };
         if count > 0 {
             if let Some(spinner) = &spinner {
-                this.gaps.record(spinner.waited_ns());
+                this.gaps.record(spinner.gap_ns());
             }
             this.turn.fetch_add(1, Ordering::Relaxed);
             return count as c_int;
@@ -242,7 +242,7 @@ impl Waiter<'_> {
             let got = (self.kernel)(self.events, self.max as c_int, left);
             self.this
                 .gaps
-                .record(spinner.waited_ns() + now_ns().saturating_sub(asleep_ns));
+                .record(spinner.gap_with_sleep_ns(now_ns().saturating_sub(asleep_ns)));
             Some(got)
         } else {
             None
