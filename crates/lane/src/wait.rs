@@ -96,9 +96,12 @@ pub fn postponed_error(end: &End, generation: u32, take: bool) -> Option<Errno> 
     if !end.is_tx_pinned() {
         return None;
     }
-    // Both locks, which reads and writes hold when they take it: none looks in between.
-    let (Locked::Held(_tx), Locked::Held(_rx)) = (end.lock_tx(generation), end.lock_rx(generation))
-    else {
+    // Both locks, which reads and writes hold when they take it: none looks in between. In the
+    // order of `End::lock_tx`.
+    let Locked::Held(_rx) = end.lock_rx(generation) else {
+        return None;
+    };
+    let Locked::Held(_tx) = end.lock_tx(generation) else {
         return None;
     };
     let errno = end.take_postponed()?;

@@ -8,6 +8,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use libc::socklen_t;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
+use sluice_lane::wait;
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
@@ -129,6 +130,15 @@ pub unsafe fn after_get(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_NODELAY) && conn.end.has_our_nodelay() {
         // SAFETY: the caller's promise.
         unsafe { value.cast::<u8>().write_bytes(0, *len as usize) };
+    }
+    // SAFETY: the caller's promise: an int, unless the program gave less room.
+    let is_int = unsafe { *len as usize == size_of::<c_int>() };
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && is_int
+        && let Some(errno) = wait::postponed_error(conn.end, conn.generation, true)
+    {
+        // SAFETY: as above.
+        unsafe { value.cast::<c_int>().write_unaligned(errno.0) };
     }
 }
 

@@ -5,6 +5,7 @@
 
 use crate::epoll::{self, Glance, Timeout};
 use crate::fds::{self, Entry};
+use crate::io::cancellation_point;
 use crate::real::{errno, real, set_errno};
 use crate::{conn, link, memory};
 use core::ffi::c_int;
@@ -76,6 +77,7 @@ pub fn poll(
     timeout: Timeout,
     kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
 ) -> c_int {
+    cancellation_point();
     if entries.len() <= SMALL {
         let mut slots = [EMPTY; SMALL];
         return poll_with(entries, &mut slots, timeout, kernel);
@@ -184,6 +186,9 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
                     || lane.writable.is_none() && entry.events & OUT != 0;
                 if lane.readable {
                     entry.revents |= entry.events & IN;
+                }
+                if lane.error {
+                    entry.revents |= libc::POLLERR;
                 }
                 match lane.writable {
                     Some(true) => entry.revents |= entry.events & OUT,
