@@ -19,7 +19,7 @@ pub const LANES_MAX: u32 = 512;
 /// Bytes of the header of one lane: two directions of a sender line and a receiver line.
 pub const LANE_HEADER_BYTES: usize = 512;
 /// Bytes of one ring when nobody says otherwise; docs/decisions/0003 has the measurement.
-pub const RING_BYTES_DEFAULT: u32 = 256 * 1024;
+pub const RING_BYTES_DEFAULT: u32 = 1024 * 1024;
 /// The smallest and the largest ring.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// See [`RING_BYTES_MIN`].

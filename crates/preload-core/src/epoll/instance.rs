@@ -494,7 +494,10 @@ impl State {
             self.children.push(number);
         }
         this.item_count.fetch_add(1, Ordering::AcqRel);
-        self.enqueue(number);
+        // A socket is looked at once it has a lane: `watch_attached`.
+        if kind != Kind::Socket {
+            self.enqueue(number);
+        }
     }
 
     /// `EPOLL_CTL_ADD` and `EPOLL_CTL_MOD` of a connection that the kernel knows by our tag.
@@ -561,8 +564,12 @@ impl State {
         } else {
             self.renamed = self.renamed.saturating_sub(1);
         }
-        self.queue.retain(|queued| *queued != number);
-        self.children.retain(|child| *child != number);
+        if item.is_queued {
+            self.queue.retain(|queued| *queued != number);
+        }
+        if item.kind != Kind::Socket {
+            self.children.retain(|child| *child != number);
+        }
         self.free.push(number);
         this.item_count.fetch_sub(1, Ordering::AcqRel);
     }
