@@ -1,0 +1,1 @@
+//! librdmacm: connections by address, and `rsocket`.
