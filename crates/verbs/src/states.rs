@@ -1,0 +1,1 @@
+//! The state rules of queue pairs.
