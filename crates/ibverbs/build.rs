@@ -146,6 +146,29 @@ fn assembly(exports: &[Export]) -> String {
     text
 }
 
+/// Makes `verbs/` beside what cargo builds, with the names under which programs look for the
+/// library. Both are links: the dynamic linker then sees one file.
+fn link_names(out: &Path) {
+    // out is <profile>/build/<package>-<hash>/out.
+    let Some(profile) = out.ancestors().nth(3) else {
+        return;
+    };
+    let folder = profile.join("verbs");
+    fs::create_dir_all(&folder).expect("a folder beside the build can be made");
+    for (name, target) in [
+        ("libibverbs.so.1", "../libsluice_ibverbs.so"),
+        ("librdmacm.so.1", "libibverbs.so.1"),
+    ] {
+        let link = folder.join(name);
+        if fs::read_link(&link).is_ok_and(|present| present == Path::new(target)) {
+            continue;
+        }
+        // What is there and is something else, if anything.
+        let _ = fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, &link).expect("a link beside the build can be made");
+    }
+}
+
 fn main() {
     let root = env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
     let out = env::var("OUT_DIR").expect("cargo sets it");
@@ -161,6 +184,7 @@ fn main() {
     fs::write(&script, version_script(&exports)).expect("the version script can be written");
     fs::write(Path::new(&out).join("exports.rs"), assembly(&exports))
         .expect("the exports can be written");
+    link_names(Path::new(&out));
     // rustc passes a version script of its own; only lld accepts a second one.
     println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     println!(

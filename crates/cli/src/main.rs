@@ -18,3 +18,4 @@ mod status;
 mod terminal;
 mod top;
 mod units;
+mod verbs;
