@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 
-use super::Errno;
+use super::{Errno, errno_of};
 
 /// An IPv4 or IPv6 address with a port. Flow labels are not kept: two addresses that
 /// differ only there name the same service.
@@ -69,7 +69,7 @@ impl Address {
     /// Sends nothing and does not block.
     pub fn route_source(&self) -> Result<Address, Errno> {
         let any = Address::any_like(self, 0);
-        let socket = UdpSocket::bind(any.socket_addr()).map_err(|e| Errno::of(&e))?;
+        let socket = UdpSocket::bind(any.socket_addr()).map_err(|e| errno_of(&e))?;
         // The port only has to be one that connect accepts.
         let port = if self.port == 0 { 1 } else { self.port };
         // A wildcard destination means this host, as it does for TCP.
@@ -83,8 +83,8 @@ impl Address {
         };
         socket
             .connect(target.socket_addr())
-            .map_err(|e| Errno::of(&e))?;
-        let local = socket.local_addr().map_err(|e| Errno::of(&e))?;
+            .map_err(|e| errno_of(&e))?;
+        let local = socket.local_addr().map_err(|e| errno_of(&e))?;
         Ok(Address::from(local).with_port(0))
     }
 }
