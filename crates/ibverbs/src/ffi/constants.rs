@@ -18,6 +18,7 @@ pub const IBV_FORK_DISABLED: u32 = 0;
 pub const IBV_FORK_ENABLED: u32 = 1;
 pub const IBV_FORK_UNNEEDED: u32 = 2;
 
+pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
 pub const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
 pub const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
 /// Access flags that a library may ignore: bits 20 to 29.
