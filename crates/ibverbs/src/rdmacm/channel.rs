@@ -34,6 +34,92 @@ pub enum EventKind {
     TimewaitExit = 15,
 }
 
+impl EventKind {
+    /// Every kind, its name in the header and what `rdma_event_str` says.
+    pub const ALL: &[(Self, &str, &std::ffi::CStr)] = &[
+        (
+            Self::AddrResolved,
+            "RDMA_CM_EVENT_ADDR_RESOLVED",
+            c"RDMA_CM_EVENT_ADDR_RESOLVED",
+        ),
+        (
+            Self::AddrError,
+            "RDMA_CM_EVENT_ADDR_ERROR",
+            c"RDMA_CM_EVENT_ADDR_ERROR",
+        ),
+        (
+            Self::RouteResolved,
+            "RDMA_CM_EVENT_ROUTE_RESOLVED",
+            c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+        ),
+        (
+            Self::RouteError,
+            "RDMA_CM_EVENT_ROUTE_ERROR",
+            c"RDMA_CM_EVENT_ROUTE_ERROR",
+        ),
+        (
+            Self::ConnectRequest,
+            "RDMA_CM_EVENT_CONNECT_REQUEST",
+            c"RDMA_CM_EVENT_CONNECT_REQUEST",
+        ),
+        (
+            Self::ConnectResponse,
+            "RDMA_CM_EVENT_CONNECT_RESPONSE",
+            c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+        ),
+        (
+            Self::ConnectError,
+            "RDMA_CM_EVENT_CONNECT_ERROR",
+            c"RDMA_CM_EVENT_CONNECT_ERROR",
+        ),
+        (
+            Self::Unreachable,
+            "RDMA_CM_EVENT_UNREACHABLE",
+            c"RDMA_CM_EVENT_UNREACHABLE",
+        ),
+        (
+            Self::Rejected,
+            "RDMA_CM_EVENT_REJECTED",
+            c"RDMA_CM_EVENT_REJECTED",
+        ),
+        (
+            Self::Established,
+            "RDMA_CM_EVENT_ESTABLISHED",
+            c"RDMA_CM_EVENT_ESTABLISHED",
+        ),
+        (
+            Self::Disconnected,
+            "RDMA_CM_EVENT_DISCONNECTED",
+            c"RDMA_CM_EVENT_DISCONNECTED",
+        ),
+        (
+            Self::DeviceRemoval,
+            "RDMA_CM_EVENT_DEVICE_REMOVAL",
+            c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+        ),
+        (
+            Self::MulticastJoin,
+            "RDMA_CM_EVENT_MULTICAST_JOIN",
+            c"RDMA_CM_EVENT_MULTICAST_JOIN",
+        ),
+        (
+            Self::MulticastError,
+            "RDMA_CM_EVENT_MULTICAST_ERROR",
+            c"RDMA_CM_EVENT_MULTICAST_ERROR",
+        ),
+        (
+            Self::AddrChange,
+            "RDMA_CM_EVENT_ADDR_CHANGE",
+            c"RDMA_CM_EVENT_ADDR_CHANGE",
+        ),
+        (
+            Self::TimewaitExit,
+            "RDMA_CM_EVENT_TIMEWAIT_EXIT",
+            c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+        ),
+    ];
+}
+
 /// What an event brings along.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
