@@ -140,7 +140,7 @@ impl From<Errno> for Error {
     }
 }
 
-pub type Result<T> = core::result::Result<T, Error>;
+pub type Result<T, E = Error> = core::result::Result<T, E>;
 
 /// Why a responder refuses a request (IBTA 9.9.3). The transport carries it to the requester,
 /// whose completion status is [`NakReason::requester_status`].
