@@ -22,7 +22,7 @@ pub const BLOCKS_MAX: usize = 64;
 /// Queue pair numbers of a block.
 pub const BLOCK_QPS: usize = 256;
 /// Slots for keys; a key lies within [`KEY_WINDOW`] slots from its hash.
-pub const KEY_SLOTS: usize = 32 * 1024;
+pub const KEY_SLOTS: usize = 128 * 1024;
 /// How many slots a lookup visits at most.
 pub const KEY_WINDOW: usize = 16;
 
@@ -285,14 +285,14 @@ mod tests {
     #[test]
     fn a_queue_pair_is_found_by_its_number() {
         let (_mapping, directory) = directory();
-        assert_eq!(directory.qp_slot(0x1234_05), None);
+        assert_eq!(directory.qp_slot(0x0012_3405), None);
         directory.set_block(0, 0x77);
         directory.set_block(3, 0x1234);
-        let slot = directory.qp_slot(0x1234_05).unwrap();
+        let slot = directory.qp_slot(0x0012_3405).unwrap();
         assert_eq!(slot, 3 * BLOCK_QPS + 5);
         assert_eq!(directory.qp(slot), None);
         let entry = QpEntry {
-            qpn: 0x1234_05,
+            qpn: 0x0012_3405,
             kind: 2,
             receives: true,
             peer_qpn: 0xFF_FFFF,
