@@ -3,8 +3,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sluice_sys::errno::Errno;
 use sluice_verbs as engine;
 
 use super::context::Context;
@@ -82,15 +83,29 @@ fn copy_text<const N: usize>(field: &mut [c_char; N], text: &str) {
     }
 }
 
-/// The devices of this process, made when the first program part asks. They live as long as the
-/// process: pointers to them stay good after the list was freed.
-pub fn all() -> &'static [Device] {
+/// The devices of this process, made when the first part of the program asks. They live as long as
+/// the process: pointers to them stay good after the list was freed.
+pub fn all() -> Result<&'static [Device], Errno> {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-    DEVICES.get_or_init(|| devices::make().into_iter().map(Device::new).collect())
+    static MAKING: Mutex<()> = Mutex::new(());
+    if let Some(devices) = DEVICES.get() {
+        return Ok(devices);
+    }
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    if DEVICES.get().is_none() {
+        let devices = devices::make()?;
+        // Nobody else sets it: MAKING is held.
+        let _ = DEVICES.set(devices.into_iter().map(Device::new).collect());
+    }
+    Ok(DEVICES.get().map_or(&[], Vec::as_slice))
 }
 
+/// Returns NULL and `errno` where the devices cannot work.
 pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
-    let devices = all();
+    let devices = match all() {
+        Ok(devices) => devices,
+        Err(error) => return null(error.0),
+    };
     // SAFETY: calloc has no precondition; the list is freed with free below.
     let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }
         .cast::<*mut ibv_device>();

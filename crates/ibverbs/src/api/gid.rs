@@ -82,6 +82,25 @@ pub unsafe extern "C" fn ibv_query_gid_ex(
     }
 }
 
+/// The kind of an entry, as sysfs counts kinds: 1 is RoCEv2. Not in the header; `ibv_devinfo` asks.
+pub unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    gid_type: *mut u32,
+) -> c_int {
+    // SAFETY: the header's contract, as for ibv_query_gid.
+    match unsafe { Context::of(context) }.engine.device().gid(port, index) {
+        Ok(entry) => {
+            let sysfs_type = u32::from(entry.gid_type == IBV_GID_TYPE_ROCE_V2);
+            // SAFETY: as above.
+            unsafe { *gid_type = sysfs_type };
+            0
+        }
+        Err(error) => minus_one(number(error)),
+    }
+}
+
 /// Returns the number of entries, or a negative error number. Entries without an address are left
 /// out.
 pub unsafe extern "C" fn ibv_query_gid_table(

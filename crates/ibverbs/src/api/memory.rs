@@ -113,6 +113,8 @@ pub unsafe fn register(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let object = unsafe { Pd::of(pd) };
+    // No page is pinned here: paging on demand is how every region works.
+    let access = access & !IBV_ACCESS_ON_DEMAND;
     match object.engine.reg_mr(addr, length as u64, iova, access) {
         Ok(engine) => Box::new(Mr {
             c: UnsafeCell::new(ibv_mr {

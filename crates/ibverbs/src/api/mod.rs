@@ -21,6 +21,7 @@ pub mod device_memory;
 pub mod events;
 pub mod fork;
 pub mod gid;
+pub mod kernel_types;
 pub mod memory;
 pub mod names;
 pub mod objects;
