@@ -75,7 +75,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 }
 
 /// Does what belongs to an event; `None` when its identifier is gone.
-fn prepare(event: Event) -> Result<Option<Box<EventObject>>, Errno> {
+pub fn prepare(event: Event) -> Result<Option<Box<EventObject>>, Errno> {
     if let Some(listener) = event.listener {
         return requested(listener, event);
     }

@@ -24,6 +24,7 @@ mod object;
 mod poller;
 pub mod qp;
 mod rendezvous;
+pub mod rsocket;
 mod verbs;
 
 use std::ffi::c_int;
