@@ -190,3 +190,63 @@ impl LocalFault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The mapping of every variant, written down a second time.
+    #[test]
+    fn every_error_has_its_errno() {
+        for error in Error::ALL {
+            let expected = match error {
+                Error::QueueFull | Error::NoResources => libc::ENOMEM,
+                Error::BadAddress => libc::EFAULT,
+                Error::Busy => libc::EBUSY,
+                Error::NotSupported => libc::EOPNOTSUPP,
+                Error::WouldBlock => libc::EAGAIN,
+                Error::System(errno) => errno.0,
+                _ => libc::EINVAL,
+            };
+            assert_eq!(error.errno().0, expected, "{error:?}");
+        }
+        let texts: HashSet<String> = Error::ALL.iter().map(|error| error.to_string()).collect();
+        assert_eq!(texts.len(), Error::ALL.len(), "each says something else");
+    }
+
+    #[test]
+    fn every_refusal_has_its_status() {
+        let remote = NakReason::ALL
+            .iter()
+            .map(|reason| reason.requester_status());
+        let local = LocalFault::ALL.iter().map(|fault| fault.status());
+        let statuses: Vec<WcStatus> = remote.chain(local).collect();
+        assert_eq!(
+            statuses,
+            [
+                WcStatus::RemAccessErr,
+                WcStatus::RemInvReqErr,
+                WcStatus::RemOpErr,
+                WcStatus::LocProtErr,
+                WcStatus::LocLenErr,
+            ]
+        );
+    }
+
+    #[test]
+    fn numbers_convert_both_ways() {
+        for status in WcStatus::ALL {
+            assert_eq!(WcStatus::try_from(*status as u32), Ok(*status));
+        }
+        assert_eq!(WcStatus::try_from(22), Err(Error::UnknownNumber));
+        for opcode in crate::types::WrOpcode::ALL {
+            assert_eq!(
+                crate::types::WrOpcode::try_from(*opcode as u32),
+                Ok(*opcode)
+            );
+        }
+        assert!(crate::types::WrOpcode::try_from(10).is_err());
+        assert!(crate::types::QpType::try_from(1).is_err());
+    }
+}

@@ -64,6 +64,19 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     } else {
         MADV_POPULATE_READ
     };
+    match advise(start, end, advice) {
+        Ok(()) => Ok(()),
+        // Not writable, unless reading is refused in the same way: then it is a kernel before
+        // 5.14, or memory of a device, which has no pages to bring in.
+        Err(Errno::INVAL) if write && advise(start, end, MADV_POPULATE_READ).is_ok() => {
+            Err(Error::BadAddress)
+        }
+        Err(Errno::INVAL) => Ok(()),
+        Err(_) => Err(Error::BadAddress),
+    }
+}
+
+fn advise(start: u64, end: u64, advice: usize) -> Result<(), Errno> {
     loop {
         // SAFETY: this advice changes no byte and no mapping (madvise(2)); the kernel checks
         // the range.
@@ -78,12 +91,9 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
                 0,
             )
         };
-        return match raw::check(ret) {
-            Ok(_) => Ok(()),
+        match raw::check(ret) {
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            // A kernel before 5.14, or memory of a device, which has no pages to bring in.
-            Err(Errno::INVAL) => Ok(()),
-            Err(_) => Err(Error::BadAddress),
-        };
+            answer => return answer.map(|_| ()),
+        }
     }
 }

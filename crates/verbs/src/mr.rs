@@ -206,6 +206,13 @@ impl Mr {
     }
 }
 
+/// A region that was never deregistered must not stay open behind memory that may be reused.
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let _ = self.destroy();
+    }
+}
+
 /// Gives a region its key. Peers learn of it only if they have a right.
 fn open(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
     let device = pd.context().device();

@@ -177,6 +177,12 @@ impl Mw {
     }
 }
 
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let _ = self.destroy();
+    }
+}
+
 /// LOCAL_INV and SEND_WITH_INV: takes away a type 2 window's key. Only the QP that bound it may.
 pub(crate) fn invalidate(device: &Device, rkey: u32, pd: u32, qpn: u32) -> Result<(), NakReason> {
     let window = {

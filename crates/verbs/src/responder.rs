@@ -277,7 +277,7 @@ impl Qp {
             QpType::Ud | QpType::XrcSend => false,
         };
         let atomic_fault =
-            request.op == RemoteOp::Atomic && (request.len != 8 || request.addr % 8 != 0);
+            request.op == RemoteOp::Atomic && (request.len != 8 || !request.addr.is_multiple_of(8));
         let willing = receives(self.state()) && self.remote_access() & right != 0;
         if !answers || !willing || atomic_fault {
             return Err(NakReason::InvalidRequest);
