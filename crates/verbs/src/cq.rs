@@ -253,16 +253,14 @@ impl Cq {
     /// The next completion (only a solicited or failed one, if so wished) makes one event on the
     /// channel. Asking for any after asking for solicited counts as any (IBTA 11.4.2.2).
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
-        let before = {
-            let mut ring = self.lock();
-            let before = ring.armed;
-            if !solicited_only {
-                ring.armed = Armed::Any;
-            } else if before == Armed::No {
-                ring.armed = Armed::Solicited;
-            }
-            before
-        };
+        let mut ring = self.lock();
+        let before = ring.armed;
+        if !solicited_only {
+            ring.armed = Armed::Any;
+        } else if before == Armed::No {
+            ring.armed = Armed::Solicited;
+        }
+        // Under the lock: the transport hears of arming and event in their order.
         if before == Armed::No {
             self.transport.armed();
         }
@@ -400,8 +398,8 @@ impl Cq {
             return;
         }
         ring.armed = Armed::No;
-        drop(ring);
         self.transport.disarmed();
+        drop(ring);
         if let Some(channel) = &self.channel {
             channel.queue.push(self.channel_acks.clone());
         }

@@ -228,7 +228,7 @@ impl Qp {
     pub(crate) fn break_down_now(&self, control: &Control, to: QpState) {
         let from = self.state();
         let useless = match to {
-            QpState::Sqe => from != QpState::Rts,
+            QpState::Sqe => !matches!(from, QpState::Rts | QpState::Sqd),
             _ => matches!(from, QpState::Err | QpState::Reset),
         };
         if useless || control.destroyed {

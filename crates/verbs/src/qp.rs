@@ -570,7 +570,9 @@ impl Qp {
     }
 
     pub(crate) fn raise(&self, event: EventType) {
-        if !self.lock_control().now.destroyed {
+        // Under the lock, so that none comes after `leave` has taken them out.
+        let control = self.lock_control();
+        if !control.now.destroyed {
             let about = About::Qp(self.acks.clone());
             self.context.async_queue.push((event, about));
         }

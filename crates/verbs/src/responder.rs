@@ -45,7 +45,8 @@ pub struct RemoteRequest {
     pub srqn: u32,
 }
 
-/// Memory that a peer may touch. While it lives the region stays registered, so drop it soon.
+/// Memory that a peer may touch. While it lives the region stays registered and whoever takes
+/// the key away waits: drop it before any other call into the engine.
 pub struct RemoteMemory<'a> {
     ptr: *mut u8,
     len: usize,
@@ -315,7 +316,8 @@ impl Qp {
         }
     }
 
-    /// The receive for the next message. Takes for one QP must be completed in order.
+    /// The receive for the next message. Takes for one QP must be completed in order, and
+    /// before waiting for anything: `dereg_mr` waits for them.
     pub fn take_recv(&self, into: &mut RecvWqe) -> Result<(), TakeError> {
         debug_assert!(!into.is_taken());
         if !receives(self.state()) {
@@ -389,6 +391,13 @@ impl Qp {
             Source::Xrc(srq) => (srq.cq_place(), Release::SharedReceive),
         };
         let Some((cq, owner)) = place else { return };
+        if self.state() == QpState::Reset {
+            // Nobody is told; an SRQ has its room again.
+            if let (Source::Shared, Some(srq)) = (&source, self.srq()) {
+                srq.polled.fetch_add(1, Ordering::Release);
+            }
+            return;
+        }
         let failed = done.status != WcStatus::Success;
         if !failed {
             add(&self.tally.receives_done, 1);

@@ -145,6 +145,8 @@ pub(crate) struct SendQueue {
     busy: bool,
     /// A request has failed: nothing more goes out.
     stuck: bool,
+    /// That failure has been completed: the rest will be flushed, whatever becomes of it.
+    dead: bool,
     /// ERR or SQE, and all that there was is flushed.
     flushed: bool,
     /// QpInit::sq_sig_all as a flag.
@@ -177,6 +179,7 @@ impl SendQueue {
             reads: 0,
             busy: false,
             stuck: false,
+            dead: false,
             flushed: false,
             always: if always { send_flags::SIGNALED } else { 0 },
             type_bit: crate::opcode::type_bit(qp_type),
@@ -255,6 +258,7 @@ impl SendQueue {
         let signalled = (wr.flags | self.always) & send_flags::SIGNALED != 0;
         if done.status != WcStatus::Success {
             self.stuck = true;
+            self.dead = true;
             self.failed += 1;
         } else {
             self.bytes += u64::from(done.byte_len);
@@ -450,11 +454,11 @@ impl SendQueue {
         let mut after = After::default();
         loop {
             let before = (self.head, self.handed);
-            if !self.flushed && self.state != QpState::Err {
+            if matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead {
                 self.hand_held(qp);
                 after.and(self.retire(qp));
             }
-            if before == (self.head, self.handed) || after.broken {
+            if before == (self.head, self.handed) || self.dead {
                 break;
             }
         }
@@ -532,9 +536,10 @@ impl SendQueue {
                 }
             } else {
                 self.failed += 1;
+                self.dead = true;
             }
             after.and(self.complete(qp, wr_id, opcode, done, seq));
-            if after.broken {
+            if self.dead {
                 break;
             }
         }
@@ -594,6 +599,7 @@ impl SendQueue {
     /// SQE to RTS.
     pub fn recover(&mut self) {
         self.stuck = false;
+        self.dead = false;
         self.flushed = false;
         self.busy = false;
     }

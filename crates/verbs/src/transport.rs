@@ -114,7 +114,8 @@ pub trait CqTransport: Send + Sync {
     fn progress(&self, cq: &Cq);
 
     /// The program armed the CQ: from now on somebody must make progress for it without being
-    /// polled, until [`CqTransport::disarmed`]. Calls come in order.
+    /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
+    /// are in order: no call into this CQ from there.
     fn armed(&self) {}
 
     /// The event that it was armed for has happened.

@@ -429,3 +429,48 @@ proptest! {
         prop_assert!(order.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", order);
     }
 }
+
+#[test]
+fn nothing_succeeds_behind_a_failure_that_is_still_being_handled() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Ud);
+    let transport = world.transport(&a);
+    transport.hold.store(true, Ordering::SeqCst);
+    let ah = AhAttr::default();
+    for id in 0..3 {
+        let mut wr = SendWr::new(WrOpcode::Send, id);
+        wr.flags = send_flags::SIGNALED;
+        wr.ud = Some(UdDestination {
+            ah: &ah,
+            qpn: 0x999,
+            qkey: 0,
+        });
+        a.post_send(&wr).unwrap();
+    }
+    // While the state changes, the transport still completes another one.
+    let other = a.clone();
+    *transport.on_modify.lock().unwrap() = Some(Box::new(move || {
+        other.complete_send(1, SendDone::ok(0));
+    }));
+    a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr));
+    assert_eq!(
+        statuses(&world.cq),
+        [
+            (0, WcStatus::LocQpOpErr),
+            (1, WcStatus::WrFlushErr),
+            (2, WcStatus::WrFlushErr)
+        ]
+    );
+}
+
+#[test]
+fn a_failure_while_draining_stops_an_unreliable_queue() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Uc);
+    let transport = world.transport(&a);
+    transport.hold.store(true, Ordering::SeqCst);
+    a.post_send(&signalled(0)).unwrap();
+    set_state(&a, QpState::Sqd).unwrap();
+    a.complete_send(0, SendDone::failed(WcStatus::LocQpOpErr));
+    assert_eq!(a.state(), QpState::Sqe);
+}

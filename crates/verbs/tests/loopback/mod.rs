@@ -52,6 +52,8 @@ pub struct LoopQp {
     /// Numbers of the requests as they were handed over.
     pub order: Mutex<Vec<u64>>,
     pub keep_order: AtomicBool,
+    /// Happens once, inside the next state change.
+    pub on_modify: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 struct LoopCq {
@@ -148,6 +150,10 @@ impl QpTransport for Handle {
         let patient = change.attr.rnr_retry == 7;
         self.0.patient.store(patient, Ordering::SeqCst);
         self.0.states.lock().unwrap().push((change.from, change.to));
+        let hook = self.0.on_modify.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
         Ok(())
     }
 
