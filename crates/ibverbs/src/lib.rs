@@ -9,6 +9,7 @@
 // Nothing calls the exported functions where nothing is exported.
 #![cfg_attr(test, allow(dead_code))]
 
+mod allocation;
 mod api;
 mod devices;
 mod errno;

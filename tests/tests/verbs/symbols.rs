@@ -113,10 +113,10 @@ fn no_others() -> Verdict {
         "memalign",
         "mmap",
         "mmap64",
-        "munmap",
         "posix_memalign",
         "pvalloc",
         "realloc",
+        "reallocarray",
         "valloc",
     ];
     let ours = ours()?;
