@@ -8,7 +8,7 @@ use crate::device::QUEUE_MAX;
 use crate::events::{About, Acks};
 use crate::responder::MAX_SGE;
 use crate::rq::RecvQueue;
-use crate::types::{EventType, Sge, SrqAttr, SrqInit, srq_mask};
+use crate::types::{EventType, QpState, Sge, SrqAttr, SrqInit, srq_mask};
 use crate::{Cq, Error, Pd, Qp, Result, Xrcd};
 
 /// A shared receive queue, plain or for XRC.
@@ -110,7 +110,10 @@ impl Srq {
             core::mem::take(&mut state.starved)
         };
         for qp in starved.iter().filter_map(Weak::upgrade) {
-            qp.transport().receives_posted();
+            // One that was reset or destroyed meanwhile has nothing to try again.
+            if qp.state() != QpState::Reset {
+                qp.transport().receives_posted();
+            }
         }
         Ok(())
     }

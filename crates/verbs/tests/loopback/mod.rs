@@ -640,3 +640,26 @@ pub fn events(context: &Context) -> Vec<AsyncEvent> {
     }
     events
 }
+
+pub fn write_byte(at: *mut u8) {
+    // SAFETY: the caller holds a RemoteMemory over it.
+    unsafe { at.write_volatile(1) }
+}
+
+/// A page of its own, whose end can be seen: a later access faults.
+pub fn map_page() -> (u64, u64) {
+    const LEN: usize = 4096;
+    let (protection, flags) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    (at as u64, LEN as u64)
+}
+
+pub fn unmap_page(addr: u64, len: u64) {
+    // SAFETY: the mapping from `map_page`, whose region was deregistered.
+    assert_eq!(unsafe { libc::munmap(addr as *mut _, len as usize) }, 0);
+}
