@@ -2,7 +2,8 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
@@ -11,6 +12,7 @@ use crate::{Channel, Context, CqTransport, Error, Result};
 
 /// A completion queue.
 pub struct Cq {
+    me: Weak<Cq>,
     context: Arc<Context>,
     channel: Option<Arc<Channel>>,
     transport: Box<dyn CqTransport>,
@@ -79,6 +81,11 @@ struct Ring {
     tail: u64,
     owners: Vec<Option<Arc<Credit>>>,
     armed: Armed,
+    /// Moderation: an event waits for so many completions, but not longer than that.
+    wait_for: u16,
+    wait: Duration,
+    /// Completions that an event waits with.
+    held_back: u16,
     overrun: bool,
 }
 
@@ -159,7 +166,8 @@ impl Cq {
         if let Some(channel) = channel {
             channel.users.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(Arc::new(Cq {
+        Ok(Arc::new_cyclic(|me| Cq {
+            me: me.clone(),
             context: context.clone(),
             channel: channel.cloned(),
             transport,
@@ -170,6 +178,9 @@ impl Cq {
                 tail: 0,
                 owners: Vec::new(),
                 armed: Armed::No,
+                wait_for: 1,
+                wait: Duration::ZERO,
+                held_back: 0,
                 overrun: false,
             }),
             filled: AtomicU32::new(0),
@@ -286,13 +297,13 @@ impl Cq {
         Ok(())
     }
 
-    /// `ibv_modify_cq`: an event only after `count` completions or `period_us`. One completion
-    /// per event is what there is; more would need a timer per CQ.
+    /// `ibv_modify_cq`: an event waits for `count` completions, but not longer than `period_us`
+    /// microseconds after the first. With a count of 0 or 1, or a period of 0, it comes at once.
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
-        match (count, period_us) {
-            (0 | 1, _) => Ok(()),
-            _ => Err(Error::NotSupported),
-        }
+        let mut ring = self.lock();
+        ring.wait_for = count;
+        ring.wait = Duration::from_micros(period_us.into());
+        Ok(())
     }
 
     /// The program is done with so many events from the channel.
@@ -397,7 +408,28 @@ impl Cq {
         if ring.armed == Armed::Solicited && !completion.solicited && !failed {
             return;
         }
+        ring.held_back = ring.held_back.saturating_add(1);
+        if ring.held_back < ring.wait_for && !ring.wait.is_zero() {
+            let moderator = &self.context.device().moderator;
+            if ring.held_back > 1 || moderator.schedule(ring.wait, self.me.clone()) {
+                return;
+            }
+        }
+        self.fire(ring);
+    }
+
+    /// The moderation's time is over. An earlier event may have been for these completions
+    /// already; one event too early does no harm.
+    pub(crate) fn period_over(&self) {
+        let ring = self.lock();
+        if ring.armed != Armed::No && ring.held_back > 0 {
+            self.fire(ring);
+        }
+    }
+
+    fn fire(&self, mut ring: MutexGuard<'_, Ring>) {
         ring.armed = Armed::No;
+        ring.held_back = 0;
         self.transport.disarmed();
         drop(ring);
         if let Some(channel) = &self.channel {

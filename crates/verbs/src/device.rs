@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 pub use crate::gids::{GIDS_MAX, GidEntry};
 use crate::gids::{host, link_local, merge};
 use crate::keys::{KEYS_MAX, KeyTable};
+use crate::moderator::Moderator;
 use crate::responder::MAX_SGE;
 use crate::types::{DeviceAttr, Gid, PortAttr};
 use crate::{Context, Error, Mw, Qp, Result, Srq, Transport, Xrcd};
@@ -32,6 +33,7 @@ pub struct Device {
     gids: RwLock<Arc<[GidEntry]>>,
     pub(crate) keys: KeyTable,
     pub(crate) cq_ids: Ids,
+    pub(crate) moderator: Moderator,
     ids: AtomicU32,
     xrcds: Mutex<Vec<Weak<Xrcd>>>,
     /// Who can be named by a number in a message.
@@ -85,6 +87,7 @@ impl Device {
             gids: RwLock::new(Arc::new([])),
             keys: KeyTable::new(),
             cq_ids: Ids::new(CQS_MAX),
+            moderator: Moderator::default(),
             ids: AtomicU32::new(1),
             xrcds: Mutex::default(),
             windows: Mutex::default(),

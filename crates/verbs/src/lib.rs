@@ -58,6 +58,7 @@ pub mod events;
 mod gids;
 pub mod keys;
 mod memory;
+mod moderator;
 mod modify;
 pub mod mr;
 pub mod mw;

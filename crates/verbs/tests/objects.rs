@@ -182,8 +182,39 @@ fn resizing_keeps_what_waits() {
     cq.resize(5).unwrap();
     let ids: Vec<u64> = drain(&cq).iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, [5, 6, 7, 8, 9]);
-    assert_eq!(cq.moderate(1, 100), Ok(()));
-    assert_eq!(cq.moderate(10, 100), Err(Error::NotSupported));
+}
+
+#[test]
+fn a_moderated_event_waits_for_company_or_for_its_time() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Rc);
+    let mut wr = SendWr::new(WrOpcode::RdmaWrite, 0);
+    wr.flags = send_flags::SIGNALED;
+    // The longest period, so that only the count can be the reason on any machine.
+    world.cq.moderate(3, u16::MAX).unwrap();
+    let start = std::time::Instant::now();
+    world.cq.arm(false).unwrap();
+    for _ in 0..2 {
+        a.post_send(&wr).unwrap();
+    }
+    let waits = world.cq.is_armed();
+    // On a machine that stood still for so long, its time may be over.
+    assert!(waits || start.elapsed().as_micros() >= u128::from(u16::MAX));
+    a.post_send(&wr).unwrap();
+    assert!(!world.cq.is_armed() || !waits);
+    assert_eq!(world.channel.get_event(), Ok(1));
+    // Alone, it comes when the time is over: this waits for it.
+    world.cq.moderate(1000, 100).unwrap();
+    world.cq.arm(false).unwrap();
+    a.post_send(&wr).unwrap();
+    assert_eq!(world.channel.get_event(), Ok(1));
+    // No period: at once.
+    world.cq.moderate(1000, 0).unwrap();
+    world.cq.arm(false).unwrap();
+    a.post_send(&wr).unwrap();
+    assert!(!world.cq.is_armed());
+    assert_eq!(world.channel.get_event(), Ok(1));
+    world.cq.ack_events(3);
 }
 
 #[test]
