@@ -147,7 +147,7 @@ fn push(
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
         let end = unsafe { writer.ring.push(header, head.len() + len, parts) };
         if end.is_none() && !writer.starved.contains(&part.slot) {
-            writer.starved.push(part.slot);
+            writer.starved.push_back(part.slot);
         }
         if let Some(end) = end {
             // Nobody waits for it, but its room must come back.

@@ -9,7 +9,7 @@
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_WATCHING};
+use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
@@ -55,36 +55,43 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
 fn run(weak: &Weak<Node>) {
     let mut tokens = [0; 64];
     let mut quiet = 0;
-    let mut polled_before = 0;
+    let mut before = (0, 0);
     while let Some(node) = weak.upgrade() {
         if node.stop.load(Ordering::Acquire) {
             return;
         }
-        set_state(&node, 2);
-        let own = node.progress(&node.links());
-        let polled = node.polled.load(Ordering::Relaxed);
-        if polled != polled_before {
-            quiet = 0;
-        } else if own == 0 {
-            quiet += 1;
-        }
-        let polled_now = polled != polled_before;
-        polled_before = polled;
-        if own > 0 && !polled_now {
-            // Nobody polls: go on while there is something, then be rung for the next.
-            quiet = QUIET_WATCHES;
-        }
-        let asleep = node.is_armed() || quiet >= QUIET_WATCHES;
-        set_state(
-            &node,
-            if asleep {
-                ENGINE_ASLEEP
-            } else {
-                ENGINE_WATCHING
-            },
+        set_state(&node, ENGINE_AWAKE);
+        let now = (
+            node.polled_incoming.load(Ordering::Relaxed),
+            node.polled_outgoing.load(Ordering::Relaxed),
         );
-        if node.progress(&node.links()) > 0 {
-            continue;
+        let links = node.links();
+        let mut own = 0;
+        // A side that the program polls is left to it.
+        if now.0 == before.0 {
+            own += node.progress_incoming(&links);
+        }
+        if now.1 == before.1 {
+            own += node.progress_outgoing(&links);
+        }
+        if own > 0 {
+            // Nobody else did it: be rung for the next.
+            quiet = QUIET_WATCHES;
+        } else if now != before {
+            quiet = 0;
+        } else {
+            quiet = (quiet + 1).min(QUIET_WATCHES);
+        }
+        before = now;
+        let asleep = node.is_armed() || quiet >= QUIET_WATCHES;
+        if asleep {
+            set_state(&node, ENGINE_ASLEEP);
+            let links = node.links();
+            if node.progress_incoming(&links) + node.progress_outgoing(&links) > 0 {
+                continue;
+            }
+        } else {
+            set_state(&node, ENGINE_WATCHING);
         }
         let timer = node.next_timer.load(Ordering::SeqCst);
         let now = os::now_ns();

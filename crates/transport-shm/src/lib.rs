@@ -142,9 +142,11 @@ impl CqTransport for ShmCq {
         if links.0 != generation {
             *links = (generation, self.node.links());
         }
-        let done = self.node.progress(&links.1);
-        if done > 0 {
-            self.node.polled.fetch_add(1, Ordering::Relaxed);
+        if self.node.progress_incoming(&links.1) > 0 {
+            self.node.polled_incoming.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.node.progress_outgoing(&links.1) > 0 {
+            self.node.polled_outgoing.fetch_add(1, Ordering::Relaxed);
         }
     }
 

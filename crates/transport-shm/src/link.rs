@@ -211,7 +211,7 @@ pub struct RequestWriter {
     pub ring: Writer,
     pub sent: VecDeque<Sent>,
     /// Queue pairs that found no room.
-    pub starved: Vec<u32>,
+    pub starved: VecDeque<u32>,
 }
 
 /// The requester's side.
@@ -262,7 +262,7 @@ impl Outgoing {
             writer: Mutex::new(RequestWriter {
                 ring: Writer::new(request_ring),
                 sent: VecDeque::with_capacity(REQUEST_RING_BYTES / 64),
-                starved: Vec::with_capacity(64),
+                starved: VecDeque::with_capacity(64),
             }),
             in_flight: AtomicUsize::new(0),
             responses: Mutex::new(Reader::new(response_ring)),

@@ -83,8 +83,9 @@ pub struct Node {
     pub next_timer: AtomicU64,
     /// Until when the engine thread sleeps.
     pub engine_until: AtomicU64,
-    /// Work done by whoever polls; the engine thread watches it.
-    pub polled: AtomicU64,
+    /// Counts of polls that found work, on either side; the engine thread watches them.
+    pub polled_incoming: AtomicU64,
+    pub polled_outgoing: AtomicU64,
     pub groups: crate::multicast::Groups,
 }
 
@@ -118,7 +119,8 @@ impl Node {
             timers: Mutex::default(),
             next_timer: AtomicU64::new(u64::MAX),
             engine_until: AtomicU64::new(0),
-            polled: AtomicU64::new(0),
+            polled_incoming: AtomicU64::new(0),
+            polled_outgoing: AtomicU64::new(0),
             groups: Default::default(),
         }))
     }
@@ -228,17 +230,19 @@ impl Node {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Looks at all links and due timers once. How much was done.
-    pub fn progress(&self, links: &Links) -> usize {
-        let mut done = 0;
-        for route in &links.routes {
-            done += requester::progress(self, route);
-        }
-        for incoming in &links.incoming {
-            done += responder::progress(self, incoming);
-        }
+    /// Carries out what peers have asked. How much was done.
+    pub fn progress_incoming(&self, links: &Links) -> usize {
+        let each = links.incoming.iter();
+        each.map(|incoming| responder::progress(self, incoming))
+            .sum()
+    }
+
+    /// Takes what peers have answered, and runs due timers. How much was done.
+    pub fn progress_outgoing(&self, links: &Links) -> usize {
+        let each = links.routes.iter();
+        let done: usize = each.map(|route| requester::progress(self, route)).sum();
         if self.next_timer.load(Ordering::Relaxed) != u64::MAX {
-            done += self.run_timers();
+            return done + self.run_timers();
         }
         done
     }

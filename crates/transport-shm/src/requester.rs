@@ -23,6 +23,8 @@ use crate::wire::{self, Atomic, Piece, Span, answer, flags, request};
 const RETRY_NS: u64 = 500_000;
 /// Pieces of a described message.
 const PIECES_MAX: usize = 40;
+/// Room that makes it worth to let a starved queue pair go on.
+const ROOM_BYTES: usize = 16 * CHUNK_BYTES;
 /// Data of one WRITE or READ record.
 const SPAN_DATA_BYTES: usize = CHUNK_BYTES - Span::BYTES;
 const SEQUENCE_MASK: u32 = 0xFF_FFFF;
@@ -224,7 +226,7 @@ fn push_records(part: &Part, side: &mut SendSide, route: &Route, link: &Outgoing
             };
             let Some(end) = push_record(&mut writer, &mut header, entry, route, link, wqe) else {
                 if !writer.starved.contains(&part.slot) {
-                    writer.starved.push(part.slot);
+                    writer.starved.push_back(part.slot);
                 }
                 break;
             };
@@ -421,7 +423,7 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
     loop {
         let mut batch = [NONE; 32];
         let mut count = 0;
-        let starved = {
+        {
             let mut writer = lock(&link.writer);
             while count < batch.len()
                 && let Some(sent) = writer.sent.front()
@@ -431,12 +433,7 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
                 count += 1;
                 writer.sent.pop_front();
             }
-            if writer.starved.is_empty() {
-                Vec::new()
-            } else {
-                core::mem::take(&mut writer.starved)
-            }
-        };
+        }
         link.in_flight.fetch_sub(count, Ordering::Relaxed);
         total += count;
         for (index, sent) in batch[..count].iter().enumerate() {
@@ -449,13 +446,28 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
                 acknowledged(&part, sent.sequence, sent.turn);
             }
         }
-        for slot in starved {
-            if let Some(part) = node.part(slot) {
-                pump(&part);
-            }
-        }
         if count < batch.len() {
-            return total;
+            break;
+        }
+    }
+    feed_starved(node, link);
+    total
+}
+
+/// Lets queue pairs that found the ring full go on, in their order, as long as there is room.
+fn feed_starved(node: &Node, link: &Outgoing) {
+    // Each gets one turn; who fills the ring is at the end of the list again.
+    let turns = lock(&link.writer).starved.len();
+    for _ in 0..turns {
+        let slot = {
+            let mut writer = lock(&link.writer);
+            if !writer.ring.fits(ROOM_BYTES) {
+                return;
+            }
+            writer.starved.pop_front()
+        };
+        if let Some(part) = slot.and_then(|slot| node.part(slot)) {
+            pump(&part);
         }
     }
 }

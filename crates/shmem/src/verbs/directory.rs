@@ -39,6 +39,8 @@ pub const DIRECTORY_BYTES: usize = KEYS_OFFSET + KEY_SLOTS * SLOT_BYTES;
 pub const ENGINE_ASLEEP: u32 = 0;
 /// The engine thread looks again by itself within a millisecond.
 pub const ENGINE_WATCHING: u32 = 1;
+/// The engine thread is at work, and looks again before it sleeps.
+pub const ENGINE_AWAKE: u32 = 2;
 
 /// A queue pair as its owner publishes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
