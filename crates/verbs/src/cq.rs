@@ -10,6 +10,10 @@ use crate::events::{About, Acks};
 use crate::types::{EventType, Wc, WcStatus};
 use crate::{Channel, Context, CqTransport, Error, Result};
 
+/// A program that always finds completions still lets the transport work, once in so many polls:
+/// peers must not starve because this side is busy.
+const PROGRESS_EVERY: u32 = 64;
+
 /// A completion queue.
 pub struct Cq {
     me: Weak<Cq>,
@@ -87,6 +91,8 @@ struct Ring {
     /// Completions that an event waits with.
     held_back: u16,
     overrun: bool,
+    /// Polls that found something.
+    polls: u32,
 }
 
 impl Ring {
@@ -182,6 +188,7 @@ impl Cq {
                 wait: Duration::ZERO,
                 held_back: 0,
                 overrun: false,
+                polls: 0,
             }),
             filled: AtomicU32::new(0),
             users: AtomicU32::new(0),
@@ -225,35 +232,41 @@ impl Cq {
     /// written. Never blocks; asks the transport for progress when there is nothing.
     #[inline]
     pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
-        if self.filled.load(Ordering::Acquire) == 0 {
-            self.transport.progress(self);
-            if self.filled.load(Ordering::Acquire) == 0 {
-                return 0;
-            }
-        }
-        let mut ring = self.lock();
         let mut taken = 0;
-        for place in out {
-            let Some(wc) = ring.pop() else { break };
-            place.write(wc);
-            taken += 1;
-        }
-        self.filled.store(ring.len() as u32, Ordering::Release);
+        self.take(|ring| {
+            for place in out {
+                let Some(wc) = ring.pop() else { break };
+                place.write(wc);
+                taken += 1;
+            }
+        });
         taken
     }
 
     #[inline]
     pub fn poll_one(&self) -> Option<Wc> {
+        let mut wc = None;
+        self.take(|ring| wc = ring.pop());
+        wc
+    }
+
+    #[inline]
+    fn take(&self, from: impl FnOnce(&mut Ring)) {
         if self.filled.load(Ordering::Acquire) == 0 {
             self.transport.progress(self);
             if self.filled.load(Ordering::Acquire) == 0 {
-                return None;
+                return;
             }
         }
         let mut ring = self.lock();
-        let wc = ring.pop();
+        from(&mut ring);
         self.filled.store(ring.len() as u32, Ordering::Release);
-        wc
+        ring.polls = ring.polls.wrapping_add(1);
+        let busy = ring.polls.is_multiple_of(PROGRESS_EVERY);
+        drop(ring);
+        if busy {
+            self.transport.progress(self);
+        }
     }
 
     /// Completions that wait to be polled.

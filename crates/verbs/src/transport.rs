@@ -109,7 +109,7 @@ pub trait Transport: Send + Sync {
 
 /// A transport's part of a completion queue.
 pub trait CqTransport: Send + Sync {
-    /// [`Cq::poll`] found nothing: do what can be done now for the QPs of this CQ, without
+    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can be done now for the QPs of this CQ, without
     /// waiting. Called without any lock, by any number of threads at once.
     fn progress(&self, cq: &Cq);
 

@@ -159,6 +159,19 @@ fn polling_takes_as_many_as_wished_and_asks_for_progress_when_empty() {
 }
 
 #[test]
+fn a_busy_poller_lets_the_transport_work_too() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Rc);
+    for id in 0..640 {
+        let mut wr = SendWr::new(WrOpcode::RdmaWrite, id);
+        wr.flags = send_flags::SIGNALED;
+        a.post_send(&wr).unwrap();
+        assert!(world.cq.poll_one().is_some());
+    }
+    assert_eq!(world.fabric.progressed.load(Ordering::SeqCst), 10);
+}
+
+#[test]
 fn resizing_keeps_what_waits() {
     let world = world();
     let cq = world.context.create_cq(5, 0, None, 0).unwrap();
