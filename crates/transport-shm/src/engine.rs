@@ -56,6 +56,7 @@ fn run(weak: &Weak<Node>) {
     let mut tokens = [0; 64];
     let mut quiet = 0;
     let mut before = (0, 0);
+    let mut alone = [false; 2];
     while let Some(node) = weak.upgrade() {
         if node.stop.load(Ordering::Acquire) {
             return;
@@ -66,24 +67,30 @@ fn run(weak: &Weak<Node>) {
             node.polled_outgoing.load(Ordering::Relaxed),
         );
         let links = node.links();
+        // A side that the program polls is left to it. One where this thread found work is on
+        // its own until polls do it again, so peers have to ring.
         let mut own = 0;
-        // A side that the program polls is left to it.
-        if now.0 == before.0 {
-            own += node.progress_incoming(&links);
+        let sides = [(now.0 != before.0), (now.1 != before.1)];
+        for (side, polled) in sides.into_iter().enumerate() {
+            if polled {
+                alone[side] = false;
+                continue;
+            }
+            let done = if side == 0 {
+                node.progress_incoming(&links)
+            } else {
+                node.progress_outgoing(&links)
+            };
+            alone[side] |= done > 0;
+            own += done;
         }
-        if now.1 == before.1 {
-            own += node.progress_outgoing(&links);
-        }
-        if own > 0 {
-            // Nobody else did it: be rung for the next.
-            quiet = QUIET_WATCHES;
-        } else if now != before {
+        if own > 0 || now != before {
             quiet = 0;
         } else {
             quiet = (quiet + 1).min(QUIET_WATCHES);
         }
         before = now;
-        let asleep = node.is_armed() || quiet >= QUIET_WATCHES;
+        let asleep = node.is_armed() || alone != [false; 2] || quiet >= QUIET_WATCHES;
         if asleep {
             set_state(&node, ENGINE_ASLEEP);
             let links = node.links();

@@ -195,10 +195,9 @@ fn mixed_order_target(world: &mut World) {
     for id in 0..64 {
         end.post_recv(id, (id as usize) * 20_000, 20_000);
     }
-    let mut next = 0;
-    for turn in (0..2000u64).filter(|turn| turn % 4 != 1) {
+    for (next, turn) in (0..2000u64).filter(|turn| turn % 4 != 1).enumerate() {
         let wc = end.good();
-        assert_eq!(wc.wr_id, next % 64);
+        assert_eq!(wc.wr_id, next as u64 % 64);
         if turn % 4 == 3 {
             // Its own bytes, and of the write before it, are there.
             assert_eq!(wc.opcode, WcOpcode::RecvRdmaWithImm as u32);
@@ -207,7 +206,6 @@ fn mixed_order_target(world: &mut World) {
             assert_eq!(end.memory.word(wc.wr_id as usize * 20_000), turn + 1);
         }
         end.post_recv(wc.wr_id, (wc.wr_id as usize) * 20_000, 20_000);
-        next += 1;
     }
     world.meet();
 }

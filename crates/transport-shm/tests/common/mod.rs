@@ -372,7 +372,7 @@ impl End {
                     | qp_mask::PATH_MTU
                     | qp_mask::DEST_QPN
                     | qp_mask::RQ_PSN;
-                if kind == QpType::Uc {
+                if matches!(kind, QpType::Uc | QpType::XrcSend) {
                     connected
                 } else {
                     connected | qp_mask::MAX_DEST_RD_ATOMIC | qp_mask::MIN_RNR_TIMER
