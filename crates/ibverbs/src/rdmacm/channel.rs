@@ -164,6 +164,7 @@ pub struct Event {
 }
 
 impl Event {
+    #[cfg(test)]
     pub fn new(key: Key, kind: EventKind) -> Self {
         Self::with(key, kind, 0, Body::None)
     }

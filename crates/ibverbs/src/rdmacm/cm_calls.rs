@@ -63,7 +63,7 @@ pub unsafe fn create(
         None => Arc::clone(unsafe { &ChannelObject::of(channel).channel }),
     };
     let key = agent()?.create(port_space, qp_type as u8, &events);
-    Ok(Id::new(
+    Ok(Id::make(
         key, port_space, qp_type, context, events, object, own,
     ))
 }
@@ -73,7 +73,9 @@ pub unsafe fn create(
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller's contract.
     let this = unsafe { Id::of(id) };
-    agent().map_or((), |agent| agent.destroy(this.key));
+    if let Ok(agent) = agent() {
+        agent.destroy(this.key);
+    }
     // SAFETY: the caller's contract; a synchronous identifier keeps its last event.
     unsafe { release_event(id) };
     this.forget();
@@ -421,9 +423,9 @@ pub unsafe fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> 
         true => Some(ChannelObject::new()?),
         false => None,
     };
-    // SAFETY: the caller's contract.
     let events: Arc<Channel> = match &own {
         Some(own) => Arc::clone(&own.channel),
+        // SAFETY: the caller's contract.
         None => Arc::clone(unsafe { &ChannelObject::of(channel).channel }),
     };
     if this.synchronous() {

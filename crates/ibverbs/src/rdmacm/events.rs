@@ -169,7 +169,7 @@ fn requested(
         owner.done();
         return Ok(None);
     };
-    let pointer = Id::new(
+    let pointer = Id::make(
         event.key,
         info.port_space,
         qp_type,

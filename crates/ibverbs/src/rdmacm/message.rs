@@ -27,7 +27,6 @@ pub const SIDR_REP_PRIVATE_MAX: usize = 136;
 /// Reject reasons (IBTA 12.6.7.2) that this side gives.
 pub const REJ_TIMEOUT: u16 = 4;
 pub const REJ_INVALID_SERVICE_ID: u16 = 8;
-pub const REJ_STALE_CONNECTION: u16 = 10;
 pub const REJ_CONSUMER_DEFINED: u16 = 28;
 /// The listener does not answer for this destination address: try the next one. Never
 /// shown to a user.

@@ -6,9 +6,6 @@
 //! (`object`) and calls: `cm_calls`, `events`, `qp`, `endpoint`, `multicast`. They use
 //! libibverbs through the table in `verbs` only.
 
-// Until the calls of the next layer use all of it.
-#![allow(dead_code)]
-
 mod abi;
 mod address;
 mod agent;

@@ -117,10 +117,11 @@ fn registry() -> MutexGuard<'static, HashMap<Key, IdPointer>> {
     registry.0.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+static AGENT: Mutex<Option<(u32, &'static Agent)>> = Mutex::new(None);
+
 /// The connection manager of this process. A forked child gets its own: the parent's
 /// thread is not in it.
 pub fn agent() -> Result<&'static Agent, Errno> {
-    static AGENT: Mutex<Option<(u32, &'static Agent)>> = Mutex::new(None);
     let mut agent = AGENT.lock().unwrap_or_else(PoisonError::into_inner);
     let pid = std::process::id();
     if let Some((owner, running)) = *agent
@@ -130,8 +131,28 @@ pub fn agent() -> Result<&'static Agent, Errno> {
     }
     let started = Agent::start(Rendezvous::open()?, Limits::default())?;
     let started: &'static Agent = Box::leak(Box::new(started));
+    let first = agent.is_none();
     *agent = Some((pid, started));
+    if first {
+        // SAFETY: the handler does what a child of a threaded process may do: it tries
+        // locks, never waits for one, and closes descriptors.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
     Ok(started)
+}
+
+/// In a forked child: lets go of the parent's connections. The parent's agent is never
+/// used or dropped here, so nothing closes these numbers a second time.
+extern "C" fn forked() {
+    let Ok(agent) = AGENT.try_lock() else {
+        return;
+    };
+    if let Some((_, parents)) = *agent {
+        for fd in parents.descriptors() {
+            // A descriptor that is not open any more is what was wanted.
+            let _ = sluice_sys::unix::close(fd);
+        }
+    }
 }
 
 impl ChannelObject {
@@ -217,7 +238,7 @@ impl EventObject {
 impl Id {
     /// Makes the identifier of a key. `channel` NULL: it gets one of its own and is
     /// synchronous.
-    pub fn new(
+    pub fn make(
         key: Key,
         port_space: u16,
         qp_type: u32,

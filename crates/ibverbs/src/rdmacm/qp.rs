@@ -18,6 +18,10 @@ pub const PACKET_LIFE_TIME: u8 = 16;
 /// Local ACK timeout: two packet life times and the time of the far end.
 const ACK_TIMEOUT: u8 = PACKET_LIFE_TIME + 2;
 
+/// Programs send small messages inline without asking for room, which every adapter
+/// happens to have (rdma_xclient does).
+const INLINE_MIN: u32 = 64;
+
 // `enum ibv_qp_attr_mask`.
 const QP_STATE: c_int = 1;
 const QP_ACCESS_FLAGS: c_int = 1 << 3;
@@ -127,7 +131,8 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
         QPS_RTR => {
             let remote = info.remote.ok_or(Errno::INVAL)?;
             attr.ah_attr = ah_attr(&info, peer_gid(&info));
-            attr.path_mtu = u32::from(info.mtu);
+            let mtu = inner.device.map_or(info.mtu, |device| device.mtu);
+            attr.path_mtu = u32::from(info.mtu.min(mtu));
             attr.dest_qp_num = remote.qp_num;
             attr.rq_psn = remote.psn;
             let mut mask = QP_STATE | QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
@@ -312,6 +317,9 @@ unsafe fn create(pointer: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         }
         if attr.srq.is_null() && attr.qp_type != IBV_QPT_XRC_RECV {
             attr.srq = c.srq;
+        }
+        if attr.cap.max_send_wr > 0 {
+            attr.cap.max_inline_data = attr.cap.max_inline_data.max(INLINE_MIN);
         }
         // SAFETY: the context is open, and the attributes' objects are the program's or
         // were made above.

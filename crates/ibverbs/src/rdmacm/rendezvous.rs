@@ -11,7 +11,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,9 @@ const EPHEMERAL: std::ops::Range<u32> = 32768..61000;
 /// Entries of one directory that are looked at. More of them are a defect or an attack
 /// by oneself; the rest is not seen.
 const ENTRIES_MAX: usize = 1 << 20;
+
+/// Entries that one claim looks at to see whether their process lives.
+const SWEEP_MAX: usize = 16;
 
 const FLAG_REUSE: u8 = 1;
 const FLAG_FAMILY_ONLY: u8 = 2;
@@ -65,7 +68,7 @@ pub struct Claim {
     directory: Arc<Rendezvous>,
     entry: Entry,
     /// Holds the lock that says the claim lives.
-    _file: File,
+    file: File,
     listening: bool,
 }
 
@@ -150,6 +153,10 @@ impl Rendezvous {
             let port = free_port(&taken, entry.unique).ok_or(Errno(libc::EADDRNOTAVAIL))?;
             entry.address.port = port;
         }
+        // What killed processes left is swept up along the way.
+        for (other, _) in names.iter().take(SWEEP_MAX) {
+            self.remove_if_dead(other);
+        }
         for (other, listening) in &names {
             if same_space(other)
                 && other.address.port == entry.address.port
@@ -169,7 +176,7 @@ impl Rendezvous {
         Ok(Claim {
             directory: Arc::clone(self),
             entry,
-            _file: file,
+            file,
             listening: false,
         })
     }
@@ -288,6 +295,10 @@ impl Rendezvous {
 impl Claim {
     pub fn address(&self) -> Address {
         self.entry.address
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 
     /// Makes the claim a listener and gives its socket, which takes up to `backlog`

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 
 use super::Errno;
-use crate::api::{ah, channel, cq, device, gid, memory, post, qp, srq};
+use crate::api::{channel, cq, device, gid, memory, post, qp, srq};
 use crate::ffi::*;
 
 type Context = *mut ibv_context;
@@ -40,8 +40,6 @@ pub struct Calls {
     pub create_srq: unsafe extern "C" fn(Context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq,
     pub destroy_srq: unsafe extern "C" fn(*mut ibv_srq) -> c_int,
     pub open_xrcd: unsafe extern "C" fn(Context, *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd,
-    pub create_ah: unsafe extern "C" fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah,
-    pub destroy_ah: unsafe extern "C" fn(*mut ibv_ah) -> c_int,
     pub attach_mcast: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
     pub detach_mcast: unsafe extern "C" fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int,
     pub poll_cq: unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int,
@@ -76,8 +74,6 @@ pub static LIBIBVERBS: Calls = Calls {
     create_srq: srq::create_srq_ex,
     destroy_srq: srq::ibv_destroy_srq,
     open_xrcd: memory::open_xrcd,
-    create_ah: ah::ibv_create_ah,
-    destroy_ah: ah::ibv_destroy_ah,
     attach_mcast: qp::ibv_attach_mcast,
     detach_mcast: qp::ibv_detach_mcast,
     poll_cq: cq::poll_cq,

@@ -51,7 +51,11 @@ pub struct Attempt {
     pub request: Message,
     pub candidates: VecDeque<Candidate>,
     pub give_up: Instant,
-    /// Some listener was there but did not answer for the address.
+    /// Until then a listener may still appear.
+    pub absent_until: Instant,
+    /// The candidates are used up and must be looked for anew.
+    pub look_again: bool,
+    /// The destination is an address of this network namespace.
     pub destination_is_here: bool,
 }
 

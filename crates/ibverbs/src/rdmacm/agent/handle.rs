@@ -129,9 +129,16 @@ impl Shared {
             return;
         };
         endpoint.link = None;
+        let (port_space, destination) = (endpoint.port_space, endpoint.destination);
         let Some(attempt) = endpoint.attempt.as_mut() else {
             return;
         };
+        if std::mem::take(&mut attempt.look_again)
+            && let Some(destination) = &destination
+        {
+            let listeners = self.names.listeners(port_space, destination);
+            attempt.candidates = listeners.unwrap_or_default().into();
+        }
         while let Some(candidate) = attempt.candidates.pop_front() {
             match self.names.connect(&candidate) {
                 Ok(link) if same_user(&link) => {
@@ -153,6 +160,11 @@ impl Shared {
                 // Dead, or a stranger's.
                 Ok(_) | Err(_) => {}
             }
+        }
+        if now < attempt.absent_until {
+            attempt.look_again = true;
+            table.set_timer(key, Some(now + self.limits.retry));
+            return;
         }
         let here = attempt.destination_is_here;
         let (kind, status) = match (here, endpoint.is_datagram()) {

@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use super::message::{
     self, ConnParams, Ece, Message, PrivateData, Request, SidrReply, SidrRequest,
 };
 use super::poller::{self, Level, Poller, Watched};
-use super::rendezvous::Rendezvous;
+use super::rendezvous::{Claim, Rendezvous};
 use endpoint::{Attempt, Endpoint};
 pub use endpoint::{Options, State};
 
@@ -45,6 +45,10 @@ pub struct Limits {
     pub response: Duration,
     /// Until a listener with a full backlog is tried again.
     pub retry: Duration,
+    /// How long a request looks for a listener that is not there. Finding an address and a
+    /// route takes a network some time, and programs rely on it: perftest's server closes
+    /// its listener and opens the next one while its client is on the way.
+    pub absent: Duration,
     /// Until a DREQ without an answer is given up.
     pub disconnect: Duration,
     /// From the disconnection to TIMEWAIT_EXIT.
@@ -58,6 +62,7 @@ impl Default for Limits {
         Self {
             response: Duration::from_secs(69),
             retry: Duration::from_millis(5),
+            absent: Duration::from_millis(300),
             disconnect: Duration::from_secs(4),
             time_wait: Duration::from_secs(2),
             stranger: Duration::from_secs(5),
@@ -68,7 +73,6 @@ impl Default for Limits {
 /// What a program may want to know about an identifier.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
-    pub state: State,
     pub port_space: u16,
     pub qp_type: u8,
     pub source: Option<Address>,
@@ -150,7 +154,6 @@ impl Agent {
         let mut table = self.table();
         let endpoint = table.endpoint(key)?;
         Ok(Info {
-            state: endpoint.state,
             port_space: endpoint.port_space,
             qp_type: endpoint.qp_type,
             source: endpoint.bound_source(),
@@ -312,6 +315,8 @@ impl Agent {
             request,
             candidates: candidates.into(),
             give_up: Instant::now() + self.shared.limits.response,
+            absent_until: Instant::now() + self.shared.limits.absent,
+            look_again: false,
             destination_is_here: destination.is_local(),
         });
         endpoint.state = State::RequestSent;
@@ -452,9 +457,17 @@ impl Agent {
     }
 
     /// The descriptors that a forked child must not keep, since the thread that serves
-    /// them lives in the parent.
-    pub fn links(&self) -> Vec<RawFd> {
-        let table = self.table();
+    /// them lives in the parent: a peer would not see its death. Empty when a thread of the
+    /// parent was inside the table at the fork.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let Ok(table) = self.shared.table.try_lock() else {
+            return Vec::new();
+        };
+        let claims = table
+            .endpoints
+            .values()
+            .filter_map(|endpoint| endpoint.claim.as_ref())
+            .map(Claim::fd);
         let listeners = table
             .endpoints
             .values()
@@ -463,7 +476,11 @@ impl Agent {
             .endpoints
             .values()
             .filter_map(|endpoint| endpoint.link.as_ref());
-        listeners.chain(links).map(Watched::raw).collect()
+        listeners
+            .chain(links)
+            .map(Watched::raw)
+            .chain(claims)
+            .collect()
     }
 }
 

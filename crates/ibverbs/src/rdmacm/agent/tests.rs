@@ -19,6 +19,7 @@ struct Side {
 fn limits() -> Limits {
     Limits {
         time_wait: Duration::from_millis(1),
+        absent: Duration::from_millis(20),
         ..Limits::default()
     }
 }
@@ -198,6 +199,27 @@ fn nobody_listens() {
     let lookup = client.resolved(UDP, loopback(1));
     client.agent.lookup(lookup, private(b"")).unwrap();
     assert_eq!(client.expect(EventKind::Unreachable).status, 1);
+}
+
+#[test]
+fn a_listener_that_comes_a_little_late_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = side_with(&directory, 1, limits());
+    let patient = Limits {
+        absent: Duration::from_secs(20),
+        ..limits()
+    };
+    let client = side_with(&directory, 1, patient);
+    let (first, address) = server.listen(TCP, 8);
+    server.agent.destroy(first);
+    let active = client.requested(address);
+    let second = server.agent.create(TCP, RC, &server.channel);
+    server.agent.bind(second, address).unwrap();
+    server.agent.listen(second, 8).unwrap();
+    let request = server.expect(EventKind::ConnectRequest);
+    assert_eq!(request.listener, Some(second));
+    server.agent.reject(request.key, private(b"")).unwrap();
+    assert_eq!(client.expect(EventKind::Rejected).key, active);
 }
 
 #[test]

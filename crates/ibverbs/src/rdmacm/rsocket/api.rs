@@ -499,7 +499,7 @@ pub unsafe extern "C" fn rgetsockname(
 ) -> c_int {
     dispatch!(
         fd,
-        socket => answer(socket.addresses().and_then(|(own, _)| {
+        socket => answer(socket.addresses().map(|(own, _)| {
             let own = own.unwrap_or_else(|| crate::rdmacm::address::Address::new(
                 match socket.domain {
                     libc::AF_INET6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
@@ -509,7 +509,6 @@ pub unsafe extern "C" fn rgetsockname(
             ));
             // SAFETY: the caller's contract.
             unsafe { c_address::give(&own, address, len) };
-            Ok(())
         })),
         libc::getsockname(fd, address, len)
     )

@@ -1,16 +1,12 @@
 //! rsocket(7): stream sockets over RDMA writes. A datagram rsocket is the kernel's socket.
 
-mod api;
-mod options;
-mod poll;
+pub mod api;
+pub mod options;
+pub mod poll;
 mod region;
 mod socket;
 mod stream;
 mod wire;
-
-pub use api::*;
-pub use options::*;
-pub use poll::*;
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

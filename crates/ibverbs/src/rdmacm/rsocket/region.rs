@@ -90,7 +90,7 @@ impl Region {
     /// A word that the peer writes last, so that what stands before it is whole once the
     /// word is there.
     pub fn load_last(&self, offset: usize) -> u32 {
-        assert!(offset % 4 == 0 && offset + 4 <= self.len);
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
         // SAFETY: within the mapping and aligned, by the check.
         let word = unsafe { AtomicU32::from_ptr(self.start.add(offset).cast()) };
         word.load(Ordering::Acquire)
