@@ -144,10 +144,15 @@ fn push(
         let mut writer = lock(&link.writer);
         let first = core::iter::once((head.as_ptr(), head.len()));
         let parts = first.chain(reach::gather(wqe.wr.sges, 0, len));
+        // Before the peer can answer, as for other requests.
+        link.in_flight.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
         let end = unsafe { writer.ring.push(header, head.len() + len, parts) };
-        if end.is_none() && !writer.starved.contains(&part.slot) {
-            writer.starved.push_back(part.slot);
+        if end.is_none() {
+            link.in_flight.fetch_sub(1, Ordering::Relaxed);
+            if !writer.starved.contains(&part.slot) {
+                writer.starved.push_back(part.slot);
+            }
         }
         if let Some(end) = end {
             // Nobody waits for it, but its room must come back.
@@ -157,7 +162,6 @@ fn push(
                 sequence: 0,
                 turn: 0,
             });
-            link.in_flight.fetch_add(1, Ordering::Relaxed);
         }
         end.is_some()
     };

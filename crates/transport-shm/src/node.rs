@@ -24,6 +24,9 @@ use crate::{requester, responder};
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
 
+/// How often one call looks at a link that does not become empty.
+pub const LOOKS: usize = 4;
+
 type Slots = Box<[RwLock<Option<Arc<Part>>>]>;
 
 /// The links at one moment.
@@ -285,6 +288,13 @@ impl Node {
             done += 1;
         }
         done
+    }
+
+    /// There is more than one call is to do: the engine thread, if it sleeps, goes on.
+    pub fn hand_over(&self) {
+        if self.directory.engine_state() & 3 == ENGINE_ASLEEP {
+            self.wake_engine();
+        }
     }
 
     /// Makes the engine thread look around.

@@ -12,7 +12,7 @@ use sluice_shmem::verbs::record::{Header, Record};
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock, requests_max};
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::os;
 use crate::qp::{Entry, Part, SendSide};
 use crate::reach::{self, Ends};
@@ -224,7 +224,10 @@ fn push_records(part: &Part, side: &mut SendSide, route: &Route, link: &Outgoing
                 immediate: wqe.wr.imm,
                 ..Header::default()
             };
+            // Before the peer can answer: who looks for the answer looks at this first.
+            link.in_flight.fetch_add(1, Ordering::SeqCst);
             let Some(end) = push_record(&mut writer, &mut header, entry, route, link, wqe) else {
+                link.in_flight.fetch_sub(1, Ordering::Relaxed);
                 if !writer.starved.contains(&part.slot) {
                     writer.starved.push_back(part.slot);
                 }
@@ -236,7 +239,6 @@ fn push_records(part: &Part, side: &mut SendSide, route: &Route, link: &Outgoing
                 sequence,
                 turn,
             });
-            link.in_flight.fetch_add(1, Ordering::Relaxed);
             entry.sent += 1;
         }
         if entry.sent == entry.records {
@@ -372,13 +374,22 @@ fn push_described(
     unsafe { writer.ring.push(header, used, core::iter::once(part)) }
 }
 
-/// Reads answers and acknowledgements of a link. How many there were.
+/// Reads answers and acknowledgements of a link. How many there were. As on the other side,
+/// the holder of the lock looks once more after it has let go.
 pub fn progress(node: &Node, route: &Arc<Route>) -> usize {
     let Some(link) = route.link() else { return 0 };
-    if !link.is_waiting() {
-        return 0;
+    let mut done = 0;
+    for _ in 0..node::LOOKS {
+        if !link.is_waiting() {
+            return done;
+        }
+        done += progress_once(node, route, link);
     }
-    // Whoever has the lock does the work.
+    node.hand_over();
+    done
+}
+
+fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing) -> usize {
     let Ok(mut answers) = link.responses.try_lock() else {
         return 0;
     };

@@ -9,7 +9,7 @@ use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
 use sluice_verbs::{NakReason, Qp, QpType, Sge, WcOpcode, WcStatus, wc_flags};
 
 use crate::link::{CHUNK_BYTES, Incoming, IncomingState, lock};
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::os;
 use crate::qp::{Part, RecvSide};
 use crate::reach;
@@ -40,11 +40,22 @@ enum Outcome {
 }
 
 /// Carries out what waits in a link. How many requests there were.
+///
+/// Whoever has the link's lock does the work. Another that finds it locked goes to sleep, so
+/// the holder looks once more after it has let go.
 pub fn progress(node: &Node, incoming: &Incoming) -> usize {
-    if !incoming.is_waiting() {
-        return 0;
+    let mut done = 0;
+    for _ in 0..node::LOOKS {
+        if !incoming.is_waiting() {
+            return done;
+        }
+        done += progress_once(node, incoming);
     }
-    // Whoever has the lock does the work.
+    node.hand_over();
+    done
+}
+
+fn progress_once(node: &Node, incoming: &Incoming) -> usize {
     let Ok(mut state) = incoming.state.try_lock() else {
         return 0;
     };

@@ -149,6 +149,61 @@ fn an_idle_process_is_not_woken() {
     pair("an_idle_process_is_not_woken", Way::Shared, idle, send_one);
 }
 
+const EVENTS: u64 = 3000;
+
+/// Both sides sleep for each completion, of sends as of receives: a wake-up that is lost on
+/// either side hangs both.
+fn both_sleep(world: &mut World) {
+    let first = std::env::var("SLV_ROLE").as_deref() == Ok("first");
+    let channel = world.context.create_channel().unwrap();
+    let mut end = world.end(QpType::Rc, 4096, Some(&channel));
+    world.introduce(&mut end);
+    end.to_ready();
+    for id in 0..8 {
+        end.post_recv(id, 0, 64);
+    }
+    end.cq.arm(false).unwrap();
+    world.meet();
+    let sge = [end.sge(128, 64)];
+    let send = || {
+        end.qp
+            .post_send(&end.request(WrOpcode::Send, 100, &sge, 0))
+            .unwrap();
+    };
+    let (mut sent, mut received) = (0, 0);
+    if first {
+        send();
+    }
+    while sent < EVENTS || received < EVENTS {
+        channel.get_event().unwrap();
+        end.cq.ack_events(1);
+        end.cq.arm(false).unwrap();
+        while let Some(wc) = end.cq.poll_one() {
+            assert_eq!(wc.status, 0);
+            if wc.wr_id == 100 {
+                sent += 1;
+                continue;
+            }
+            received += 1;
+            end.post_recv(wc.wr_id, 0, 64);
+            if received < EVENTS || !first {
+                send();
+            }
+        }
+    }
+    world.meet();
+}
+
+#[test]
+fn no_wake_up_is_lost_when_both_sleep() {
+    pair(
+        "no_wake_up_is_lost_when_both_sleep",
+        Way::Shared,
+        both_sleep,
+        both_sleep,
+    );
+}
+
 fn wait_for_event(world: &mut World) {
     let channel = world.context.create_channel().unwrap();
     let mut end = world.end(QpType::Rc, 4096, Some(&channel));
