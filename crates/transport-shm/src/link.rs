@@ -94,6 +94,9 @@ pub struct Peer {
     /// The engine state at which we rang last; once per sleep is enough.
     rung: AtomicU32,
     regions: Box<[OnceLock<Mapping>]>,
+    /// Held from taking a message out of the socket to the end of its effect, so that who finds
+    /// the socket empty finds the effect.
+    reading: Mutex<()>,
 }
 
 impl Peer {
@@ -118,6 +121,7 @@ impl Peer {
             bell,
             rung: AtomicU32::new(u32::MAX),
             regions: (0..REGIONS).map(|_| OnceLock::new()).collect(),
+            reading: Mutex::new(()),
         })
     }
 
@@ -149,6 +153,7 @@ impl Peer {
 
     /// Takes what waits in the link's socket: regions. False when the link is over.
     pub fn read_socket(&self, socket: i32) -> bool {
+        let _reading = lock(&self.reading);
         let mut buffer = [0; MESSAGE_BYTES];
         // A bound on what one call does; the rest stays readable.
         for _ in 0..REGIONS {
