@@ -99,6 +99,9 @@ unsafe fn create(
         wanted.srq = optional::<Srq>(init.srq).map(|srq| srq.engine.clone());
     }
     wanted.cap = engine_cap(&init.cap);
+    if qp_type != QpType::XrcRecv {
+        wanted.cap.max_send_wr = roomy(wanted.cap.max_send_wr);
+    }
     wanted.sq_sig_all = init.sq_sig_all != 0;
     wanted.block_multicast_loopback = create_flags != 0;
     let made = if qp_type == QpType::XrcRecv {
@@ -134,6 +137,17 @@ unsafe fn create(
     }
     let batch = Batch::new(asked.is_some(), got.max_inline_data);
     Ok((publish(context, c, made, batch, false), got))
+}
+
+/// The room of a send queue, as devices have it: a power of two, and not
+/// very small. Programs are used to that: perftest posts to a queue of one before it has seen
+/// the completion. What is more than a device has stays what it is, and is refused.
+fn roomy(max_send_wr: u32) -> u32 {
+    const LEAST: u32 = 16;
+    max_send_wr
+        .max(LEAST)
+        .checked_next_power_of_two()
+        .unwrap_or(max_send_wr)
 }
 
 /// Gives the object to the program, and its address to events.
