@@ -3,6 +3,7 @@
 mod devices;
 mod perftest;
 mod pingpong;
+mod rdmacm;
 mod stage;
 mod symbols;
 
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     trials.extend(devices::trials());
     trials.extend(pingpong::trials());
     trials.extend(perftest::trials());
+    trials.extend(rdmacm::trials());
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
 }
