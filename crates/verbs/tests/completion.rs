@@ -198,6 +198,14 @@ fn a_fence_waits_for_reads_and_atomics_only() {
         transport.release(seq);
     }
     assert_eq!(drain(&world.cq).len(), 5);
+    // Held, it waits for the last of several.
+    a.post_send(&read).unwrap();
+    a.post_send(&read).unwrap();
+    a.post_send(&fenced).unwrap();
+    transport.release(5);
+    assert_eq!(transport.order.lock().unwrap().last(), Some(&6));
+    transport.release(6);
+    assert_eq!(transport.order.lock().unwrap().last(), Some(&7));
 }
 
 #[test]
@@ -278,6 +286,12 @@ fn reset_forgets_everything() {
     for id in 0..16 {
         a.post_send(&signalled(id)).unwrap();
     }
+    for id in 0..3 {
+        assert_eq!(world.cq.poll_one().unwrap().wr_id, id);
+    }
+    for id in 0..16 {
+        a.post_recv(id, &[]).unwrap();
+    }
     set_state(&a, QpState::Reset).unwrap();
     assert_eq!(statuses(&world.cq), []);
     assert_eq!(
@@ -290,7 +304,10 @@ fn reset_forgets_everything() {
     to_state(&a, b.num(), QpState::Rts);
     for id in 0..16 {
         a.post_send(&signalled(id)).unwrap();
+        a.post_recv(id, &[]).unwrap();
     }
+    assert_eq!(a.post_send(&signalled(16)), Err(Error::QueueFull));
+    assert_eq!(a.post_recv(16, &[]), Err(Error::QueueFull));
     assert_eq!(drain(&world.cq).len(), 16);
 }
 

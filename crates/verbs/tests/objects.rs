@@ -329,6 +329,28 @@ fn an_srq_serves_several_and_warns_below_its_limit() {
 }
 
 #[test]
+fn receives_that_end_with_their_queue_pair_leave_room_in_the_srq() {
+    let world = world();
+    let srq = srq(&world, 2);
+    let mut init = world.init(QpType::Rc, &world.peer_cq);
+    init.srq = Some(srq.clone());
+    let b = world.pd.create_qp(&init).unwrap();
+    let a = world.qp(QpType::Rc);
+    to_state(&a, b.num(), QpState::Rts);
+    to_state(&b, a.num(), QpState::Rts);
+    for id in 0..2 {
+        srq.post_recv(id, &[]).unwrap();
+        a.post_send(&send(id, 0)).unwrap();
+    }
+    assert_eq!(srq.post_recv(2, &[]), Err(Error::QueueFull));
+    b.destroy().unwrap();
+    assert_eq!(drain(&world.peer_cq), []);
+    for id in 0..2 {
+        srq.post_recv(id, &[]).unwrap();
+    }
+}
+
+#[test]
 fn an_srq_can_grow_and_shrink() {
     let world = world();
     let srq = srq(&world, 4);
