@@ -11,7 +11,7 @@ struct Slot {
 
 /// Receives are counted from 0; those from `head` to `tail` wait for a message.
 pub(crate) struct RecvQueue {
-    /// Of the QP; an SRQ has none and leaves it at INIT.
+    /// Of the QP; an SRQ has no state and does not look at it.
     pub state: QpState,
     /// A message found no receive.
     pub starved: bool,

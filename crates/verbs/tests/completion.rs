@@ -283,6 +283,9 @@ fn a_full_completion_queue_is_an_error_of_both() {
 fn reset_forgets_everything() {
     let world = world();
     let (a, b) = world.pair(QpType::Rc);
+    a.post_recv(99, &[]).unwrap();
+    b.post_send(&SendWr::new(WrOpcode::Send, 0)).unwrap();
+    assert_eq!(one(&world.cq).wr_id, 99);
     for id in 0..16 {
         a.post_send(&signalled(id)).unwrap();
     }

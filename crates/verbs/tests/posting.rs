@@ -302,4 +302,21 @@ fn regions_with_other_addresses_are_translated() {
             0x55, 0x55, 0x55, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x55, 0x55, 0x55, 0x55
         ]
     );
+    // Offered a second time, it is not translated a second time.
+    let transport = world.transport(&a);
+    transport
+        .hold
+        .store(false, std::sync::atomic::Ordering::SeqCst);
+    transport.make_room(0);
+    let mut wr = write(&world, &pieces, 0);
+    wr.remote_addr += 32;
+    a.post_send(&wr).unwrap();
+    a.post_send(&wr).unwrap();
+    transport.make_room(0);
+    transport.make_room(-1);
+    assert_eq!(statuses(&world.cq), [(0, WcStatus::Success); 2]);
+    assert_eq!(
+        world.peer_memory.bytes()[32..37],
+        [0x55, 0x55, 0x55, 0x55, 0]
+    );
 }
