@@ -70,16 +70,17 @@ fn run(weak: &Weak<Node>) {
         // A side that the program polls is left to it. One where this thread found work is on
         // its own until polls do it again, so peers have to ring.
         let mut own = 0;
-        let sides = [(now.0 != before.0), (now.1 != before.1)];
+        let sides = [now.1 != before.1, now.0 != before.0];
         for (side, polled) in sides.into_iter().enumerate() {
             if polled {
                 alone[side] = false;
                 continue;
             }
+            // Acknowledgements first: what a peer says next comes after them.
             let done = if side == 0 {
-                node.progress_incoming(&links)
-            } else {
                 node.progress_outgoing(&links)
+            } else {
+                node.progress_incoming(&links)
             };
             alone[side] |= done > 0;
             own += done;
@@ -94,7 +95,7 @@ fn run(weak: &Weak<Node>) {
         if asleep {
             set_state(&node, ENGINE_ASLEEP);
             let links = node.links();
-            if node.progress_incoming(&links) + node.progress_outgoing(&links) > 0 {
+            if node.progress_outgoing(&links) + node.progress_incoming(&links) > 0 {
                 continue;
             }
         } else {

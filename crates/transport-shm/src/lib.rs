@@ -142,11 +142,12 @@ impl CqTransport for ShmCq {
         if links.0 != generation {
             *links = (generation, self.node.links());
         }
-        if self.node.progress_incoming(&links.1) > 0 {
-            self.node.polled_incoming.fetch_add(1, Ordering::Relaxed);
-        }
+        // Acknowledgements first: what a peer says next comes after them.
         if self.node.progress_outgoing(&links.1) > 0 {
             self.node.polled_outgoing.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.node.progress_incoming(&links.1) > 0 {
+            self.node.polled_incoming.fetch_add(1, Ordering::Relaxed);
         }
     }
 

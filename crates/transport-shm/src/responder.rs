@@ -86,6 +86,14 @@ fn progress_once(node: &Node, incoming: &Incoming) -> usize {
     done
 }
 
+/// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
+/// reply must not overtake the acknowledgement, since programs wait for the two in this order.
+fn acknowledge_early(part: &Part, incoming: &Incoming, record: &Record) {
+    if part.node.is_armed() {
+        incoming.publish_head(record.end);
+    }
+}
+
 /// Carries out one request. False: the link is to be broken.
 fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> bool {
     let header = &record.header;
@@ -176,7 +184,7 @@ fn run(
     }
     match header.kind {
         request::SEND => send(part, &qp, side, incoming, record),
-        request::WRITE => write(part, &qp, side, record),
+        request::WRITE => write(part, &qp, side, incoming, record),
         request::READ => read(&qp, incoming, state, record),
         request::ATOMIC => atomic(&qp, incoming, state, record),
         _ => Outcome::Broken,
@@ -275,6 +283,7 @@ fn send(
         done.imm = header.immediate;
         done.wc_flags = wc_flags::WITH_INV;
     }
+    acknowledge_early(part, incoming, record);
     qp.complete_recv(&mut side.recv, &done);
     Outcome::Done
 }
@@ -347,7 +356,13 @@ fn span(record: &Record) -> Option<Span> {
     Some(Span::decode(&bytes))
 }
 
-fn write(part: &Part, qp: &Qp, side: &mut RecvSide, record: &Record) -> Outcome {
+fn write(
+    part: &Part,
+    qp: &Qp,
+    side: &mut RecvSide,
+    incoming: &Incoming,
+    record: &Record,
+) -> Outcome {
     let header = &record.header;
     let Some(span) = span(record) else {
         return Outcome::Broken;
@@ -401,6 +416,7 @@ fn write(part: &Part, qp: &Qp, side: &mut RecvSide, record: &Record) -> Outcome 
             src_qp: header.origin,
             ..RecvDone::ok(span.total)
         };
+        acknowledge_early(part, incoming, record);
         qp.complete_recv(&mut side.recv, &done);
     }
     Outcome::Done
