@@ -88,9 +88,11 @@ fn progress_once(node: &Node, incoming: &Incoming) -> usize {
 
 /// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
 /// reply must not overtake the acknowledgement, since programs wait for the two in this order.
+/// And this message may be such a reply: what it was acknowledged with comes first.
 fn acknowledge_early(part: &Part, incoming: &Incoming, record: &Record) {
     if part.node.is_armed() {
         incoming.publish_head(record.end);
+        part.node.progress_outgoing(&part.node.links());
     }
 }
 
