@@ -150,9 +150,9 @@ unsafe fn receive(
     len: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
-    const KNOWN: c_int =
-        libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-    if flags & !KNOWN != 0 {
+    // There is no urgent data. Flags that mean nothing to a stream are passed over, as
+    // Linux does.
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE | libc::MSG_TRUNC) != 0 {
         return Err(Errno::NOTSUP);
     }
     let len = len.min(BYTES_MAX);
@@ -211,8 +211,7 @@ unsafe fn send(
     len: usize,
     flags: c_int,
 ) -> Result<usize, Errno> {
-    const KNOWN: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
-    if flags & !KNOWN != 0 {
+    if flags & (libc::MSG_OOB | libc::MSG_FASTOPEN) != 0 {
         return Err(Errno::NOTSUP);
     }
     let len = len.min(BYTES_MAX);
