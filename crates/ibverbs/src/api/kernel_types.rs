@@ -229,17 +229,18 @@ mod tests {
 
     #[test]
     fn a_path_comes_back() {
-        let mut bytes = [0_u8; 64];
-        for (index, byte) in bytes.iter_mut().enumerate() {
+        let mut given = [0_u8; 64];
+        for (index, byte) in given.iter_mut().enumerate() {
             *byte = index as u8 + 1;
         }
         // SAFETY: plain numbers of the same size.
-        let mut kernel: KernelPath = unsafe { std::mem::transmute(bytes) };
+        let mut kernel: KernelPath = unsafe { std::mem::transmute::<[u8; 64], KernelPath>(given) };
         kernel.mtu = 5;
         let back = path_to_kernel(&path_from_kernel(&kernel));
-        // SAFETY: the structure has no padding: its size is that of its fields.
-        let (a, b): ([u8; 64], [u8; 64]) =
-            unsafe { (std::mem::transmute(kernel), std::mem::transmute(back)) };
-        assert_eq!(a, b);
+        let bytes = |path: KernelPath| {
+            // SAFETY: the structure has no padding: its size is that of its fields.
+            unsafe { std::mem::transmute::<KernelPath, [u8; 64]>(path) }
+        };
+        assert_eq!(bytes(kernel), bytes(back));
     }
 }
