@@ -90,7 +90,11 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     gid_type: *mut u32,
 ) -> c_int {
     // SAFETY: the header's contract, as for ibv_query_gid.
-    match unsafe { Context::of(context) }.engine.device().gid(port, index) {
+    match unsafe { Context::of(context) }
+        .engine
+        .device()
+        .gid(port, index)
+    {
         Ok(entry) => {
             let sysfs_type = u32::from(entry.gid_type == IBV_GID_TYPE_ROCE_V2);
             // SAFETY: as above.
