@@ -129,6 +129,11 @@ impl Job {
         )
     }
 
+    /// The file that its standard output goes to.
+    pub fn stdout_path(&self) -> &Path {
+        &self.stdout
+    }
+
     pub fn stdout_so_far(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.stdout).unwrap_or_default()).into_owned()
     }

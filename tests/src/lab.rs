@@ -147,7 +147,8 @@ impl Drop for Lab {
     }
 }
 
-fn find_sluice() -> Verdict<PathBuf> {
+/// The `sluice` to test; skips when there is none.
+pub fn find_sluice() -> Verdict<PathBuf> {
     let path = match std::env::var_os("SLUICE_BIN") {
         Some(path) => PathBuf::from(path),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/sluice"),

@@ -31,6 +31,18 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("sluice-preload", &["sluice-preload-core", "sluice-sys"]),
     (
+        "sluice-verbs",
+        &["sluice-protocol", "sluice-shmem", "sluice-sys"],
+    ),
+    (
+        "sluice-transport-shm",
+        &["sluice-shmem", "sluice-sys", "sluice-verbs"],
+    ),
+    (
+        "sluice-ibverbs",
+        &["sluice-sys", "sluice-transport-shm", "sluice-verbs"],
+    ),
+    (
         "sluice-daemon",
         &[
             "sluice-control",

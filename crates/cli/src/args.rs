@@ -29,6 +29,7 @@ pub struct Cli {
 #[allow(clippy::large_enum_variant)] // There is one value of it in the whole run.
 pub enum Command {
     Run(RunArgs),
+    Verbs(VerbsArgs),
     Status(StatusArgs),
     Top(TopArgs),
     Doctor(DoctorArgs),
@@ -105,6 +106,48 @@ pub struct RunArgs {
         value_hint = clap::ValueHint::CommandWithArguments
     )]
     pub command: Vec<OsString>,
+}
+
+/// Runs a verbs program on a machine without RDMA hardware.
+///
+/// The program finds our libibverbs and librdmacm in place of the system's, and in them the
+/// device sluice0. It needs no kernel module and no rights. It is executed in place of sluice (it
+/// keeps the process id), so signals and the exit status are its own. Programs that it starts
+/// find the libraries too.
+#[derive(Debug, Args)]
+pub struct VerbsArgs {
+    /// The device to show: shm joins programs on this host through shared memory
+    #[arg(long, value_name = "DEVICE", default_value = "shm")]
+    pub device: VerbsDevice,
+
+    /// Print what each queue pair did on standard error when the program ends. Sluice then stays
+    /// as the program's parent, passes signals on, and ends as the program ended.
+    #[arg(long)]
+    pub stats: bool,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_names = ["PROGRAM", "ARGS"],
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// What a verbs device sends its messages through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VerbsDevice {
+    Shm,
+}
+
+impl VerbsDevice {
+    /// The word that `SLUICE_VERBS_DEVICES` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+        }
+    }
 }
 
 /// Lists live connections and the path that each takes.

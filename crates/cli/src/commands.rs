@@ -9,7 +9,7 @@ use crate::args::{Cli, Command, CompletionsArgs};
 use crate::bench::BenchArgs;
 use crate::error::{EXIT_OWN_FAILURE, Failure};
 use crate::terminal;
-use crate::{bench as benchmarks, daemon, doctor, exec, man, run, status, top};
+use crate::{bench as benchmarks, daemon, doctor, exec, man, run, status, top, verbs};
 
 /// What a command ends with: an exit status, or a failure to report.
 pub type Outcome = Result<u8, Failure>;
@@ -32,13 +32,14 @@ pub fn main() -> u8 {
             terminal::complain(text.trim_end());
             // A status below 125 would be the program's, had it been started.
             return match std::env::args_os().nth(1) {
-                Some(command) if command == "run" => EXIT_OWN_FAILURE,
+                Some(command) if command == "run" || command == "verbs" => EXIT_OWN_FAILURE,
                 _ => 2,
             };
         }
     };
     let outcome = match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Verbs(args) => verbs::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),

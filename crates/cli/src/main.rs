@@ -19,3 +19,4 @@ mod terminal;
 mod top;
 mod trial;
 mod units;
+mod verbs;

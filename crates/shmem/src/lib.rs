@@ -15,6 +15,7 @@ pub mod mapping;
 pub mod ready;
 mod ring;
 mod sync;
+pub mod verbs;
 
 #[cfg(all(test, loom))]
 mod loom_models;

@@ -63,7 +63,7 @@ const USUAL_STATUS: Section = Section {
 };
 
 /// Every page.
-pub static PAGES: [Page; 10] = [
+pub static PAGES: [Page; 11] = [
     Page {
         name: "sluice",
         sections: &[
@@ -218,6 +218,56 @@ pub static PAGES: [Page; 10] = [
                         "With --stats sluice ends with the program's status or by the signal that \
                          ended it.",
                     ),
+                ],
+            },
+        ],
+    },
+    Page {
+        name: "sluice-verbs",
+        sections: &[
+            Section {
+                title: "EXAMPLES",
+                blocks: &[
+                    Example("What the program sees:", "sluice verbs -- ibv_devinfo -v"),
+                    Example(
+                        "A measurement between two processes of this host:",
+                        "sluice verbs -- ib_write_lat &\n\
+                         sluice verbs --stats -- ib_write_lat 127.0.0.1",
+                    ),
+                ],
+            },
+            Section {
+                title: "ENVIRONMENT",
+                blocks: &[
+                    Entry(
+                        "SLUICE_LIBDIR",
+                        "The folder whose folder verbs has libibverbs.so.1 and librdmacm.so.1. By \
+                         default they are looked for beside sluice and in ../lib/sluice from there.",
+                    ),
+                    Entry(
+                        "LD_LIBRARY_PATH",
+                        "The folder of the libraries is put before what is there, for the program \
+                         and what it starts.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_DEVICES",
+                        "The devices that the library shows. --device sets it; the library alone, \
+                         found without sluice, shows shm.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_STATS_FILE",
+                        "A file to which the library appends a line of JSON for each queue pair. \
+                         --stats sets it for its own use; without --stats you may.",
+                    ),
+                ],
+            },
+            Section {
+                title: "EXIT STATUS",
+                blocks: &[
+                    Text("The program's own, which replaces sluice. Otherwise, as env(1):"),
+                    Entry("125", "Sluice itself failed."),
+                    Entry("126", "The program was found and could not be executed."),
+                    Entry("127", "The program was not found."),
                 ],
             },
         ],

@@ -1,6 +1,6 @@
 //! `sluice run`: makes sure that a daemon runs, preloads the library, and becomes the program.
 
-mod stats;
+pub mod stats;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -163,7 +163,8 @@ fn environment(
     environment
 }
 
-fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
+/// Why the program could not be executed, with the exit status that env(1) would give.
+pub fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
     let (status, hint) = if error.raw_os_error() == Some(libc::ENOENT) {
         (
             EXIT_NOT_FOUND,

@@ -1,0 +1,140 @@
+//! Device memory: on a device of software it is memory of the process, reached by offset.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use super::device::DEVICE_MEMORY_BYTES_MAX;
+use super::memory::register;
+use crate::errno::null;
+use crate::ffi::*;
+
+/// `struct ibv_dm`, and where its bytes are.
+#[repr(C)]
+pub struct DeviceMemory {
+    context: *mut ibv_context,
+    memcpy_to_dm: unsafe extern "C" fn(*mut Self, u64, *const c_void, usize) -> c_int,
+    memcpy_from_dm: unsafe extern "C" fn(*mut c_void, *mut Self, u64, usize) -> c_int,
+    comp_mask: u32,
+    handle: u32,
+    bytes: *mut u8,
+    length: usize,
+}
+
+#[repr(C)]
+pub struct ibv_alloc_dm_attr {
+    length: usize,
+    log_align_req: u32,
+    comp_mask: u32,
+}
+
+impl DeviceMemory {
+    /// Where an access begins, if all of it is inside.
+    fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let offset = usize::try_from(offset).ok()?;
+        (offset.checked_add(length)? <= self.length).then(|| self.bytes.wrapping_add(offset))
+    }
+}
+
+/// Whole pages, so that any alignment that is asked for and fits a page is met.
+const PAGE: usize = 4096;
+
+fn mapped(length: usize) -> usize {
+    length.next_multiple_of(PAGE)
+}
+
+pub unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut DeviceMemory {
+    // SAFETY: the header's contract.
+    let attr = unsafe { &*attr };
+    if attr.comp_mask != 0
+        || attr.length == 0
+        || attr.length as u64 > DEVICE_MEMORY_BYTES_MAX
+        || attr.log_align_req > PAGE.ilog2()
+    {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: a new mapping, which nothing else is in.
+    let bytes = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            mapped(attr.length),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if bytes == libc::MAP_FAILED {
+        return ptr::null_mut();
+    }
+    Box::into_raw(Box::new(DeviceMemory {
+        context,
+        memcpy_to_dm,
+        memcpy_from_dm,
+        comp_mask: 0,
+        handle: 0,
+        bytes: bytes.cast(),
+        length: attr.length,
+    }))
+}
+
+/// The program deregisters its regions first, as the manual page asks.
+pub unsafe extern "C" fn free_dm(dm: *mut DeviceMemory) -> c_int {
+    // SAFETY: the header's contract: alloc_dm made it from a Box.
+    let dm = unsafe { Box::from_raw(dm) };
+    // SAFETY: alloc_dm mapped so many bytes there.
+    unsafe { libc::munmap(dm.bytes.cast(), mapped(dm.length)) };
+    0
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut DeviceMemory,
+    offset: u64,
+    from: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the header's contract.
+    let Some(to) = unsafe { &*dm }.at(offset, length) else {
+        return libc::EINVAL;
+    };
+    // SAFETY: at() checked the bounds; the rest is the header's contract.
+    unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to, length) };
+    0
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    to: *mut c_void,
+    dm: *mut DeviceMemory,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    // SAFETY: the header's contract.
+    let Some(from) = unsafe { &*dm }.at(offset, length) else {
+        return libc::EINVAL;
+    };
+    // SAFETY: at() checked the bounds; the rest is the header's contract.
+    unsafe { ptr::copy_nonoverlapping(from, to.cast::<u8>(), length) };
+    0
+}
+
+/// Offsets in the region count from its beginning, so the flag for that is a must.
+pub unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut DeviceMemory,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the header's contract.
+    let Some(bytes) = unsafe { &*dm }.at(offset, length) else {
+        return null(libc::EINVAL);
+    };
+    if access & IBV_ACCESS_ZERO_BASED == 0 {
+        return null(libc::EINVAL);
+    }
+    let access = access & !IBV_ACCESS_ZERO_BASED;
+    // SAFETY: the header's contract.
+    unsafe { register(pd, bytes as u64, length, 0, access, ptr::null_mut()) }
+}

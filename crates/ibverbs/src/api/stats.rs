@@ -1,0 +1,120 @@
+//! What queue pairs did, for `sluice verbs --stats`: a line of JSON for each, appended to the file
+//! that `SLUICE_VERBS_STATS_FILE` names when the pair is destroyed or the process ends.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use sluice_verbs as engine;
+use sluice_verbs::QpType;
+
+struct Stats {
+    path: PathBuf,
+    program: String,
+    /// Those that live, by number.
+    pairs: Mutex<BTreeMap<u32, Arc<engine::Qp>>>,
+}
+
+/// None unless the variable is set when the first QP is made.
+fn stats() -> Option<&'static Stats> {
+    static STATS: OnceLock<Option<Stats>> = OnceLock::new();
+    STATS
+        .get_or_init(|| {
+            let path = std::env::var_os("SLUICE_VERBS_STATS_FILE")?.into();
+            let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
+            // SAFETY: the function may run at the end of the process: it uses nothing that is
+            // taken down before.
+            unsafe { libc::atexit(at_exit) };
+            Some(Stats {
+                path,
+                program: program.trim_end().to_owned(),
+                pairs: Mutex::new(BTreeMap::new()),
+            })
+        })
+        .as_ref()
+}
+
+pub fn began(qp: &Arc<engine::Qp>) {
+    if let Some(stats) = stats() {
+        let mut pairs = stats.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        pairs.insert(qp.num(), qp.clone());
+    }
+}
+
+pub fn ended(qp: &Arc<engine::Qp>) {
+    if let Some(stats) = stats() {
+        let mut pairs = stats.pairs.lock().unwrap_or_else(PoisonError::into_inner);
+        if pairs.remove(&qp.num()).is_some() {
+            stats.write(&line(&stats.program, qp));
+        }
+    }
+}
+
+extern "C" fn at_exit() {
+    let Some(stats) = stats() else {
+        return;
+    };
+    // Another thread may be inside; the end of the process does not wait for it.
+    if let Ok(pairs) = stats.pairs.try_lock() {
+        let lines: String = pairs.values().map(|qp| line(&stats.program, qp)).collect();
+        stats.write(&lines);
+    }
+}
+
+impl Stats {
+    /// One write per call, so that lines of several processes do not mix.
+    fn write(&self, lines: &str) {
+        if lines.is_empty() {
+            return;
+        }
+        let file = File::options().append(true).open(&self.path);
+        // The file is sluice's own; a program must not fail because it is gone.
+        let _ = file.and_then(|mut file| file.write_all(lines.as_bytes()));
+    }
+}
+
+fn line(program: &str, qp: &engine::Qp) -> String {
+    let counters = qp.counters();
+    let kind = match qp.qp_type() {
+        QpType::Rc => "RC",
+        QpType::Uc => "UC",
+        QpType::Ud => "UD",
+        QpType::XrcSend => "XRC_SEND",
+        QpType::XrcRecv => "XRC_RECV",
+    };
+    format!(
+        "{{\"pid\":{},\"program\":\"{}\",\"qpn\":{},\"type\":\"{kind}\",\"sends\":{},\
+         \"send_bytes\":{},\"sends_failed\":{},\"receives\":{},\"receive_bytes\":{}}}\n",
+        std::process::id(),
+        escaped(program),
+        qp.num(),
+        counters.sends_posted,
+        counters.send_bytes,
+        counters.sends_failed,
+        counters.receives_done,
+        counters.receive_bytes,
+    )
+}
+
+/// Text for the inside of a JSON string.
+fn escaped(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '"' | '\\' => format!("\\{c}"),
+            c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+            c => c.to_string(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_programs_cannot_break_the_line() {
+        assert_eq!(escaped("a\"b\\\n"), "a\\\"b\\\\\\u000a");
+    }
+}

@@ -1,0 +1,24 @@
+//! The drop-in libraries: one shared object that is `libibverbs.so.1` and, by a link,
+//! `librdmacm.so.1`.
+//!
+//! The two are one file because the dynamic linker recognises a file by its inode: a program that
+//! loads both gets one engine. What is exported under which version is in the tables of
+//! `symbols/` and `rdmacm/symbols.txt`, of which `build.rs` makes jumps to the functions of this
+//! crate. `ffi` has the structures of the header, `api` the calls.
+#![allow(unsafe_code)]
+// Nothing calls the exported functions where nothing is exported.
+#![cfg_attr(test, allow(dead_code))]
+
+mod allocation;
+mod api;
+mod devices;
+mod errno;
+mod ffi;
+mod rdmacm;
+mod stubs;
+
+/// Tests are ordinary programs, which have no symbol versions.
+#[cfg(not(test))]
+mod exports {
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}

@@ -1,0 +1,134 @@
+//! What the connection manager knows about one identifier.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::rdmacm::address::Address;
+use crate::rdmacm::channel::{Body, Channel, Event, EventKind, Key};
+use crate::rdmacm::message::{ConnParams, Message};
+use crate::rdmacm::poller::Watched;
+use crate::rdmacm::rendezvous::{Candidate, Claim};
+
+/// The states of an identifier: those of the kernel's rdma_cm, joined with the states of
+/// the communication identifier below it (IBTA 12.9.5) once there is a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Idle,
+    Bound,
+    AddrResolved,
+    RouteResolved,
+    Listening,
+    /// Active side: REQ or SIDR_REQ is sent, or waits for room at the listener.
+    RequestSent,
+    /// Active side: REP came, RTU is not sent.
+    ResponseReceived,
+    /// Passive side: REQ or SIDR_REQ came.
+    RequestReceived,
+    /// Passive side: REP is sent.
+    ReplySent,
+    Established,
+    /// DREQ is sent.
+    Disconnecting,
+    /// Disconnected; TIMEWAIT_EXIT is still to come.
+    TimeWait,
+    /// Nothing more will happen.
+    Closed,
+}
+
+/// What a program can set before it connects.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub reuse: bool,
+    pub family_only: bool,
+    pub tos: u8,
+    /// IBTA local ACK timeout, 4.096 µs · 2^n.
+    pub ack_timeout: Option<u8>,
+}
+
+/// A connection attempt: what is still to be tried, and until when.
+pub struct Attempt {
+    pub request: Message,
+    pub candidates: VecDeque<Candidate>,
+    pub give_up: Instant,
+    /// Until then a listener may still appear.
+    pub absent_until: Instant,
+    /// The candidates are used up and must be looked for anew.
+    pub look_again: bool,
+    /// The destination is an address of this network namespace.
+    pub destination_is_here: bool,
+}
+
+pub struct Endpoint {
+    pub state: State,
+    pub port_space: u16,
+    /// `ibv_qp_type`.
+    pub qp_type: u8,
+    pub channel: Arc<Channel>,
+    pub options: Options,
+    pub claim: Option<Claim>,
+    pub source: Option<Address>,
+    pub destination: Option<Address>,
+    /// Connection requests that may wait to be taken from the channel.
+    pub backlog: usize,
+    pub listen_socket: Option<Watched>,
+    pub link: Option<Watched>,
+    pub attempt: Option<Attempt>,
+    /// What this side told the peer.
+    pub local: ConnParams,
+    /// What the peer told this side.
+    pub remote: Option<ConnParams>,
+    /// `ibv_mtu` of the path.
+    pub mtu: u8,
+    /// The entry of this endpoint in the table of timers.
+    pub deadline: Option<Instant>,
+}
+
+impl Endpoint {
+    pub fn new(port_space: u16, qp_type: u8, channel: Arc<Channel>) -> Self {
+        Self {
+            state: State::Idle,
+            port_space,
+            qp_type,
+            channel,
+            options: Options::default(),
+            claim: None,
+            source: None,
+            destination: None,
+            backlog: 0,
+            listen_socket: None,
+            link: None,
+            attempt: None,
+            local: ConnParams::default(),
+            remote: None,
+            mtu: super::DEFAULT_MTU,
+            deadline: None,
+        }
+    }
+
+    pub fn is_datagram(&self) -> bool {
+        u32::from(self.qp_type) == crate::ffi::IBV_QPT_UD
+    }
+
+    pub fn push(&self, key: Key, kind: EventKind, status: i32, body: Body) {
+        self.channel.push(Event::with(key, kind, status, body));
+    }
+
+    /// Sends on the link. A link that does not take a message is broken, and its hang-up
+    /// tells both sides: a socket holds far more than the few messages of a connection.
+    pub fn send(&self, message: &Message) {
+        if let Some(link) = &self.link {
+            let _ = sluice_sys::unix::send_with_fds(link.raw(), &message.emit(), &[]);
+        }
+    }
+
+    pub fn bound_source(&self) -> Option<Address> {
+        self.claim
+            .as_ref()
+            .map(|claim| match self.source {
+                Some(source) => source.with_port(claim.address().port),
+                None => claim.address(),
+            })
+            .or(self.source)
+    }
+}

@@ -1,0 +1,254 @@
+//! Unreliable datagrams: sent once, dropped without a word where there is nobody to take them.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use sluice_shmem::verbs::copy;
+use sluice_shmem::verbs::record::{Header, Record};
+use sluice_verbs::responder::RecvDone;
+use sluice_verbs::{
+    Gid, Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
+};
+
+use crate::link::{CHUNK_BYTES, Incoming, Outgoing, lock};
+use crate::multicast;
+use crate::node::Node;
+use crate::os;
+use crate::qp::Part;
+use crate::reach;
+use crate::route;
+use crate::wire::{Datagram, flags, request};
+
+/// The header that a receiver finds in front of the data (IBTA 8.3).
+pub const GRH_BYTES: usize = 40;
+/// Largest datagram, bytes: the largest MTU.
+pub const DATAGRAM_BYTES_MAX: usize = 4096;
+/// The number by which a multicast message is addressed.
+pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
+/// How long a full ring is waited for before datagrams to it are dropped.
+const PATIENCE_NS: u64 = 100_000_000;
+const RETRY_NS: u64 = 500_000;
+
+const _: () = assert!(DATAGRAM_BYTES_MAX <= CHUNK_BYTES);
+
+/// A datagram from the engine. It is copied, so it is done when it is in the ring.
+pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
+    let Some(destination) = wqe.wr.ud else {
+        return Posted::Done(SendDone::failed(WcStatus::LocQpOpErr));
+    };
+    if wqe.length > DATAGRAM_BYTES_MAX as u64 {
+        return Posted::Done(SendDone::failed(WcStatus::LocLenErr));
+    }
+    let done = Posted::Done(SendDone::ok(wqe.length as u32));
+    let head = head(qp, &destination, wqe);
+    let mut header = Header {
+        kind: request::DATAGRAM,
+        target: destination.qpn,
+        origin: part.qpn,
+        immediate: wqe.wr.imm,
+        ..Header::default()
+    };
+    if wqe.wr.opcode == WrOpcode::SendWithImm {
+        header.flags |= flags::IMMEDIATE;
+    }
+    if wqe.wr.flags & send_flags::SOLICITED != 0 {
+        header.flags |= flags::SOLICITED;
+    }
+    if destination.qpn == MULTICAST_QPN {
+        let members = multicast::members(&part.node, &destination.ah.grh.dgid);
+        if members.iter().any(|route| route.wait(part.slot)) {
+            lock(&part.send).busy = true;
+            return Posted::Busy;
+        }
+        for route in members {
+            if let Some(link) = route.link() {
+                push(part, link, &header, &head, wqe);
+            }
+        }
+        return done;
+    }
+    let Ok(route) = route::to(&part.node, destination.qpn) else {
+        return done;
+    };
+    let Some(link) = route.link() else {
+        if route.wait(part.slot) {
+            lock(&part.send).busy = true;
+            return Posted::Busy;
+        }
+        return match route.link() {
+            Some(link) => sent_or_busy(part, link, &header, &head, wqe),
+            None => done,
+        };
+    };
+    sent_or_busy(part, link, &header, &head, wqe)
+}
+
+fn sent_or_busy(
+    part: &Part,
+    link: &Outgoing,
+    header: &Header,
+    head: &[u8; Datagram::BYTES],
+    wqe: &Wqe<'_>,
+) -> Posted {
+    let done = Posted::Done(SendDone::ok(wqe.length as u32));
+    let pushed = push(part, link, header, head, wqe);
+    let mut side = lock(&part.send);
+    if pushed {
+        side.give_up = 0;
+        return done;
+    }
+    let now = os::now_ns();
+    if side.give_up == 0 {
+        side.give_up = now + PATIENCE_NS;
+    }
+    if now >= side.give_up {
+        return done;
+    }
+    side.busy = true;
+    drop(side);
+    part.node.set_timer(now + RETRY_NS, part.slot);
+    Posted::Busy
+}
+
+fn head(
+    qp: &Qp,
+    destination: &sluice_verbs::wr::UdDestination<'_>,
+    _wqe: &Wqe<'_>,
+) -> [u8; Datagram::BYTES] {
+    let grh = &destination.ah.grh;
+    let device = qp.context().device();
+    let sgid = device
+        .gid(destination.ah.port_num.max(1), u32::from(grh.sgid_index))
+        .map_or(Gid::default(), |entry| entry.gid);
+    Datagram {
+        qkey: destination.qkey,
+        class_and_label: u32::from(grh.traffic_class) << 20 | (grh.flow_label & 0xF_FFFF),
+        sgid: u128::from_ne_bytes(sgid.0),
+        dgid: u128::from_ne_bytes(grh.dgid.0),
+        hop_limit: u32::from(grh.hop_limit),
+        sl: u32::from(destination.ah.sl),
+    }
+    .encode()
+}
+
+fn push(
+    part: &Part,
+    link: &Outgoing,
+    header: &Header,
+    head: &[u8; Datagram::BYTES],
+    wqe: &Wqe<'_>,
+) -> bool {
+    let len = wqe.length as usize;
+    let pushed = {
+        let mut writer = lock(&link.writer);
+        let first = core::iter::once((head.as_ptr(), head.len()));
+        let parts = first.chain(reach::gather(wqe.wr.sges, 0, len));
+        // Before the peer can answer, as for other requests.
+        link.in_flight.fetch_add(1, Ordering::SeqCst);
+        // SAFETY: an array and pieces that the engine checked, `len` bytes together.
+        let end = unsafe { writer.ring.push(header, head.len() + len, parts) };
+        if end.is_none() {
+            link.in_flight.fetch_sub(1, Ordering::Relaxed);
+            if !writer.starved.contains(&part.slot) {
+                writer.starved.push_back(part.slot);
+            }
+        }
+        if let Some(end) = end {
+            // Nobody waits for it, but its room must come back.
+            writer.sent.push_back(crate::link::Sent {
+                end,
+                slot: u32::MAX,
+                sequence: 0,
+                turn: 0,
+            });
+        }
+        end.is_some()
+    };
+    link.peer.ring_if_asleep();
+    pushed
+}
+
+/// A datagram from a peer. False: the link is to be broken.
+pub fn take(node: &Node, incoming: &Incoming, record: &Record) -> bool {
+    let mut bytes = [0; Datagram::BYTES];
+    let Some(len) = record.payload_bytes.checked_sub(bytes.len()) else {
+        return false;
+    };
+    if len > DATAGRAM_BYTES_MAX {
+        return false;
+    }
+    // SAFETY: the payload lies in the ring and has that many bytes.
+    unsafe { copy::ascending(bytes.as_mut_ptr(), record.payload, bytes.len()) };
+    let datagram = Datagram::decode(&bytes);
+    let header = &record.header;
+    if incoming.peer.directory.qp_slot(header.origin).is_none() {
+        return true;
+    }
+    if header.target == MULTICAST_QPN {
+        let group = Gid(datagram.dgid.to_ne_bytes());
+        for part in multicast::attached(node, &group) {
+            deliver(&part, record, &datagram, len);
+        }
+        return true;
+    }
+    let part = node
+        .directory
+        .qp_slot(header.target)
+        .and_then(|slot| node.part(slot as u32))
+        .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
+    if let Some(part) = part {
+        deliver(&part, record, &datagram, len);
+    }
+    true
+}
+
+fn deliver(part: &Arc<Part>, record: &Record, datagram: &Datagram, len: usize) {
+    let mut side = lock(&part.recv);
+    let Some(qp) = side.qp.clone() else { return };
+    if !side.ready || datagram.qkey != side.qkey {
+        return;
+    }
+    if qp.take_recv(&mut side.recv).is_err() {
+        return;
+    }
+    side.taken = true;
+    let whole = (GRH_BYTES + len) as u64;
+    let done = if side.recv.room() < whole {
+        RecvDone::failed(WcStatus::LocLenErr)
+    } else {
+        let grh = grh(datagram, len);
+        // SAFETY: the engine checked the receive, which has room; the payload lies in the ring.
+        unsafe {
+            let data = record.payload.add(Datagram::BYTES);
+            reach::scatter(side.recv.sges(), GRH_BYTES as u64, data, len);
+            reach::scatter(side.recv.sges(), 0, grh.as_ptr(), GRH_BYTES);
+        }
+        let header = &record.header;
+        let immediate = header.flags & flags::IMMEDIATE != 0;
+        RecvDone {
+            imm: if immediate { header.immediate } else { 0 },
+            wc_flags: wc_flags::GRH | if immediate { wc_flags::WITH_IMM } else { 0 },
+            solicited: header.flags & flags::SOLICITED != 0,
+            src_qp: header.origin,
+            sl: datagram.sl as u8,
+            ..RecvDone::ok(whole as u32)
+        }
+    };
+    side.taken = false;
+    qp.complete_recv(&mut side.recv, &done);
+    part.finish_flush(&mut side);
+}
+
+/// The global route header (IBTA 8.3): an IPv6 header whose payload is a BTH, as RoCE has it.
+fn grh(datagram: &Datagram, len: usize) -> [u8; GRH_BYTES] {
+    let mut grh = [0; GRH_BYTES];
+    let first = 6 << 28 | (datagram.class_and_label & 0x0FFF_FFFF);
+    grh[..4].copy_from_slice(&first.to_be_bytes());
+    grh[4..6].copy_from_slice(&(len as u16).to_be_bytes());
+    grh[6] = 0x1B;
+    grh[7] = datagram.hop_limit as u8;
+    grh[8..24].copy_from_slice(&datagram.sgid.to_ne_bytes());
+    grh[24..].copy_from_slice(&datagram.dgid.to_ne_bytes());
+    grh
+}

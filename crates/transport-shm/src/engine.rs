@@ -1,0 +1,265 @@
+//! The thread that makes progress when nobody polls, and sleeps when there is nothing to do.
+//!
+//! A peer that publishes something rings only if the thread has announced that it sleeps. It
+//! announces, looks once more, and then blocks; so it sees whatever was published before the
+//! announcement was visible, and is rung for the rest. While a polling program does the work
+//! the thread stays out of the way: it announces that it watches, for which nobody rings, and
+//! looks again after a millisecond. With no traffic it goes to sleep for good.
+
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
+use sluice_sys::errno::Errno;
+use sluice_sys::unix;
+
+use crate::link::{Incoming, lock};
+use crate::node::Node;
+use crate::os::{self, LocalFd};
+use crate::rendezvous::check_peer;
+use crate::route::{self, Route};
+use crate::{requester, responder};
+
+pub const KICK: u64 = 0;
+pub const LISTENER: u64 = 1;
+pub const ROUTE_SOCKET: u64 = 2;
+pub const ROUTE_BELL: u64 = 3;
+const GREETING: u64 = 4;
+const IN_SOCKET: u64 = 5;
+const IN_BELL: u64 = 6;
+
+/// How long a watching thread waits.
+const WATCH_NS: u64 = 1_000_000;
+/// Watches without traffic before the thread sleeps.
+const QUIET_WATCHES: u32 = 4;
+/// Connections accepted in one go.
+const ACCEPT_MAX: usize = 64;
+
+pub fn token(kind: u64, id: u64) -> u64 {
+    kind << 56 | (id & ((1 << 56) - 1))
+}
+
+/// Starts the thread. It ends when the node is gone or told to stop.
+pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
+    let weak = Arc::downgrade(node);
+    std::thread::Builder::new()
+        .name("sluice-verbs".into())
+        .spawn(move || {
+            os::block_signals();
+            run(&weak);
+        })
+        .map(drop)
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+}
+
+fn run(weak: &Weak<Node>) {
+    let mut tokens = [0; 64];
+    let mut quiet = 0;
+    let mut before = (0, 0);
+    let mut alone = [false; 2];
+    while let Some(node) = weak.upgrade() {
+        if node.stop.load(Ordering::Acquire) {
+            return;
+        }
+        set_state(&node, ENGINE_AWAKE);
+        let now = (
+            node.polled_incoming.load(Ordering::Relaxed),
+            node.polled_outgoing.load(Ordering::Relaxed),
+        );
+        let links = node.links();
+        // A side that the program polls is left to it. One where this thread found work is on
+        // its own until polls do it again, so peers have to ring.
+        let mut own = 0;
+        let sides = [now.1 != before.1, now.0 != before.0];
+        for (side, polled) in sides.into_iter().enumerate() {
+            if polled {
+                alone[side] = false;
+                continue;
+            }
+            // Acknowledgements first: what a peer says next comes after them.
+            let done = if side == 0 {
+                node.progress_outgoing(&links)
+            } else {
+                node.progress_incoming(&links)
+            };
+            alone[side] |= done > 0;
+            own += done;
+        }
+        if own > 0 || now != before {
+            quiet = 0;
+        } else {
+            quiet = (quiet + 1).min(QUIET_WATCHES);
+        }
+        before = now;
+        let asleep = node.is_armed() || alone != [false; 2] || quiet >= QUIET_WATCHES;
+        if asleep {
+            set_state(&node, ENGINE_ASLEEP);
+            let links = node.links();
+            if node.progress_outgoing(&links) + node.progress_incoming(&links) > 0 {
+                continue;
+            }
+        } else {
+            set_state(&node, ENGINE_WATCHING);
+        }
+        let timer = node.next_timer.load(Ordering::SeqCst);
+        let now = os::now_ns();
+        let until = if asleep {
+            timer
+        } else {
+            timer.min(now + WATCH_NS)
+        };
+        node.engine_until.store(until, Ordering::SeqCst);
+        // A timer that was set in between did not see for how long we sleep.
+        if node.next_timer.load(Ordering::SeqCst) < until {
+            continue;
+        }
+        let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
+        let ready = node.epoll.wait(&mut tokens, timeout);
+        node.engine_until.store(0, Ordering::SeqCst);
+        for token in ready.unwrap_or(&[]) {
+            event(&node, *token);
+        }
+    }
+}
+
+/// Publishes the state with a turn, by which peers tell one sleep from the next.
+fn set_state(node: &Node, state: u32) {
+    let turn = node.engine_turn.fetch_add(1, Ordering::Relaxed);
+    node.directory.set_engine_state(turn << 2 | state);
+}
+
+fn event(node: &Arc<Node>, token: u64) {
+    let id = token & ((1 << 56) - 1);
+    match token >> 56 {
+        KICK => os::drain(node.kick.raw()),
+        LISTENER => accept(node, id as u32),
+        ROUTE_SOCKET => route_socket(node, id),
+        ROUTE_BELL => {
+            if let Some(route) = lock(&node.table).routes.get(&id) {
+                os::drain(route.bell.raw());
+            }
+        }
+        GREETING => greet(node, id),
+        IN_SOCKET => incoming_socket(node, id),
+        IN_BELL => {
+            if let Some(incoming) = lock(&node.table).incoming.get(&id) {
+                os::drain(incoming.bell.raw());
+            }
+        }
+        _ => {}
+    }
+}
+
+fn accept(node: &Node, block: u32) {
+    let Some(listener) = node.listener(block) else {
+        return;
+    };
+    for _ in 0..ACCEPT_MAX {
+        let Ok(socket) = unix::accept(listener) else {
+            return;
+        };
+        let Ok(pid) = check_peer(socket.raw()) else {
+            continue;
+        };
+        let socket = LocalFd::own(socket);
+        let mut table = lock(&node.table);
+        table.next_id += 1;
+        let id = table.next_id;
+        if node.epoll.add(socket.raw(), token(GREETING, id)).is_ok() {
+            table.greeting.insert(id, (socket, pid));
+        }
+    }
+}
+
+fn greet(node: &Node, id: u64) {
+    let Some((socket, pid)) = lock(&node.table).greeting.remove(&id) else {
+        return;
+    };
+    node.epoll.remove(socket.raw());
+    let Ok(incoming) = route::accept_greeting(node, socket, pid) else {
+        return;
+    };
+    let watched = node
+        .epoll
+        .add(incoming.socket.raw(), token(IN_SOCKET, id))
+        .and_then(|()| node.epoll.add(incoming.bell.raw(), token(IN_BELL, id)));
+    if watched.is_err() {
+        return;
+    }
+    let incoming = Arc::new(incoming);
+    let mut table = lock(&node.table);
+    table.incoming.insert(id, incoming.clone());
+    node.links_changed(&table);
+    drop(table);
+    // A key published between the greeting and the insertion.
+    node.pass_regions(&incoming);
+}
+
+fn route_socket(node: &Arc<Node>, id: u64) {
+    let Some(route) = lock(&node.table).routes.get(&id).cloned() else {
+        return;
+    };
+    let goes_on = match route.link() {
+        Some(link) => link.peer.read_socket(route.socket.raw()),
+        None => match route.welcome(node) {
+            Ok(()) => {
+                let table = lock(&node.table);
+                node.links_changed(&table);
+                drop(table);
+                for slot in route.take_waiting() {
+                    if let Some(part) = node.part(slot) {
+                        requester::link_changed(node, &part);
+                    }
+                }
+                true
+            }
+            Err(Errno::AGAIN) => true,
+            Err(_) => false,
+        },
+    };
+    if !goes_on {
+        end_route(node, &route);
+    }
+}
+
+fn end_route(node: &Arc<Node>, route: &Arc<Route>) {
+    // What the peer answered before it ended still counts.
+    while requester::progress(node, route) > 0 {}
+    route.set_down();
+    node.epoll.remove(route.socket.raw());
+    node.epoll.remove(route.bell.raw());
+    {
+        let mut table = lock(&node.table);
+        table.routes.remove(&route.id);
+        table.by_block.retain(|_, other| !Arc::ptr_eq(other, route));
+        node.links_changed(&table);
+    }
+    for part in node.all_parts() {
+        requester::route_ended(node, &part, route);
+    }
+}
+
+fn incoming_socket(node: &Node, id: u64) {
+    let Some(incoming) = lock(&node.table).incoming.get(&id).cloned() else {
+        return;
+    };
+    if incoming.peer.read_socket(incoming.socket.raw()) {
+        return;
+    }
+    end_incoming(node, id, &incoming);
+}
+
+fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {
+    // What the peer had sent completely still arrives.
+    loop {
+        if incoming.broken.load(Ordering::Relaxed) || responder::progress(node, incoming) == 0 {
+            break;
+        }
+    }
+    incoming.broken.store(true, Ordering::Relaxed);
+    node.epoll.remove(incoming.socket.raw());
+    node.epoll.remove(incoming.bell.raw());
+    let mut table = lock(&node.table);
+    table.incoming.remove(&id);
+    node.links_changed(&table);
+}

@@ -1,0 +1,165 @@
+//! Verbs between the processes of one host, through shared memory and without a daemon.
+//!
+//! | file | its part |
+//! |---|---|
+//! | [`rendezvous`] | how processes find each other |
+//! | [`route`], [`link`], [`hello`] | what two processes share, and how they come to it |
+//! | [`node`], [`engine`] | a process's keys, numbers and links; its thread |
+//! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
+//! | [`datagram`], [`multicast`] | the others |
+//! | [`reach`] | one-sided operations without the responder |
+//! | [`arena`] | memory of the program that peers can map |
+
+mod area;
+pub mod arena;
+mod datagram;
+mod engine;
+mod hello;
+mod link;
+mod multicast;
+mod node;
+mod os;
+mod qp;
+mod reach;
+pub mod rendezvous;
+mod requester;
+mod responder;
+mod route;
+mod wire;
+
+use core::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
+use sluice_sys::errno::Errno;
+use sluice_verbs::keys::KeyInfo;
+use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
+use sluice_verbs::{Cq, CqTransport, Result, Transport};
+
+use crate::node::{Links, Node};
+use crate::qp::{Part, ShmQp};
+
+/// Bytes of inline data that a queue pair can ask for.
+const INLINE_MAX: u32 = 1024;
+
+/// The transport: one per device. Dropping it ends all its links.
+pub struct ShmTransport {
+    node: Arc<Node>,
+}
+
+impl ShmTransport {
+    /// A transport that meets others of this user in the usual directory
+    /// ([`rendezvous::default_path`]).
+    pub fn new() -> core::result::Result<Arc<Self>, Errno> {
+        Self::at(&rendezvous::default_path())
+    }
+
+    /// One that meets others in `path`, a directory that is made if it is not there.
+    pub fn at(path: &Path) -> core::result::Result<Arc<Self>, Errno> {
+        let node = Node::new(path)?;
+        engine::start(&node)?;
+        Ok(Arc::new(Self { node }))
+    }
+
+    /// Where it meets others.
+    pub fn directory(&self) -> PathBuf {
+        self.node.rendezvous.path().to_path_buf()
+    }
+}
+
+impl Drop for ShmTransport {
+    fn drop(&mut self) {
+        self.node.stop.store(true, Ordering::Release);
+        self.node.wake_engine();
+    }
+}
+
+impl Transport for ShmTransport {
+    fn caps(&self) -> TransportCaps {
+        TransportCaps {
+            max_msg_sz: 1 << 31,
+            mtu: 5,
+            max_inline: INLINE_MAX,
+            max_rd_atomic: 128,
+            // The processor's own operations, on its own memory.
+            atomic_cap: 2,
+            uc: true,
+            ud: true,
+            xrc: true,
+        }
+    }
+
+    fn create_qp(&self, params: &QpParams) -> Result<NewQp> {
+        let qpn = self.node.take_number()?;
+        let slot = self.node.directory.qp_slot(qpn).ok_or(Errno::INVAL)? as u32;
+        let part = Part::new(&self.node, qpn, slot, params.qp_type, params.pd);
+        Ok(NewQp {
+            qpn,
+            transport: Box::new(ShmQp(Arc::new(part))),
+        })
+    }
+
+    fn create_cq(&self, _id: u32) -> Result<Box<dyn CqTransport>> {
+        Ok(Box::new(ShmCq {
+            node: self.node.clone(),
+            links: Mutex::new((u64::MAX, Arc::default())),
+        }))
+    }
+
+    fn key_published(&self, key: &KeyInfo) -> Result<()> {
+        self.node.publish_key(key);
+        Ok(())
+    }
+
+    fn key_withdrawn(&self, key: &KeyInfo) {
+        self.node.withdraw_key(key);
+    }
+
+    fn create_srq(&self, _xrc: bool) -> Result<u32> {
+        Ok(self.node.take_number()?)
+    }
+
+    fn destroy_srq(&self, srqn: u32) {
+        self.node.give_number(srqn);
+    }
+}
+
+/// A completion queue's part: the links as it saw them last, so that a poll takes no lock that
+/// other queues take.
+struct ShmCq {
+    node: Arc<Node>,
+    links: Mutex<(u64, Arc<Links>)>,
+}
+
+impl CqTransport for ShmCq {
+    fn progress(&self, _cq: &Cq) {
+        // Another thread polls this very queue: it does the work.
+        let Ok(mut links) = self.links.try_lock() else {
+            return;
+        };
+        let generation = self.node.generation.load(Ordering::Acquire);
+        if links.0 != generation {
+            *links = (generation, self.node.links());
+        }
+        // Acknowledgements first: what a peer says next comes after them.
+        if self.node.progress_outgoing(&links.1) > 0 {
+            self.node.polled_outgoing.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.node.progress_incoming(&links.1) > 0 {
+            self.node.polled_incoming.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn armed(&self) {
+        let before = self.node.armed.fetch_add(1, Ordering::SeqCst);
+        // From now on peers must ring for everything, which they do while the thread sleeps.
+        if before == 0 && self.node.directory.engine_state() & 3 != ENGINE_ASLEEP {
+            self.node.wake_engine();
+        }
+    }
+
+    fn disarmed(&self) {
+        self.node.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+}

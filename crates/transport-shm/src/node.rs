@@ -1,0 +1,394 @@
+//! What a process is to its peers: its directory, its numbers, and its links.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use sluice_shmem::verbs::directory::{
+    BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP, KeyEntry,
+};
+use sluice_sys::errno::Errno;
+use sluice_verbs::keys::KeyInfo;
+
+use crate::area::OwnArea;
+use crate::link::{Incoming, lock};
+use crate::os::{self, Epoll, LocalFd};
+use crate::qp::Part;
+use crate::rendezvous::{Block, Rendezvous};
+use crate::route::Route;
+use crate::{requester, responder};
+
+/// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
+const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
+
+/// How often one call looks at a link that does not become empty.
+pub const LOOKS: usize = 4;
+
+type Slots = Box<[RwLock<Option<Arc<Part>>>]>;
+
+/// The links at one moment.
+#[derive(Default)]
+pub struct Links {
+    pub routes: Vec<Arc<Route>>,
+    pub incoming: Vec<Arc<Incoming>>,
+}
+
+/// The table behind [`Links`].
+#[derive(Default)]
+pub struct LinkTable {
+    pub next_id: u64,
+    pub by_block: HashMap<u32, Arc<Route>>,
+    pub routes: HashMap<u64, Arc<Route>>,
+    pub incoming: HashMap<u64, Arc<Incoming>>,
+    /// Accepted sockets that have not said who they are.
+    pub greeting: HashMap<u64, (LocalFd, i32)>,
+}
+
+#[derive(Default)]
+struct Keys {
+    slots: HashMap<u32, u32>,
+    by_key: HashMap<u32, u32>,
+    regions: Vec<u32>,
+}
+
+#[derive(Default)]
+struct Numbers {
+    blocks: Vec<Block>,
+    /// Where the search for a free number starts.
+    next: usize,
+    used: Vec<bool>,
+}
+
+/// One transport's share of the process.
+pub struct Node {
+    pub rendezvous: Rendezvous,
+    /// In a place that does not move: peers read it there to see that they reach us.
+    pub nonce: Box<[u64; 2]>,
+    pub directory: Directory,
+    pub area: OwnArea,
+    numbers: Mutex<Numbers>,
+    parts: [OnceLock<Slots>; BLOCKS_MAX],
+    keys: Mutex<Keys>,
+    pub table: Mutex<LinkTable>,
+    links: RwLock<Arc<Links>>,
+    /// Counts changes of the links.
+    pub generation: AtomicU64,
+    pub epoll: Epoll,
+    pub kick: LocalFd,
+    pub armed: AtomicU32,
+    pub engine_turn: AtomicU32,
+    pub stop: AtomicBool,
+    timers: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
+    /// When the first timer is due; [`u64::MAX`] for none.
+    pub next_timer: AtomicU64,
+    /// Until when the engine thread sleeps.
+    pub engine_until: AtomicU64,
+    /// Counts of polls that found work, on either side; the engine thread watches them.
+    pub polled_incoming: AtomicU64,
+    pub polled_outgoing: AtomicU64,
+    pub groups: crate::multicast::Groups,
+}
+
+impl Node {
+    pub fn new(path: &Path) -> Result<Arc<Self>, Errno> {
+        let rendezvous = Rendezvous::open(path)
+            .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EPERM)))?;
+        let area = OwnArea::new(c"sluice-verbs-directory", DIRECTORY_BYTES)?;
+        // SAFETY: the area is kept in the same struct.
+        let directory = unsafe { Directory::from_raw(area.mapping.base()) };
+        directory.set_engine_state(ENGINE_ASLEEP);
+        let epoll = Epoll::new()?;
+        let kick = LocalFd::own(os::eventfd()?);
+        epoll.add(kick.raw(), crate::engine::KICK)?;
+        Ok(Arc::new(Self {
+            rendezvous,
+            nonce: Box::new(os::random()?),
+            directory,
+            area,
+            numbers: Mutex::default(),
+            parts: [const { OnceLock::new() }; BLOCKS_MAX],
+            keys: Mutex::default(),
+            table: Mutex::default(),
+            links: RwLock::default(),
+            generation: AtomicU64::new(0),
+            epoll,
+            kick,
+            armed: AtomicU32::new(0),
+            engine_turn: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            timers: Mutex::default(),
+            next_timer: AtomicU64::new(u64::MAX),
+            engine_until: AtomicU64::new(0),
+            polled_incoming: AtomicU64::new(0),
+            polled_outgoing: AtomicU64::new(0),
+            groups: Default::default(),
+        }))
+    }
+
+    /// A number for a queue pair or shared receive queue, claiming a block if necessary.
+    pub fn take_number(&self) -> Result<u32, Errno> {
+        let mut numbers = lock(&self.numbers);
+        let total = numbers.used.len();
+        let free = (0..total)
+            .map(|step| (numbers.next + step) % total)
+            .find(|place| !numbers.used[*place]);
+        let place = match free {
+            Some(place) => place,
+            None => self.claim_block(&mut numbers)?,
+        };
+        numbers.used[place] = true;
+        numbers.next = place + 1;
+        Ok(numbers.blocks[place / BLOCK_QPS].number << 8 | (place % BLOCK_QPS) as u32)
+    }
+
+    fn claim_block(&self, numbers: &mut Numbers) -> Result<usize, Errno> {
+        let index = numbers.blocks.len();
+        if index == BLOCKS_MAX {
+            return Err(Errno(libc::ENOMEM));
+        }
+        let owned: Vec<u32> = numbers.blocks.iter().map(|block| block.number).collect();
+        let block = self.rendezvous.claim(&owned)?;
+        let token = crate::engine::token(crate::engine::LISTENER, u64::from(block.number));
+        if let Err(error) = self.epoll.add(block.listener.raw(), token) {
+            self.rendezvous.release(&block);
+            return Err(error);
+        }
+        self.directory.set_block(index, block.number);
+        numbers.blocks.push(block);
+        numbers.used.resize((index + 1) * BLOCK_QPS, false);
+        self.parts[index].get_or_init(|| (0..BLOCK_QPS).map(|_| RwLock::new(None)).collect());
+        Ok(index * BLOCK_QPS)
+    }
+
+    pub fn give_number(&self, number: u32) {
+        let mut numbers = lock(&self.numbers);
+        if let Some(slot) = self.directory.qp_slot(number)
+            && let Some(used) = numbers.used.get_mut(slot)
+        {
+            *used = false;
+        }
+    }
+
+    /// The listener of one of our blocks.
+    pub fn listener(&self, block: u32) -> Option<i32> {
+        let numbers = lock(&self.numbers);
+        let block = numbers.blocks.iter().find(|own| own.number == block)?;
+        Some(block.listener.raw())
+    }
+
+    /// The queue pair at a place of the directory.
+    pub fn part(&self, slot: u32) -> Option<Arc<Part>> {
+        let slots = self.parts.get(slot as usize / BLOCK_QPS)?.get()?;
+        slots[slot as usize % BLOCK_QPS]
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub fn set_part(&self, slot: u32, part: Option<Arc<Part>>) {
+        if let Some(slots) = self
+            .parts
+            .get(slot as usize / BLOCK_QPS)
+            .and_then(OnceLock::get)
+        {
+            *slots[slot as usize % BLOCK_QPS]
+                .write()
+                .unwrap_or_else(PoisonError::into_inner) = part;
+        }
+    }
+
+    /// All queue pairs.
+    pub fn all_parts(&self) -> Vec<Arc<Part>> {
+        self.parts
+            .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|slots| slots.iter())
+            .filter_map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner).clone())
+            .collect()
+    }
+
+    /// The links now.
+    pub fn links(&self) -> Arc<Links> {
+        self.links
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Takes over a change of the table.
+    pub fn links_changed(&self, table: &LinkTable) {
+        let links = Links {
+            routes: table
+                .routes
+                .values()
+                .filter(|route| route.up.get().is_some())
+                .cloned()
+                .collect(),
+            incoming: table.incoming.values().cloned().collect(),
+        };
+        *self.links.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(links);
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Carries out what peers have asked. How much was done.
+    pub fn progress_incoming(&self, links: &Links) -> usize {
+        let each = links.incoming.iter();
+        each.map(|incoming| responder::progress(self, incoming))
+            .sum()
+    }
+
+    /// Takes what peers have answered, and runs due timers. How much was done.
+    pub fn progress_outgoing(&self, links: &Links) -> usize {
+        let each = links.routes.iter();
+        let done: usize = each.map(|route| requester::progress(self, route)).sum();
+        if self.next_timer.load(Ordering::Relaxed) != u64::MAX {
+            return done + self.run_timers();
+        }
+        done
+    }
+
+    /// Calls the queue pair at `slot` at `when_ns` or later.
+    pub fn set_timer(&self, when_ns: u64, slot: u32) {
+        {
+            let mut timers = lock(&self.timers);
+            timers.push(Reverse((when_ns, slot)));
+            if let Some(Reverse((first, _))) = timers.peek() {
+                self.next_timer.store(*first, Ordering::SeqCst);
+            }
+        }
+        if when_ns < self.engine_until.load(Ordering::SeqCst) {
+            self.wake_engine();
+        }
+    }
+
+    fn run_timers(&self) -> usize {
+        let now = os::now_ns();
+        let mut done = 0;
+        while self.next_timer.load(Ordering::Relaxed) <= now {
+            let due = {
+                let mut timers = lock(&self.timers);
+                let due = match timers.peek() {
+                    Some(Reverse((when, slot))) if *when <= now => Some(*slot),
+                    _ => None,
+                };
+                if due.is_some() {
+                    timers.pop();
+                }
+                let next = timers.peek().map_or(u64::MAX, |Reverse((when, _))| *when);
+                self.next_timer.store(next, Ordering::SeqCst);
+                due
+            };
+            let Some(slot) = due else { break };
+            if let Some(part) = self.part(slot) {
+                requester::timer(self, &part, now);
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// There is more than one call is to do: the engine thread, if it sleeps, goes on.
+    pub fn hand_over(&self) {
+        if self.directory.engine_state() & 3 == ENGINE_ASLEEP {
+            self.wake_engine();
+        }
+    }
+
+    /// Makes the engine thread look around.
+    pub fn wake_engine(&self) {
+        os::ring(self.kick.raw());
+    }
+
+    /// Publishes a key. One that finds no place is not published; its requests go to the owner.
+    pub fn publish_key(&self, info: &KeyInfo) {
+        let located = crate::arena::locate(info.host, info.len);
+        let mut keys = lock(&self.keys);
+        let Some(slot) =
+            Directory::choose_key_slot(info.key, |slot| !keys.slots.contains_key(slot))
+        else {
+            return;
+        };
+        let (region, region_offset) = located.unwrap_or((0, 0));
+        if region != 0 {
+            if !keys.regions.contains(&region) {
+                keys.regions.push(region);
+            }
+            for incoming in &self.links().incoming {
+                incoming.exported.pass(incoming.socket.raw(), region);
+            }
+        }
+        keys.slots.insert(slot, info.key);
+        keys.by_key.insert(info.key, slot);
+        self.directory.set_key(
+            slot,
+            &KeyEntry {
+                key: info.key,
+                iova: info.iova,
+                len: info.len,
+                access: info.access,
+                pd: info.pd,
+                address: info.host,
+                region,
+                region_offset,
+                qpn: info.qpn,
+            },
+        );
+    }
+
+    /// Passes all regions with keys to a new initiator.
+    pub fn pass_regions(&self, incoming: &Incoming) {
+        let keys = lock(&self.keys);
+        for region in &keys.regions {
+            incoming.exported.pass(incoming.socket.raw(), *region);
+        }
+    }
+
+    /// Withdraws a key and waits until no initiator uses it. A link whose announcement stands
+    /// still is ended after some seconds: its process is stopped, or lies.
+    pub fn withdraw_key(&self, info: &KeyInfo) {
+        let slot = {
+            let mut keys = lock(&self.keys);
+            let Some(slot) = keys.by_key.remove(&info.key) else {
+                return;
+            };
+            // The place stays taken until its users are gone.
+            slot
+        };
+        self.directory.clear_key(slot);
+        let links = self.links();
+        for incoming in &links.incoming {
+            for (index, value) in incoming.hazards.users(slot) {
+                let start = os::now_ns();
+                while incoming
+                    .hazards
+                    .users(slot)
+                    .any(|user| user == (index, value))
+                    && !incoming.broken.load(Ordering::Relaxed)
+                {
+                    if os::now_ns() - start > HAZARD_PATIENCE_NS {
+                        incoming.broken.store(true, Ordering::Relaxed);
+                        os::shutdown(incoming.socket.raw());
+                    }
+                    std::thread::yield_now();
+                }
+            }
+        }
+        lock(&self.keys).slots.remove(&slot);
+    }
+
+    /// Whether the engine thread is responsible for events.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        for block in &lock(&self.numbers).blocks {
+            self.rendezvous.release(block);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! One-sided operations that the initiator carries out itself: by memory that both processes
+//! map, or through the kernel.
+//!
+//! Only what passes every check is done here. Whatever does not is sent to the owner, who
+//! refuses it with the proper reason, or carries it out when it can be reached no other way.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_shmem::verbs::copy;
+use sluice_shmem::verbs::directory::KeyEntry;
+use sluice_verbs::{SendDone, Sge, Wqe, WrOpcode, access};
+
+use crate::link::Outgoing;
+use crate::os;
+
+/// Pieces of local memory in one request; more are not carried out here.
+const PIECES_MAX: usize = 32;
+
+/// How the memory behind a key can be reached from this process.
+enum Way {
+    /// Mapped here.
+    Mapped(*mut u8),
+    /// In the peer's address space.
+    Foreign(u64),
+}
+
+/// The two ends of a one-sided operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    pub own_qpn: u32,
+    pub peer_qpn: u32,
+    /// The peer's place in its directory.
+    pub peer_slot: usize,
+    /// The peer's memory is our own.
+    pub same_process: bool,
+}
+
+/// The right that an operation needs; None for what is not one-sided.
+pub fn right(opcode: WrOpcode) -> Option<u32> {
+    match opcode {
+        WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => Some(access::REMOTE_WRITE),
+        WrOpcode::RdmaRead => Some(access::REMOTE_READ),
+        WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => Some(access::REMOTE_ATOMIC),
+        _ => None,
+    }
+}
+
+/// Carries the operation out, if it is allowed and the memory can be reached. None: the owner
+/// must see the request; nothing was written.
+pub fn direct(link: &Outgoing, ends: &Ends, wqe: &Wqe<'_>) -> Option<SendDone> {
+    let directory = &link.peer.directory;
+    let right = right(wqe.wr.opcode)?;
+    let peer = directory.qp(ends.peer_slot)?;
+    if peer.qpn != ends.peer_qpn
+        || !peer.receives
+        || peer.peer_qpn != ends.own_qpn
+        || peer.access & right == 0
+    {
+        return None;
+    }
+    if wqe.length == 0 {
+        return Some(SendDone::ok(0));
+    }
+    let slot = directory.find_key(wqe.wr.rkey)?;
+    link.with_hazard(slot, ends.own_qpn, || {
+        let key = directory.key(slot, wqe.wr.rkey)?;
+        if key.pd != peer.pd
+            || key.access & right == 0
+            || (key.qpn != 0 && key.qpn != ends.peer_qpn)
+        {
+            return None;
+        }
+        let offset = wqe.wr.remote_addr.checked_sub(key.iova)?;
+        if offset.checked_add(wqe.length)? > key.len {
+            return None;
+        }
+        let way = way(link, ends, &key, offset, wqe.length)?;
+        // SAFETY: the engine checked the local pieces; `way` leads to `wqe.length` bytes that
+        // the key opens, which stay registered while the slot is announced.
+        unsafe { carry_out(link, wqe, way) }
+    })
+}
+
+fn way(link: &Outgoing, ends: &Ends, key: &KeyEntry, offset: u64, len: u64) -> Option<Way> {
+    if ends.same_process {
+        let address = key.address.checked_add(offset)?;
+        return Some(Way::Mapped(address as *mut u8));
+    }
+    if key.region != 0
+        && let Some(region) = link.peer.region(key.region)
+    {
+        let start = key.region_offset.checked_add(offset)?;
+        if start.checked_add(len)? > region.bytes() as u64 {
+            return None;
+        }
+        return Some(Way::Mapped(
+            region.base().as_ptr().wrapping_add(start as usize),
+        ));
+    }
+    if link.peer.reachable {
+        return Some(Way::Foreign(key.address.checked_add(offset)?));
+    }
+    None
+}
+
+/// # Safety
+/// The local pieces are valid, and so is `way` for `wqe.length` bytes.
+unsafe fn carry_out(link: &Outgoing, wqe: &Wqe<'_>, way: Way) -> Option<SendDone> {
+    let pieces = wqe.wr.sges;
+    match (wqe.wr.opcode, way) {
+        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Mapped(mut target)) => {
+            for piece in pieces {
+                let len = piece.length as usize;
+                // SAFETY: the caller's promise; the pieces add up to the checked length.
+                unsafe { copy::ascending(target, piece.addr as *const u8, len) };
+                target = target.wrapping_add(len);
+            }
+        }
+        (WrOpcode::RdmaRead, Way::Mapped(source)) => {
+            let mut source = source.cast_const();
+            for piece in pieces {
+                let len = piece.length as usize;
+                // SAFETY: as above.
+                unsafe { copy::ascending(piece.addr as *mut u8, source, len) };
+                source = source.wrapping_add(len);
+            }
+        }
+        (WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd, Way::Mapped(target)) => {
+            if wqe.length != 8 || !target.addr().is_multiple_of(8) {
+                return None;
+            }
+            let swaps = wqe.wr.opcode == WrOpcode::AtomicCmpAndSwp;
+            // SAFETY: 8 aligned bytes that the key opens; others use them as atomics too.
+            let old = unsafe { atomic(target, swaps, wqe.wr.compare_add, wqe.wr.swap) };
+            // SAFETY: the engine checked the pieces, and they have 8 bytes.
+            unsafe { scatter(pieces, 0, (&raw const old).cast(), 8) };
+        }
+        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(address)) => {
+            // SAFETY: the local pieces are readable.
+            unsafe { through_kernel(link.peer.pid, true, pieces, address, wqe.length as usize)? };
+        }
+        (WrOpcode::RdmaRead, Way::Foreign(address)) => {
+            // SAFETY: the local pieces are writable.
+            unsafe { through_kernel(link.peer.pid, false, pieces, address, wqe.length as usize)? };
+        }
+        _ => return None,
+    }
+    Some(SendDone::ok(wqe.length as u32))
+}
+
+/// An atomic operation by the processor; the value that was there.
+///
+/// # Safety
+/// `target` is 8 aligned bytes, readable and writable.
+pub unsafe fn atomic(target: *mut u8, swaps: bool, compare_add: u64, swap: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    let word = unsafe { AtomicU64::from_ptr(target.cast()) };
+    if swaps {
+        match word.compare_exchange(compare_add, swap, Ordering::SeqCst, Ordering::SeqCst) {
+            Ok(old) | Err(old) => old,
+        }
+    } else {
+        word.fetch_add(compare_add, Ordering::SeqCst)
+    }
+}
+
+/// The parts of `pieces` from `offset` on, `len` bytes together: addresses and lengths.
+pub fn gather(
+    pieces: &[Sge],
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (*const u8, usize)> + '_ {
+    let (mut skip, mut left) = (offset, len);
+    pieces.iter().filter_map(move |piece| {
+        let bytes = u64::from(piece.length);
+        let start = skip.min(bytes);
+        skip -= start;
+        let take = ((bytes - start) as usize).min(left);
+        left -= take;
+        (take > 0).then_some(((piece.addr + start) as *const u8, take))
+    })
+}
+
+/// Copies `len` bytes to the places that lie `offset` bytes into `pieces`; what does not fit is
+/// left out.
+///
+/// # Safety
+/// The pieces are writable, and `source` is readable for `len` bytes.
+pub unsafe fn scatter(pieces: &[Sge], offset: u64, source: *const u8, len: usize) {
+    let mut source = source;
+    for (target, len) in gather(pieces, offset, len) {
+        // SAFETY: the caller's promise; `gather` stays within the pieces and within `len`.
+        unsafe { copy::ascending(target.cast_mut(), source, len) };
+        source = source.wrapping_add(len);
+    }
+}
+
+/// Copies between local pieces and the peer's memory through the kernel. The last bytes are a
+/// piece of their own, so that a program that polls on them sees them after the others.
+///
+/// # Safety
+/// The pieces are readable (`write`) or writable.
+unsafe fn through_kernel(
+    pid: i32,
+    write: bool,
+    pieces: &[Sge],
+    address: u64,
+    len: usize,
+) -> Option<()> {
+    const NONE: libc::iovec = libc::iovec {
+        iov_base: core::ptr::null_mut(),
+        iov_len: 0,
+    };
+    let mut local = [NONE; PIECES_MAX];
+    let mut count = 0;
+    for (piece, bytes) in gather(pieces, 0, len) {
+        *local.get_mut(count)? = libc::iovec {
+            iov_base: piece.cast_mut().cast(),
+            iov_len: bytes,
+        };
+        count += 1;
+    }
+    let last = if write && len > 8 { 8 } else { 0 };
+    let part = |start: usize, bytes: usize| libc::iovec {
+        iov_base: (address as usize).wrapping_add(start) as *mut libc::c_void,
+        iov_len: bytes,
+    };
+    let remote = [part(0, len - last), part(len - last, last)];
+    let remote = if last == 0 { &remote[..1] } else { &remote[..] };
+    // SAFETY: the caller's promise.
+    match unsafe { os::process_vm(pid, write, &local[..count], remote) } {
+        Ok(done) if done == len => Some(()),
+        _ => None,
+    }
+}
+
+/// Reads `len` bytes at `address` of a process to the places `offset` bytes into `pieces`.
+///
+/// # Safety
+/// The pieces are writable.
+pub unsafe fn copy_from_process(
+    pid: i32,
+    pieces: &[Sge],
+    offset: u64,
+    address: u64,
+    len: usize,
+) -> Option<()> {
+    let remote = |start: usize, bytes: usize| libc::iovec {
+        iov_base: (address as usize).wrapping_add(start) as *mut libc::c_void,
+        iov_len: bytes,
+    };
+    let mut done = 0;
+    for (target, bytes) in gather(pieces, offset, len) {
+        let local = libc::iovec {
+            iov_base: target.cast_mut().cast(),
+            iov_len: bytes,
+        };
+        // SAFETY: the caller's promise.
+        match unsafe { os::process_vm(pid, false, &[local], &[remote(done, bytes)]) } {
+            Ok(got) if got == bytes => done += bytes,
+            _ => return None,
+        }
+    }
+    (done == len).then_some(())
+}
+
+/// Whether `process_vm_readv` reaches this very process: it has the nonce where it said.
+pub fn probe(pid: i32, address: u64, nonce: [u64; 2]) -> bool {
+    let mut found = [0u64; 2];
+    let local = libc::iovec {
+        iov_base: found.as_mut_ptr().cast(),
+        iov_len: size_of_val(&found),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: size_of_val(&found),
+    };
+    if pid <= 0 || without_kernel_copies() {
+        return false;
+    }
+    // SAFETY: 16 writable bytes of ours.
+    let got = unsafe { os::process_vm(pid, false, &[local], &[remote]) };
+    got == Ok(size_of_val(&found)) && found == nonce
+}
+
+/// `SLUICE_VERBS_CMA=0` forbids copies through the kernel, for tests and comparisons.
+fn without_kernel_copies() -> bool {
+    std::env::var_os("SLUICE_VERBS_CMA").is_some_and(|value| value == "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(buffers: &[&[u8]]) -> Vec<Sge> {
+        buffers
+            .iter()
+            .map(|buffer| Sge {
+                addr: buffer.as_ptr() as u64,
+                length: buffer.len() as u32,
+                lkey: 0,
+            })
+            .collect()
+    }
+
+    #[test]
+    fn gathers_any_window() {
+        let list = pieces(&[b"abc", b"", b"defgh", b"i"]);
+        for offset in 0..=9u64 {
+            for len in 0..=(9 - offset as usize) {
+                let mut got = Vec::new();
+                for (start, bytes) in gather(&list, offset, len) {
+                    // SAFETY: inside the literals above.
+                    got.extend_from_slice(unsafe { std::slice::from_raw_parts(start, bytes) });
+                }
+                assert_eq!(got, b"abcdefghi"[offset as usize..offset as usize + len]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_wants_the_right_words() {
+        let words = [0x1234u64, 0x5678];
+        let pid = std::process::id() as i32;
+        let address = words.as_ptr() as u64;
+        if probe(pid, address, words) {
+            assert!(!probe(pid, address, [1, 2]));
+        } else {
+            println!("skipped: process_vm_readv is refused here");
+        }
+        assert!(!probe(pid, 8, words));
+        assert!(!probe(0, address, words));
+    }
+}

@@ -1,0 +1,218 @@
+//! How processes find each other without a daemon: a directory of the user's, in which each
+//! process owns blocks of queue pair numbers and listens on a socket per block.
+//!
+//! A block is claimed by a lock on one byte of the file `numbers`, which the kernel releases
+//! when the process ends, however it ends. Whoever holds the lock may replace the socket that
+//! an earlier owner left.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use sluice_sys::errno::Errno;
+use sluice_sys::unix;
+
+use crate::os::{self, LocalFd};
+
+/// Blocks are 1 to this; block 0 holds the reserved numbers 0 and 1.
+pub const BLOCK_MAX: u32 = 0xFFFE;
+/// Connections that wait for a listener to accept.
+const BACKLOG: i32 = 128;
+
+/// The directory where the processes of a user meet.
+#[derive(Debug)]
+pub struct Rendezvous {
+    path: PathBuf,
+    numbers: LocalFd,
+}
+
+/// A claimed block of 256 queue pair numbers. Released by [`Rendezvous::release`].
+#[derive(Debug)]
+pub struct Block {
+    pub number: u32,
+    pub listener: LocalFd,
+}
+
+/// Where the directory is when nobody says otherwise: `$XDG_RUNTIME_DIR/sluice-verbs`, else
+/// `/tmp/sluice-<uid>/verbs`.
+pub fn default_path() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if Path::new(&dir).is_dir() => PathBuf::from(dir).join("sluice-verbs"),
+        _ => PathBuf::from(format!("/tmp/sluice-{}/verbs", os::uid())),
+    }
+}
+
+/// Makes a directory of ours or checks that the one that is there is: a directory itself and
+/// not a link to one, owned by us, closed to others.
+fn own_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let meta = fs::symlink_metadata(path)?;
+    if !meta.is_dir() || meta.uid() != unix::effective_uid() || meta.mode() & 0o077 != 0 {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!(
+                "{} must be a directory of this user with mode 0700",
+                path.display()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+impl Rendezvous {
+    /// Opens the directory, or makes it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        if let Some(parent) = path.parent()
+            && parent.starts_with("/tmp/sluice-")
+        {
+            own_directory(parent)?;
+        }
+        own_directory(path)?;
+        let file: File = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+            .open(path.join("numbers"))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            numbers: LocalFd::own(unix::Fd::from(std::os::fd::OwnedFd::from(file))),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn socket_path(&self, block: u32) -> PathBuf {
+        self.path.join(format!("b{block}.sock"))
+    }
+
+    /// Claims a free block, looking from a random one on. `owned` are the caller's already: a
+    /// lock would be granted to the same open file again.
+    pub fn claim(&self, owned: &[u32]) -> Result<Block, Errno> {
+        let start = os::random()?[0] as u32;
+        for step in 0..BLOCK_MAX {
+            let number = start.wrapping_add(step) % BLOCK_MAX + 1;
+            if owned.contains(&number) {
+                continue;
+            }
+            match os::lock_byte(self.numbers.raw(), u64::from(number), true) {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => continue,
+                Err(error) => return Err(error),
+            }
+            match self.listen(number) {
+                Ok(listener) => return Ok(Block { number, listener }),
+                Err(error) => {
+                    let _ = os::lock_byte(self.numbers.raw(), u64::from(number), false);
+                    return Err(error);
+                }
+            }
+        }
+        Err(Errno(libc::ENOSPC))
+    }
+
+    fn listen(&self, number: u32) -> Result<LocalFd, Errno> {
+        let path = self.socket_path(number);
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
+        let socket = unix::seqpacket()?;
+        unix::bind(socket.as_raw_fd(), path.as_os_str().as_bytes())?;
+        unix::listen(socket.as_raw_fd(), BACKLOG)?;
+        Ok(LocalFd::own(socket))
+    }
+
+    /// Gives a block back.
+    pub fn release(&self, block: &Block) {
+        let _ = fs::remove_file(self.socket_path(block.number));
+        let _ = os::lock_byte(self.numbers.raw(), u64::from(block.number), false);
+    }
+
+    /// Connects to the owner of a block. `ENOENT`, `ECONNREFUSED`: there is none.
+    /// `EPERM`: it belongs to somebody else.
+    pub fn connect(&self, number: u32) -> Result<LocalFd, Errno> {
+        let socket = unix::seqpacket()?;
+        unix::connect(
+            socket.raw(),
+            self.socket_path(number).as_os_str().as_bytes(),
+        )?;
+        check_peer(socket.raw())?;
+        Ok(LocalFd::own(socket))
+    }
+}
+
+/// The pid of whoever is at the other end, if it may be: of our user, or root.
+pub fn check_peer(socket: i32) -> Result<i32, Errno> {
+    let peer = unix::peer_credentials(socket)?;
+    if peer.uid == unix::effective_uid() || peer.uid == 0 {
+        Ok(peer.pid)
+    } else {
+        Err(Errno(libc::EPERM))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("slv-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        path
+    }
+
+    #[test]
+    fn blocks_are_exclusive_and_come_back() {
+        let path = directory("blocks");
+        let (one, two) = (
+            Rendezvous::open(&path).unwrap(),
+            Rendezvous::open(&path).unwrap(),
+        );
+        let block = one.claim(&[]).unwrap();
+        assert!((1..=BLOCK_MAX).contains(&block.number));
+        let taken = u64::from(block.number);
+        assert_eq!(
+            os::lock_byte(two.numbers.raw(), taken, true),
+            Err(Errno::AGAIN)
+        );
+        assert!(two.connect(block.number).is_ok());
+        one.release(&block);
+        assert!(os::lock_byte(two.numbers.raw(), taken, true).is_ok());
+        assert!(two.connect(block.number).is_err());
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_open_to_others_is_refused() {
+        let path = directory("mode");
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = Rendezvous::open(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_directory_is_refused() {
+        let (path, target) = (directory("link"), directory("target"));
+        own_directory(&target).unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        assert!(Rendezvous::open(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::remove_dir_all(&target).unwrap();
+    }
+}

@@ -1,0 +1,778 @@
+//! The requester's side: requests into rings, acknowledgements and answers out of them.
+//!
+//! The protocol is that of a reliable connection without a lossy wire (IBTA 9.7): requests
+//! carry sequence numbers; a position acknowledges all before it; an answer that refuses one
+//! makes the requester go back to it and send everything from there again.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use sluice_shmem::verbs::record::{Header, Record};
+use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
+
+use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock, requests_max};
+use crate::node::{self, Node};
+use crate::os;
+use crate::qp::{Entry, Part, SendSide};
+use crate::reach::{self, Ends};
+use crate::route::{self, Route};
+use crate::wire::{self, Atomic, Piece, Span, answer, flags, request};
+
+/// Between two tries of a peer that is not ready.
+const RETRY_NS: u64 = 500_000;
+/// Pieces of a described message.
+const PIECES_MAX: usize = 40;
+/// Room that makes it worth to let a starved queue pair go on.
+const ROOM_BYTES: usize = 16 * CHUNK_BYTES;
+/// Data of one WRITE or READ record.
+const SPAN_DATA_BYTES: usize = CHUNK_BYTES - Span::BYTES;
+const SEQUENCE_MASK: u32 = 0xFF_FFFF;
+
+/// Whether `a` is `b` or comes after it, in 24-bit sequence numbers.
+fn reached(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) & SEQUENCE_MASK < 1 << 23
+}
+
+/// A request from the engine.
+pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
+    let mut side = lock(&part.send);
+    if side
+        .route
+        .as_ref()
+        .is_none_or(|route| route.link().is_none())
+        && let Some(posted) = without_link(part, &mut side)
+    {
+        return posted;
+    }
+    let Some(route) = side.route.clone() else {
+        return Posted::Done(SendDone::failed(WcStatus::RetryExcErr));
+    };
+    let Some(link) = route.link() else {
+        return Posted::Done(SendDone::failed(WcStatus::RetryExcErr));
+    };
+    let opcode = wqe.wr.opcode;
+    let one_sided = reach::right(opcode).is_some();
+    let is_write = matches!(opcode, WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm);
+    let mut written = false;
+    if side.blocked_until != 0 || side.next_send < side.queue.len() {
+        return busy(&mut side);
+    }
+    if one_sided {
+        if side.queue.is_empty() {
+            if let Some(done) = direct(part, &mut side, link, wqe) {
+                if opcode != WrOpcode::RdmaWriteWithImm {
+                    return Posted::Done(done);
+                }
+                written = true;
+            }
+        } else if !is_write || wqe.length > SPAN_DATA_BYTES as u64 {
+            return busy(&mut side);
+        }
+    }
+    let described = is_send(opcode) && is_described(&route, link, wqe);
+    let data = if is_send(opcode) {
+        CHUNK_BYTES
+    } else {
+        SPAN_DATA_BYTES
+    };
+    let records = if described || written || opcode_is_atomic(opcode) {
+        1
+    } else {
+        (wqe.length as usize).div_ceil(data).max(1) as u32
+    };
+    let first = side.next_sequence;
+    side.next_sequence = first.wrapping_add(records) & SEQUENCE_MASK;
+    side.queue.push_back(Entry {
+        seq: wqe.seq,
+        opcode,
+        len: wqe.length as u32,
+        first,
+        records,
+        sent: 0,
+        answered: 0,
+        described,
+        written,
+    });
+    push_records(part, &mut side, &route, link, wqe);
+    Posted::Pending
+}
+
+fn is_send(opcode: WrOpcode) -> bool {
+    matches!(
+        opcode,
+        WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv
+    )
+}
+
+fn opcode_is_atomic(opcode: WrOpcode) -> bool {
+    matches!(
+        opcode,
+        WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd
+    )
+}
+
+fn busy(side: &mut SendSide) -> Posted {
+    side.busy = true;
+    Posted::Busy
+}
+
+/// There is no link now. None: there is one after all.
+fn without_link(part: &Part, side: &mut SendSide) -> Option<Posted> {
+    // Each turn either ends or replaces `None` by a route, or finds a route just connected.
+    for _ in 0..3 {
+        match &side.route {
+            Some(route) if route.link().is_some() => return None,
+            Some(route) if route.is_down() => break,
+            Some(route) => {
+                if route.wait(part.slot) {
+                    return Some(busy(side));
+                }
+            }
+            None => match route::to(&part.node, side.peer_qpn) {
+                Ok(route) => side.route = Some(route),
+                Err(_) => {
+                    let now = os::now_ns();
+                    if give_up(side, now) {
+                        break;
+                    }
+                    part.node.set_timer(now + RETRY_NS, part.slot);
+                    return Some(busy(side));
+                }
+            },
+        }
+    }
+    Some(Posted::Done(SendDone::failed(WcStatus::RetryExcErr)))
+}
+
+/// Starts or checks the time after which an unresponsive peer is given up.
+fn give_up(side: &mut SendSide, now: u64) -> bool {
+    if side.give_up == 0 {
+        side.give_up = now.saturating_add(side.patience);
+    }
+    now >= side.give_up
+}
+
+fn direct(part: &Part, side: &mut SendSide, link: &Outgoing, wqe: &Wqe<'_>) -> Option<SendDone> {
+    if !matches!(part.kind, QpType::Rc | QpType::Uc) {
+        return None;
+    }
+    let ends = Ends {
+        own_qpn: part.qpn,
+        peer_qpn: side.peer_qpn,
+        peer_slot: side.peer_slot,
+        same_process: link.peer.nonce == *part.node.nonce,
+    };
+    if let done @ Some(_) = reach::direct(link, &ends, wqe) {
+        return done;
+    }
+    // The peer's place is looked up when it is first needed.
+    let slot = link.peer.directory.qp_slot(side.peer_qpn)?;
+    if slot == side.peer_slot {
+        return None;
+    }
+    side.peer_slot = slot;
+    reach::direct(
+        link,
+        &Ends {
+            peer_slot: slot,
+            ..ends
+        },
+        wqe,
+    )
+}
+
+/// Whether the receiver can fetch the data itself, which saves a copy of a long message.
+fn is_described(route: &Route, link: &Outgoing, wqe: &Wqe<'_>) -> bool {
+    if wqe.length <= CHUNK_BYTES as u64
+        || wqe.wr.flags & send_flags::INLINE != 0
+        || wqe.wr.sges.len() > PIECES_MAX
+    {
+        return false;
+    }
+    wqe.wr.sges.iter().all(|piece| {
+        piece.length == 0
+            || region_of(route, link, piece.addr, piece.length).is_some()
+            || link.peer.can_read_us
+    })
+}
+
+/// The region with these bytes, if the peer has it.
+fn region_of(route: &Route, link: &Outgoing, address: u64, len: u32) -> Option<(u32, u64)> {
+    let (region, offset) = crate::arena::locate(address, u64::from(len))?;
+    link.exported
+        .pass(route.socket.raw(), region)
+        .then_some((region, offset))
+}
+
+/// Puts as much of the first unsent request into the ring as fits.
+fn push_records(part: &Part, side: &mut SendSide, route: &Route, link: &Outgoing, wqe: &Wqe<'_>) {
+    let turn = side.turn;
+    let peer_qpn = side.peer_qpn;
+    let Some(entry) = side.queue.get_mut(side.next_send) else {
+        return;
+    };
+    {
+        let mut writer = lock(&link.writer);
+        while entry.sent < entry.records {
+            let sequence = entry.first.wrapping_add(entry.sent) & SEQUENCE_MASK;
+            let mut header = Header {
+                target: peer_qpn,
+                origin: part.qpn,
+                sequence,
+                short: turn,
+                immediate: wqe.wr.imm,
+                ..Header::default()
+            };
+            // Before the peer can answer: who looks for the answer looks at this first.
+            link.in_flight.fetch_add(1, Ordering::SeqCst);
+            let Some(end) = push_record(&mut writer, &mut header, entry, route, link, wqe) else {
+                link.in_flight.fetch_sub(1, Ordering::Relaxed);
+                if !writer.starved.contains(&part.slot) {
+                    writer.starved.push_back(part.slot);
+                }
+                break;
+            };
+            writer.sent.push_back(Sent {
+                end,
+                slot: part.slot,
+                sequence,
+                turn,
+            });
+            entry.sent += 1;
+        }
+        if entry.sent == entry.records {
+            side.next_send += 1;
+        }
+    }
+    link.peer.ring_if_asleep();
+}
+
+/// One record of a request; the position behind it, or None when the ring is full.
+fn push_record(
+    writer: &mut RequestWriter,
+    header: &mut Header,
+    entry: &Entry,
+    route: &Route,
+    link: &Outgoing,
+    wqe: &Wqe<'_>,
+) -> Option<u64> {
+    let wr = &wqe.wr;
+    let last = entry.sent + 1 == entry.records;
+    if entry.sent == 0 {
+        header.flags |= flags::FIRST;
+    }
+    if last {
+        header.flags |= flags::LAST;
+    }
+    if wr.flags & send_flags::SOLICITED != 0 {
+        header.flags |= flags::SOLICITED;
+    }
+    if matches!(
+        wr.opcode,
+        WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm
+    ) {
+        header.flags |= flags::IMMEDIATE;
+    }
+    if wr.opcode == WrOpcode::SendWithInv {
+        header.flags |= flags::INVALIDATE;
+    }
+    if is_send(wr.opcode) {
+        header.kind = request::SEND;
+        header.argument = u64::from(wr.xrc_srqn) | wqe.length << 32;
+        if entry.described {
+            return push_described(writer, header, route, link, wqe);
+        }
+        let offset = u64::from(entry.sent) * CHUNK_BYTES as u64;
+        let len = (wqe.length - offset).min(CHUNK_BYTES as u64) as usize;
+        // SAFETY: the engine checked the pieces, and `gather` stays within them and `len`.
+        return unsafe {
+            writer
+                .ring
+                .push(header, len, reach::gather(wr.sges, offset, len))
+        };
+    }
+    header.argument = wr.remote_addr;
+    if opcode_is_atomic(wr.opcode) {
+        header.kind = request::ATOMIC;
+        let bytes = Atomic {
+            rkey: wr.rkey,
+            swaps: u32::from(wr.opcode == WrOpcode::AtomicCmpAndSwp),
+            compare_add: wr.compare_add,
+            swap: wr.swap,
+            srqn: wr.xrc_srqn,
+            reserved: 0,
+        }
+        .encode();
+        let part = (bytes.as_ptr(), bytes.len());
+        // SAFETY: one part, an array.
+        return unsafe {
+            writer
+                .ring
+                .push(header, bytes.len(), core::iter::once(part))
+        };
+    }
+    let offset = u64::from(entry.sent) * SPAN_DATA_BYTES as u64;
+    let len = (wqe.length - offset.min(wqe.length)).min(SPAN_DATA_BYTES as u64) as usize;
+    let span = Span {
+        rkey: wr.rkey,
+        total: wqe.length as u32,
+        offset: offset as u32,
+        len: len as u32,
+        srqn: wr.xrc_srqn,
+        reserved: 0,
+    }
+    .encode();
+    let head = core::iter::once((span.as_ptr(), span.len()));
+    if wr.opcode == WrOpcode::RdmaRead {
+        header.kind = request::READ;
+        // Room for the answer is taken here, so that answers always fit.
+        // SAFETY: one part, an array, shorter than the payload.
+        return unsafe { writer.ring.push(header, Span::BYTES + len, head) };
+    }
+    header.kind = request::WRITE;
+    if entry.written {
+        header.flags |= flags::WRITTEN;
+        // SAFETY: as above.
+        return unsafe { writer.ring.push(header, Span::BYTES, head) };
+    }
+    let data = reach::gather(wr.sges, offset, len);
+    // SAFETY: an array and checked pieces of `len` bytes together.
+    unsafe {
+        writer
+            .ring
+            .push(header, Span::BYTES + len, head.chain(data))
+    }
+}
+
+fn push_described(
+    writer: &mut RequestWriter,
+    header: &mut Header,
+    route: &Route,
+    link: &Outgoing,
+    wqe: &Wqe<'_>,
+) -> Option<u64> {
+    header.flags |= flags::DESCRIBED;
+    let mut list = [0u8; PIECES_MAX * Piece::BYTES];
+    let mut used = 0;
+    for piece in wqe.wr.sges.iter().filter(|piece| piece.length > 0) {
+        let (region, region_offset) =
+            region_of(route, link, piece.addr, piece.length).unwrap_or((0, 0));
+        let bytes = Piece {
+            address: piece.addr,
+            len: piece.length,
+            region,
+            region_offset,
+        }
+        .encode();
+        list.get_mut(used..used + bytes.len())?
+            .copy_from_slice(&bytes);
+        used += bytes.len();
+    }
+    let part = (list.as_ptr(), used);
+    // SAFETY: one part, the used bytes of an array.
+    unsafe { writer.ring.push(header, used, core::iter::once(part)) }
+}
+
+/// Reads answers and acknowledgements of a link. How many there were. As on the other side,
+/// the holder of the lock looks once more after it has let go.
+pub fn progress(node: &Node, route: &Arc<Route>) -> usize {
+    let Some(link) = route.link() else { return 0 };
+    let mut done = 0;
+    for _ in 0..node::LOOKS {
+        if !link.is_waiting() {
+            return done;
+        }
+        done += progress_once(node, route, link);
+    }
+    node.hand_over();
+    done
+}
+
+fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing) -> usize {
+    let Ok(mut answers) = link.responses.try_lock() else {
+        return 0;
+    };
+    let mut done = 0;
+    let position = link.peer_position();
+    // There cannot be more answers than requests fit the ring, so this sees all that were
+    // written before the position.
+    for _ in 0..=requests_max() {
+        match answers.peek() {
+            Ok(Some(record)) => {
+                take_answer(node, route, link, &record);
+                answers.advance(&record);
+                done += 1;
+            }
+            Ok(None) => break,
+            Err(_) => {
+                route.break_off();
+                return 0;
+            }
+        }
+    }
+    if done > 0 {
+        link.publish_response_head(answers.head());
+    }
+    if lock(&link.writer).ring.accept_head(position).is_err() {
+        route.break_off();
+        return 0;
+    }
+    link.accepted.store(position, Ordering::Relaxed);
+    done + acknowledge(node, link, position)
+}
+
+/// Tells queue pairs that their requests before `position` are done.
+fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
+    const NONE: Sent = Sent {
+        end: 0,
+        slot: 0,
+        sequence: 0,
+        turn: 0,
+    };
+    let mut total = 0;
+    loop {
+        let mut batch = [NONE; 32];
+        let mut count = 0;
+        {
+            let mut writer = lock(&link.writer);
+            while count < batch.len()
+                && let Some(sent) = writer.sent.front()
+                && sent.end <= position
+            {
+                batch[count] = *sent;
+                count += 1;
+                writer.sent.pop_front();
+            }
+        }
+        link.in_flight.fetch_sub(count, Ordering::Relaxed);
+        total += count;
+        for (index, sent) in batch[..count].iter().enumerate() {
+            // The last of a run speaks for all.
+            let next = batch[..count].get(index + 1);
+            if next.is_some_and(|next| next.slot == sent.slot && next.turn == sent.turn) {
+                continue;
+            }
+            if let Some(part) = node.part(sent.slot) {
+                acknowledged(&part, sent.sequence, sent.turn);
+            }
+        }
+        if count < batch.len() {
+            break;
+        }
+    }
+    feed_starved(node, link);
+    total
+}
+
+/// Lets queue pairs that found the ring full go on, in their order, as long as there is room.
+fn feed_starved(node: &Node, link: &Outgoing) {
+    // Each gets one turn; who fills the ring is at the end of the list again.
+    let turns = lock(&link.writer).starved.len();
+    for _ in 0..turns {
+        let slot = {
+            let mut writer = lock(&link.writer);
+            if !writer.ring.fits(ROOM_BYTES) {
+                return;
+            }
+            writer.starved.pop_front()
+        };
+        if let Some(part) = slot.and_then(|slot| node.part(slot)) {
+            pump(&part);
+        }
+    }
+}
+
+/// Everything up to `sequence` of `turn` was carried out.
+fn acknowledged(part: &Part, sequence: u32, turn: u16) {
+    let mut resume = None;
+    loop {
+        let mut side = lock(&part.send);
+        if side.turn != turn {
+            break;
+        }
+        let done = match side.queue.front() {
+            Some(entry) if side.next_send > 0 => {
+                let last = entry.first.wrapping_add(entry.records - 1) & SEQUENCE_MASK;
+                reached(sequence, last).then(|| (entry.seq, outcome(entry)))
+            }
+            _ => None,
+        };
+        let Some((seq, outcome)) = done else {
+            if side.busy && side.next_send == side.queue.len() && side.blocked_until == 0 {
+                side.busy = false;
+                resume = side.qp.clone();
+            }
+            break;
+        };
+        side.give_up = 0;
+        side.rnr_left = side.rnr_retry;
+        side.queue.pop_front();
+        side.next_send -= 1;
+        let qp = side.qp.clone();
+        drop(side);
+        if let Some(qp) = qp {
+            qp.complete_send(seq, outcome);
+        }
+    }
+    if let Some(qp) = resume {
+        qp.resume();
+    }
+}
+
+/// How an acknowledged request ended. One that reads is done only with its data.
+fn outcome(entry: &Entry) -> SendDone {
+    let reads = entry.opcode == WrOpcode::RdmaRead || opcode_is_atomic(entry.opcode);
+    if reads && entry.answered < entry.records {
+        SendDone::failed(WcStatus::BadRespErr)
+    } else {
+        SendDone::ok(entry.len)
+    }
+}
+
+/// An answer to one request of a queue pair.
+fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record) {
+    let header = &record.header;
+    let Some(slot) = node.directory.qp_slot(header.target) else {
+        return;
+    };
+    let Some(part) = node.part(slot as u32) else {
+        return;
+    };
+    let is_ours = |side: &SendSide| {
+        side.turn == header.short
+            && side
+                .route
+                .as_ref()
+                .is_some_and(|used| Arc::ptr_eq(used, route))
+    };
+    if part.qpn != header.target || !part.is_reliable() || !is_ours(&lock(&part.send)) {
+        return;
+    }
+    match header.kind {
+        answer::DATA | answer::VALUE => return take_data(&part, link, record),
+        answer::RNR | answer::NOT_READY | answer::REFUSED => {}
+        _ => return,
+    }
+    // A refusal acknowledges everything before it.
+    let before = header.sequence.wrapping_sub(1) & SEQUENCE_MASK;
+    acknowledged(&part, before, header.short);
+    let mut side = lock(&part.send);
+    if !is_ours(&side) {
+        return;
+    }
+    let Some(entry) = side.queue.front().copied() else {
+        return;
+    };
+    let record_index = header.sequence.wrapping_sub(entry.first) & SEQUENCE_MASK;
+    if side.next_send == 0 && entry.sent == 0 || record_index >= entry.records {
+        return;
+    }
+    let now = os::now_ns();
+    let status = match header.kind {
+        answer::REFUSED => Some(wire::reason(header.immediate).requester_status()),
+        answer::RNR if side.rnr_retry == 7 => None,
+        answer::RNR => match side.rnr_left.checked_sub(1) {
+            Some(left) => {
+                side.rnr_left = left;
+                None
+            }
+            None => Some(WcStatus::RnrRetryExcErr),
+        },
+        _ => give_up(&mut side, now).then_some(WcStatus::RetryExcErr),
+    };
+    if let Some(status) = status {
+        fail_first(&part, side, status);
+        return;
+    }
+    rewind(&mut side, record_index);
+    side.blocked_until = now
+        + match header.kind {
+            answer::RNR => wire::rnr_us(header.immediate) * 1000,
+            _ => RETRY_NS,
+        };
+    let when = side.blocked_until;
+    drop(side);
+    node.set_timer(when, part.slot);
+}
+
+/// Goes back to a record of the first request; everything from there on is sent again.
+fn rewind(side: &mut SendSide, record_index: u32) {
+    side.turn = side.turn.wrapping_add(1);
+    side.next_send = 0;
+    for entry in &mut side.queue {
+        entry.sent = 0;
+    }
+    if let Some(first) = side.queue.front_mut() {
+        first.sent = record_index;
+        first.answered = first.answered.min(record_index);
+    }
+}
+
+fn fail_first(part: &Part, mut side: std::sync::MutexGuard<'_, SendSide>, status: WcStatus) {
+    let Some(entry) = side.queue.pop_front() else {
+        return;
+    };
+    side.turn = side.turn.wrapping_add(1);
+    side.next_send = 0;
+    let qp = side.qp.clone();
+    drop(side);
+    if let Some(qp) = qp {
+        qp.complete_send(entry.seq, SendDone::failed(status));
+    }
+    let _ = part;
+}
+
+/// Data of a READ or the value of an atomic.
+fn take_data(part: &Part, link: &Outgoing, record: &Record) {
+    let header = &record.header;
+    let found = {
+        let side = lock(&part.send);
+        let entry = side.queue.iter().find(|entry| {
+            header.sequence.wrapping_sub(entry.first) & SEQUENCE_MASK < entry.records
+        });
+        entry.copied().zip(side.qp.clone())
+    };
+    let Some((entry, qp)) = found else { return };
+    let _ = link;
+    let index = header.sequence.wrapping_sub(entry.first) & SEQUENCE_MASK;
+    let placed = qp.with_wqe(entry.seq, |wqe| match (header.kind, entry.opcode) {
+        (answer::VALUE, WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd) => {
+            let value = header.argument;
+            // SAFETY: the engine checked the pieces and keeps them until completion.
+            unsafe { reach::scatter(wqe.wr.sges, 0, (&raw const value).cast(), 8) };
+            true
+        }
+        (answer::DATA, WrOpcode::RdmaRead) => {
+            let offset = u64::from(index) * SPAN_DATA_BYTES as u64;
+            let wanted = (wqe.length - offset.min(wqe.length)).min(SPAN_DATA_BYTES as u64);
+            if record.payload_bytes as u64 != wanted {
+                return false;
+            }
+            // SAFETY: as above; the payload lies in the ring, whose reader is locked.
+            unsafe {
+                reach::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
+            }
+            true
+        }
+        _ => false,
+    });
+    if placed == Some(true) {
+        let mut side = lock(&part.send);
+        if let Some(now) = side.queue.iter_mut().find(|now| now.seq == entry.seq) {
+            now.answered += 1;
+        }
+    }
+}
+
+/// Sends what waits: rewound requests and halves, then whatever the engine holds back.
+pub fn pump(part: &Part) {
+    loop {
+        let (seq, qp, route) = {
+            let side = lock(&part.send);
+            if side.blocked_until != 0 {
+                return;
+            }
+            let Some(entry) = side.queue.get(side.next_send) else {
+                break;
+            };
+            match (&side.qp, &side.route) {
+                (Some(qp), Some(route)) => (entry.seq, qp.clone(), route.clone()),
+                _ => return,
+            }
+        };
+        let Some(link) = route.link() else { return };
+        let complete = qp.with_wqe(seq, |wqe| {
+            let mut side = lock(&part.send);
+            let index = side.next_send;
+            match side.queue.get(index) {
+                Some(entry) if entry.seq == seq && side.blocked_until == 0 => {
+                    push_records(part, &mut side, &route, link, wqe);
+                    side.next_send > index
+                }
+                _ => true,
+            }
+        });
+        match complete {
+            Some(true) => {}
+            // The ring is full, and the queue pair is in its list of the starved.
+            Some(false) => return,
+            // Flushed by the engine, which tells us by `modify`.
+            None => return,
+        }
+    }
+    resume(part);
+}
+
+fn resume(part: &Part) {
+    let qp: Option<Arc<Qp>> = {
+        let mut side = lock(&part.send);
+        if core::mem::take(&mut side.busy) {
+            side.qp.clone()
+        } else {
+            None
+        }
+    };
+    if let Some(qp) = qp {
+        qp.resume();
+    }
+}
+
+/// A timer of the queue pair is due.
+pub fn timer(_node: &Node, part: &Part, now: u64) {
+    {
+        let mut side = lock(&part.send);
+        if side.blocked_until > now {
+            return;
+        }
+        side.blocked_until = 0;
+    }
+    pump(part);
+}
+
+/// The connection that the queue pair waited for is there.
+pub fn link_changed(_node: &Node, part: &Part) {
+    pump(part);
+}
+
+/// The peer's process has ended.
+pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
+    let side = lock(&part.send);
+    let uses = side
+        .route
+        .as_ref()
+        .is_some_and(|used| Arc::ptr_eq(used, route));
+    if part.kind == QpType::Ud {
+        drop(side);
+        return resume(part);
+    }
+    if !uses {
+        return;
+    }
+    if side.queue.is_empty() {
+        drop(side);
+        resume(part);
+    } else {
+        fail_first(part, side, WcStatus::RetryExcErr);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_wrap() {
+        assert!(reached(5, 5) && reached(6, 5) && !reached(4, 5));
+        assert!(reached(0, SEQUENCE_MASK) && !reached(SEQUENCE_MASK, 0));
+    }
+
+    #[test]
+    fn answers_never_need_more_room_than_their_requests() {
+        use sluice_shmem::verbs::record::record_bytes;
+        for len in [0, 1, 100, SPAN_DATA_BYTES] {
+            assert!(record_bytes(len) <= record_bytes(Span::BYTES + len));
+        }
+        assert!(record_bytes(0) <= record_bytes(Atomic::BYTES));
+    }
+}

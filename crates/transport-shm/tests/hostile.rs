@@ -1,0 +1,218 @@
+//! A peer that speaks the protocol's first words and then writes anything into what it shares.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use common::{End, Way, World, pair, until};
+use sluice_verbs::{QpState, QpType, WrOpcode};
+
+/// The areas that a requester passes: see `link.rs` and `directory.rs` for their layout.
+const REQUEST_AREA: usize = 8192 + 256 * 1024;
+const DIRECTORY: usize = 4096 + 64 * 256 * 64 + 128 * 1024 * 64;
+const MAGIC: u64 = 0x534c_5648_5348_0001;
+
+struct Attacker {
+    socket: OwnedFd,
+    request: *mut u8,
+    _directory: *mut u8,
+}
+
+fn area(bytes: usize) -> (OwnedFd, *mut u8) {
+    // SAFETY: plain system calls; the mapping is fresh.
+    unsafe {
+        let fd = libc::memfd_create(c"hostile".as_ptr(), libc::MFD_ALLOW_SEALING);
+        assert!(fd >= 0);
+        assert_eq!(libc::ftruncate(fd, bytes as i64), 0);
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let start = libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            protection,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        );
+        assert_ne!(start, libc::MAP_FAILED);
+        libc::fcntl(
+            fd,
+            libc::F_ADD_SEALS,
+            libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+        );
+        (OwnedFd::from_raw_fd(fd), start.cast())
+    }
+}
+
+impl Attacker {
+    /// Connects to the block of `qpn` with a greeting that is accepted.
+    fn connect(qpn: u32) -> Attacker {
+        let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
+        let path = directory.join(format!("b{}.sock", qpn >> 8));
+        // SAFETY: plain system calls with valid arguments.
+        let socket = unsafe {
+            let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
+            let mut address: libc::sockaddr_un = std::mem::zeroed();
+            address.sun_family = libc::AF_UNIX as u16;
+            let name = path.to_str().unwrap().as_bytes();
+            for (place, byte) in address.sun_path.iter_mut().zip(name) {
+                *place = *byte as libc::c_char;
+            }
+            let len = std::mem::size_of::<libc::sockaddr_un>() as u32;
+            assert_eq!(libc::connect(fd, (&raw const address).cast(), len), 0);
+            OwnedFd::from_raw_fd(fd)
+        };
+        let (directory_fd, directory) = area(DIRECTORY);
+        let (request_fd, request) = area(REQUEST_AREA);
+        // SAFETY: as above.
+        let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, 0)) };
+        let mut hello = Vec::new();
+        for word in [MAGIC, 1, 1, 2, 8, 1, 0, 0u64] {
+            hello.extend(word.to_ne_bytes());
+        }
+        let fds = [&directory_fd, &request_fd, &bell].map(AsRawFd::as_raw_fd);
+        let sent = sluice_sys::unix::send_with_fds(socket.as_raw_fd(), &hello, &fds);
+        assert_eq!(sent, Ok(hello.len()));
+        sluice_sys::unix::wait_readable(socket.as_raw_fd(), 5000).unwrap();
+        Attacker {
+            socket,
+            request,
+            _directory: directory,
+        }
+    }
+
+    fn word(&self, at: usize, value: u64) {
+        // SAFETY: inside the mapping of the request area.
+        unsafe { self.request.add(at).cast::<u64>().write_volatile(value) };
+    }
+
+    /// Wakes the victim: by the end of the connection, after which it reads the ring once more.
+    fn hang_up(self) {
+        drop(self.socket);
+    }
+}
+
+fn attack(world: &mut World) {
+    let target = world.swap([0; 4])[0] as u32;
+    let mut seed = 0x9E37_79B9_7F4A_7C15u64 ^ u64::from(std::process::id());
+    println!("seed {seed:#x}");
+    let mut random = move || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    for turn in 0..200 {
+        let attacker = Attacker::connect(target);
+        match turn % 4 {
+            // Anything everywhere.
+            0 => (0..REQUEST_AREA)
+                .step_by(8)
+                .for_each(|at| attacker.word(at, random())),
+            // Headers that look right: every kind, to the victim's queue pair, with any content.
+            1 | 2 => {
+                for unit in 0..1024 {
+                    let at = 8192 + unit * 64;
+                    let kind = random() % 7;
+                    let flags = random() & 0x7F;
+                    let len = 32 + if turn % 4 == 1 { 32 } else { random() % 5000 };
+                    for word in 1..8 {
+                        attacker.word(at + word * 8, random());
+                    }
+                    attacker.word(at + 8, u64::from(target) | (random() << 32));
+                    attacker.word(at, len | kind << 32 | flags << 40);
+                }
+            }
+            // A record that ends beyond the ring, and hazard words that never go away.
+            _ => {
+                for index in 0..64 {
+                    attacker.word(index * 64, random() % 64 + 1);
+                }
+                attacker.word(8192, u64::from(u32::MAX) | 1 << 32);
+            }
+        }
+        if turn % 3 == 0 {
+            // Some nonsense on the socket as well.
+            let bytes = random().to_ne_bytes();
+            let _ = sluice_sys::unix::send_with_fds(attacker.socket.as_raw_fd(), &bytes, &[]);
+        }
+        attacker.hang_up();
+    }
+    world.meet();
+    let end = world.connected(QpType::Rc, 4096);
+    let sge = [end.sge(0, 64)];
+    assert_eq!(end.run(&end.request(WrOpcode::Send, 1, &sge, 0)).status, 0);
+    world.meet();
+}
+
+fn be_attacked(world: &mut World) {
+    // Connected to nobody in particular; its memory must not change.
+    let mut victim: End = world.end(QpType::Rc, 65_536, None);
+    victim.peer.qpn = 0x12_3456;
+    victim.to_ready();
+    let ud = world.end(QpType::Ud, 8192, None);
+    ud.to_ready();
+    for id in 0..64 {
+        victim.post_recv(id, 0, 65_536);
+    }
+    world.swap([u64::from(victim.qp.num()), 0, 0, 0]);
+    world.meet();
+    assert!(victim.cq.poll_one().is_none());
+    assert_eq!(victim.qp.state(), QpState::Rts);
+    for at in 0..65_536 {
+        assert_eq!(victim.memory.byte(at), 0);
+    }
+    // Deregistration waits for nobody who has gone.
+    victim.qp.destroy().unwrap();
+    victim.mr.destroy().unwrap();
+    // And others are served.
+    let end = world.connected(QpType::Rc, 4096);
+    end.post_recv(1, 0, 64);
+    until("the message", || end.cq.poll_one().is_some());
+    world.meet();
+}
+
+#[test]
+fn nonsense_in_shared_memory_harms_nobody() {
+    pair(
+        "nonsense_in_shared_memory_harms_nobody",
+        Way::Shared,
+        attack,
+        be_attacked,
+    );
+}
+
+#[test]
+fn strangers_on_the_socket_are_sent_away() {
+    fn first(world: &mut World) {
+        let target = world.swap([0; 4])[0] as u32;
+        for message in [&b"x"[..], &[0; 64], &[0xFF; 64], &[7; 500]] {
+            let attacker = Attacker::connect(target);
+            let _ = sluice_sys::unix::send_with_fds(attacker.socket.as_raw_fd(), message, &[]);
+            attacker.hang_up();
+        }
+        world.meet();
+        let end = world.connected(QpType::Rc, 4096);
+        let sge = [end.sge(0, 64)];
+        assert_eq!(
+            end.run(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0))
+                .status,
+            0
+        );
+        world.meet();
+    }
+    fn second(world: &mut World) {
+        let end = world.end(QpType::Rc, 4096, None);
+        world.swap([u64::from(end.qp.num()), 0, 0, 0]);
+        world.meet();
+        let _end = world.connected(QpType::Rc, 4096);
+        world.meet();
+    }
+    pair(
+        "strangers_on_the_socket_are_sent_away",
+        Way::Shared,
+        first,
+        second,
+    );
+}

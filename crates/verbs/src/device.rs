@@ -1,0 +1,334 @@
+//! A device: one transport, one port, the addresses of the host.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+pub use crate::gids::{GIDS_MAX, GidEntry};
+use crate::gids::{host, link_local, merge};
+use crate::keys::{KEYS_MAX, KeyTable};
+use crate::moderator::Moderator;
+use crate::responder::MAX_SGE;
+use crate::types::{DeviceAttr, Gid, PortAttr};
+use crate::{Context, Error, Mw, Qp, Result, Srq, Transport, Xrcd};
+
+/// Requests that one queue can hold.
+pub const QUEUE_MAX: u32 = 1 << 15;
+/// Completions that one CQ can hold.
+pub const CQES_MAX: u32 = 1 << 22;
+const CQS_MAX: u32 = 1 << 16;
+const QPS_MAX: i32 = 1 << 16;
+/// Multicast groups that one QP can be in.
+pub const GROUPS_PER_QP: usize = 64;
+/// Bytes of one region: what an address can be.
+const REGION_MAX: u64 = 1 << 47;
+/// The one P_Key: the default partition, full member.
+const PKEY: u16 = 0xffff;
+
+/// A device and what belongs to all who have opened it.
+pub struct Device {
+    name: String,
+    transport: Arc<dyn Transport>,
+    guid: [u8; 8],
+    gids: RwLock<Arc<[GidEntry]>>,
+    pub(crate) keys: KeyTable,
+    pub(crate) cq_ids: Ids,
+    pub(crate) moderator: Moderator,
+    ids: AtomicU32,
+    xrcds: Mutex<Vec<Weak<Xrcd>>>,
+    /// Who can be named by a number in a message.
+    windows: Mutex<HashMap<u32, Weak<Mw>>>,
+    srqs: RwLock<HashMap<u32, Weak<Srq>>>,
+    targets: Mutex<HashMap<u32, Weak<Qp>>>,
+}
+
+/// Small numbers, the lowest free one first.
+pub(crate) struct Ids {
+    taken: Mutex<Vec<bool>>,
+    max: u32,
+}
+
+impl Ids {
+    fn new(max: u32) -> Ids {
+        Ids {
+            taken: Mutex::default(),
+            max,
+        }
+    }
+
+    pub fn take(&self) -> Result<u32> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(free) = taken.iter().position(|taken| !taken) {
+            taken[free] = true;
+            return Ok(free as u32);
+        }
+        if taken.len() >= self.max as usize {
+            return Err(Error::NoResources);
+        }
+        taken.push(true);
+        Ok(taken.len() as u32 - 1)
+    }
+
+    pub fn give_back(&self, id: u32) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = taken.get_mut(id as usize) {
+            *place = false;
+        }
+    }
+}
+
+impl Device {
+    /// `name` is what programs see, `sluice0`.
+    pub fn new(name: &str, transport: Arc<dyn Transport>) -> Arc<Device> {
+        let device = Device {
+            name: name.to_owned(),
+            transport,
+            guid: host_guid(name),
+            gids: RwLock::new(Arc::new([])),
+            keys: KeyTable::new(),
+            cq_ids: Ids::new(CQS_MAX),
+            moderator: Moderator::default(),
+            ids: AtomicU32::new(1),
+            xrcds: Mutex::default(),
+            windows: Mutex::default(),
+            srqs: RwLock::default(),
+            targets: Mutex::default(),
+        };
+        device.refresh_gids();
+        Arc::new(device)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    /// Network byte order; the same for all processes of a host.
+    pub fn guid(&self) -> u64 {
+        u64::from_ne_bytes(self.guid)
+    }
+
+    /// A device of no known vendor (0), because programs take known numbers for permission to
+    /// use that vendor's ways.
+    pub fn attr(&self) -> DeviceAttr {
+        let caps = self.transport.caps();
+        let mut fw_ver = [0; 64];
+        let version = env!("CARGO_PKG_VERSION").as_bytes();
+        fw_ver[..version.len()].copy_from_slice(version);
+        let depth = i32::from(caps.max_rd_atomic);
+        DeviceAttr {
+            fw_ver,
+            node_guid: self.guid(),
+            sys_image_guid: self.guid(),
+            max_mr_size: REGION_MAX,
+            page_size_cap: !0xfff,
+            vendor_id: 0,
+            vendor_part_id: 0,
+            hw_ver: 0,
+            max_qp: QPS_MAX,
+            max_qp_wr: QUEUE_MAX as i32,
+            device_cap_flags: cap_flags(caps.xrc),
+            max_sge: MAX_SGE as i32,
+            max_sge_rd: MAX_SGE as i32,
+            max_cq: CQS_MAX as i32,
+            max_cqe: CQES_MAX as i32,
+            max_mr: KEYS_MAX as i32,
+            max_pd: i32::MAX,
+            max_qp_rd_atom: depth,
+            max_ee_rd_atom: 0,
+            max_res_rd_atom: depth * QPS_MAX,
+            max_qp_init_rd_atom: depth,
+            max_ee_init_rd_atom: 0,
+            atomic_cap: caps.atomic_cap,
+            max_ee: 0,
+            max_rdd: 0,
+            max_mw: KEYS_MAX as i32,
+            max_raw_ipv6_qp: 0,
+            max_raw_ethy_qp: 0,
+            max_mcast_grp: if caps.ud { 8192 } else { 0 },
+            max_mcast_qp_attach: if caps.ud { GROUPS_PER_QP as i32 } else { 0 },
+            max_total_mcast_qp_attach: if caps.ud { 8192 } else { 0 },
+            max_ah: i32::MAX,
+            max_fmr: 0,
+            max_map_per_fmr: 0,
+            max_srq: QPS_MAX,
+            max_srq_wr: QUEUE_MAX as i32,
+            max_srq_sge: MAX_SGE as i32,
+            max_pkeys: 1,
+            local_ca_ack_delay: 0,
+            phys_port_cnt: 1,
+        }
+    }
+
+    /// Ports count from 1; there is one. It is an Ethernet port in state ACTIVE.
+    pub fn port_attr(&self, port: u8) -> Result<PortAttr> {
+        check_port(port)?;
+        let caps = self.transport.caps();
+        Ok(PortAttr {
+            state: 4,
+            max_mtu: caps.mtu,
+            active_mtu: caps.mtu,
+            gid_tbl_len: GIDS_MAX as i32,
+            // IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS.
+            port_cap_flags: 1 << 16 | 1 << 26,
+            max_msg_sz: caps.max_msg_sz,
+            pkey_tbl_len: 1,
+            max_vl_num: 1,
+            // 4X, 25 Gb/s: nothing measures by it, and zero is not understood.
+            active_width: 2,
+            active_speed: 32,
+            // LINK_UP, IBV_LINK_LAYER_ETHERNET.
+            phys_state: 5,
+            link_layer: 2,
+            ..PortAttr::default()
+        })
+    }
+
+    /// The addresses at the time of the last `open` or [`Device::refresh_gids`]. Zero entries
+    /// are free ones.
+    pub fn gid_table(&self) -> Arc<[GidEntry]> {
+        let gids = self.gids.read().unwrap_or_else(PoisonError::into_inner);
+        gids.clone()
+    }
+
+    /// `NotFound` for an index beyond the port's `gid_tbl_len`; a free entry is all zeros, as in
+    /// the kernel's tables.
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        check_port(port)?;
+        if index as usize >= GIDS_MAX {
+            return Err(Error::NotFound);
+        }
+        let table = self.gid_table();
+        Ok(table.get(index as usize).copied().unwrap_or_default())
+    }
+
+    /// Reads the host's addresses again. Entries keep their index while their address exists;
+    /// an address that is gone leaves a zero entry. Says whether anything changed.
+    pub fn refresh_gids(&self) -> bool {
+        let [a, b, c, _, _, d, e, f] = self.guid;
+        let own = GidEntry {
+            // The GUID is an EUI-64 already: undo the flipped bit to flip it again.
+            gid: link_local([a ^ 2, b, c, d, e, f]),
+            gid_type: 2,
+            ndev_ifindex: 0,
+        };
+        let addresses = host();
+        let mut gids = self.gids.write().unwrap_or_else(PoisonError::into_inner);
+        let table = merge(&gids, own, &addresses);
+        let changed = **gids != *table;
+        if changed {
+            *gids = table.into();
+        }
+        changed
+    }
+
+    /// Network byte order, as `ibv_query_pkey` gives it.
+    pub fn pkey(&self, port: u8, index: u32) -> Result<u16> {
+        check_port(port)?;
+        match index {
+            0 => Ok(PKEY.to_be()),
+            _ => Err(Error::NotFound),
+        }
+    }
+
+    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
+        self.refresh_gids();
+        Context::new(self)
+    }
+
+    /// A number that is not used again in this process (2³² objects).
+    pub(crate) fn next_id(&self) -> u32 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn lock_xrcds(&self) -> MutexGuard<'_, Vec<Weak<Xrcd>>> {
+        self.xrcds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock_windows(&self) -> MutexGuard<'_, HashMap<u32, Weak<Mw>>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add_srq(&self, srqn: u32, srq: &Arc<Srq>) {
+        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
+        srqs.insert(srqn, Arc::downgrade(srq));
+    }
+
+    pub(crate) fn remove_srq(&self, srqn: u32) {
+        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
+        srqs.remove(&srqn);
+    }
+
+    pub(crate) fn srq(&self, srqn: u32) -> Option<Arc<Srq>> {
+        let srqs = self.srqs.read().unwrap_or_else(PoisonError::into_inner);
+        srqs.get(&srqn)?.upgrade()
+    }
+
+    pub(crate) fn lock_targets(&self) -> MutexGuard<'_, HashMap<u32, Weak<Qp>>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn xrc_target(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.lock_targets().get(&qpn)?.upgrade()
+    }
+}
+
+pub(crate) fn check_port(port: u8) -> Result<()> {
+    match port {
+        1 => Ok(()),
+        _ => Err(Error::NotFound),
+    }
+}
+
+/// `ibv_device_cap_flags`.
+fn cap_flags(xrc: bool) -> u32 {
+    const CURR_QP_STATE_MOD: u32 = 1 << 7;
+    const PORT_ACTIVE_EVENT: u32 = 1 << 10;
+    const SYS_IMAGE_GUID: u32 = 1 << 11;
+    const RC_RNR_NAK_GEN: u32 = 1 << 12;
+    const SRQ_RESIZE: u32 = 1 << 13;
+    const N_NOTIFY_CQ: u32 = 1 << 14;
+    const MEM_WINDOW: u32 = 1 << 17;
+    const XRC: u32 = 1 << 20;
+    const MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+    const MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+    CURR_QP_STATE_MOD
+        | PORT_ACTIVE_EVENT
+        | SYS_IMAGE_GUID
+        | RC_RNR_NAK_GEN
+        | SRQ_RESIZE
+        | N_NOTIFY_CQ
+        | MEM_WINDOW
+        | MEM_MGT_EXTENSIONS
+        | MEM_WINDOW_TYPE_2B
+        | if xrc { XRC } else { 0 }
+}
+
+/// A GUID for the host and the device's name: an EUI-64 with the bit that says that it was not
+/// bought, from the identity that systemd keeps, or from the host's name.
+fn host_guid(name: &str) -> [u8; 8] {
+    let identity = std::fs::read("/etc/machine-id")
+        .ok()
+        .filter(|id| !id.is_empty())
+        .or_else(|| std::fs::read("/proc/sys/kernel/hostname").ok())
+        .unwrap_or_default();
+    // FNV-1a: the GUID need not be secret, only spread.
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for byte in identity.iter().chain(name.as_bytes()) {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    }
+    let [a, b, c, d, e, f, ..] = hash.to_be_bytes();
+    [(a & 0xfc) | 2, b, c, 0xff, 0xfe, d, e, f]
+}
+
+/// The address of a GID that is one of this device's, for those who look for it.
+impl Device {
+    pub fn gid_index(&self, gid: &Gid) -> Option<u32> {
+        let table = self.gid_table();
+        let at = table.iter().position(|entry| entry.gid == *gid)?;
+        Some(at as u32)
+    }
+}

@@ -1,0 +1,183 @@
+//! The host's addresses as a GID table.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+
+use crate::types::Gid;
+
+/// One entry of a GID table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GidEntry {
+    pub gid: Gid,
+    /// `ibv_gid_type`: 2 is RoCEv2.
+    pub gid_type: u32,
+    /// The network interface it belongs to.
+    pub ndev_ifindex: u32,
+}
+
+/// More addresses than this are left out.
+pub const GIDS_MAX: usize = 128;
+
+/// `IBV_GID_TYPE_ROCE_V2`.
+const ROCE_V2: u32 = 2;
+
+/// An IPv4 address as a GID: mapped into IPv6 (RoCEv2 annex A17.4.4).
+pub fn mapped(address: [u8; 4]) -> Gid {
+    let mut gid = [0; 16];
+    gid[10] = 0xff;
+    gid[11] = 0xff;
+    gid[12..].copy_from_slice(&address);
+    Gid(gid)
+}
+
+/// The link-local address of an Ethernet address (RFC 4291 appendix A), for the entry that
+/// every port has even when the host has no address.
+pub fn link_local(mac: [u8; 6]) -> Gid {
+    let [a, b, c, d, e, f] = mac;
+    Gid([
+        0xfe,
+        0x80,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        a ^ 2,
+        b,
+        c,
+        0xff,
+        0xfe,
+        d,
+        e,
+        f,
+    ])
+}
+
+/// The addresses of the host: link-local ones, then others, the loopback's last.
+pub(crate) fn host() -> Vec<GidEntry> {
+    let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
+    // SAFETY: the library writes one pointer to a list that is ours until freeifaddrs.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Vec::new();
+    }
+    let mut entries: Vec<(u8, GidEntry)> = Vec::new();
+    let mut next = list;
+    // SAFETY: the list ends with a null pointer and every element is a valid ifaddrs.
+    while let Some(interface) = unsafe { next.as_ref() } {
+        next = interface.ifa_next;
+        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
+        if !up || interface.ifa_addr.is_null() || interface.ifa_name.is_null() {
+            continue;
+        }
+        // SAFETY: an address that is not null has at least its family; those of AF_INET and
+        // AF_INET6 are whole (getifaddrs(3)). The name is a C string.
+        let (gid, ifindex) = unsafe {
+            let gid = match i32::from((*interface.ifa_addr).sa_family) {
+                libc::AF_INET => {
+                    let address = interface.ifa_addr.cast::<libc::sockaddr_in>();
+                    mapped((*address).sin_addr.s_addr.to_ne_bytes())
+                }
+                libc::AF_INET6 => {
+                    let address = interface.ifa_addr.cast::<libc::sockaddr_in6>();
+                    Gid((*address).sin6_addr.s6_addr)
+                }
+                _ => continue,
+            };
+            (
+                gid,
+                libc::if_nametoindex(CStr::from_ptr(interface.ifa_name).as_ptr()),
+            )
+        };
+        let loopback = interface.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        let rank = match gid.0 {
+            _ if loopback => 2,
+            [0xfe, 0x80, ..] => 0,
+            _ => 1,
+        };
+        let entry = GidEntry {
+            gid,
+            gid_type: ROCE_V2,
+            ndev_ifindex: ifindex,
+        };
+        entries.push((rank, entry));
+    }
+    // SAFETY: the list from above, freed once.
+    unsafe { libc::freeifaddrs(list) };
+    entries.sort_by_key(|(rank, _)| *rank);
+    entries.into_iter().map(|(_, entry)| entry).collect()
+}
+
+/// The new table after the host's addresses changed: who stays keeps the index, and who is new
+/// gets the first free one.
+pub(crate) fn merge(old: &[GidEntry], first: GidEntry, host: &[GidEntry]) -> Vec<GidEntry> {
+    let wanted = || core::iter::once(&first).chain(host);
+    let mut table: Vec<GidEntry> = old
+        .iter()
+        .map(|entry| match wanted().any(|new| new == entry) {
+            true => *entry,
+            false => GidEntry::default(),
+        })
+        .collect();
+    for new in wanted() {
+        if table.contains(new) || (new != &first && new.gid == first.gid) {
+            continue;
+        }
+        match table.iter().position(|entry| entry.gid.is_zero()) {
+            Some(free) => table[free] = *new,
+            None if table.len() < GIDS_MAX => table.push(*new),
+            None => break,
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(last: u8) -> GidEntry {
+        GidEntry {
+            gid: mapped([10, 0, 0, last]),
+            gid_type: ROCE_V2,
+            ndev_ifindex: 2,
+        }
+    }
+
+    #[test]
+    fn forms_of_addresses() {
+        let text = |gid: Gid| std::net::Ipv6Addr::from(gid.0).to_string();
+        assert_eq!(text(mapped([192, 0, 2, 7])), "::ffff:192.0.2.7");
+        let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+        assert_eq!(text(link_local(mac)), "fe80::5054:ff:fe12:3456");
+    }
+
+    #[test]
+    fn the_loopback_is_among_the_hosts_addresses() {
+        let loopback = mapped([127, 0, 0, 1]);
+        let host = host();
+        assert!(host.iter().any(|entry| entry.gid == loopback), "{host:?}");
+    }
+
+    #[test]
+    fn entries_keep_their_index() {
+        let first = entry(1);
+        let table = merge(&[], first, &[entry(2), entry(3)]);
+        assert_eq!(table, [first, entry(2), entry(3)]);
+        let table = merge(&table, first, &[entry(3)]);
+        assert_eq!(table, [first, GidEntry::default(), entry(3)]);
+        let table = merge(&table, first, &[entry(3), entry(4)]);
+        assert_eq!(table, [first, entry(4), entry(3)]);
+    }
+
+    #[test]
+    fn the_table_has_an_end() {
+        let many: Vec<GidEntry> = (0..300u32)
+            .map(|n| GidEntry {
+                ndev_ifindex: n,
+                ..entry(9)
+            })
+            .collect();
+        assert_eq!(merge(&[], entry(1), &many).len(), GIDS_MAX);
+    }
+}

@@ -1,0 +1,94 @@
+//! The verbs engine: objects, rules and checks of the InfiniBand Architecture (chapters 9 to
+//! 11), for any [`Transport`]. It knows no transport by name.
+//!
+//! # Who calls what
+//!
+//! A [`Device`] has a transport. `Device::open` gives a [`Context`], that makes [`Pd`]s, [`Cq`]s,
+//! [`Channel`]s and [`Xrcd`]s; a [`Pd`] makes [`Mr`]s, [`Mw`]s, [`Qp`]s, [`Srq`]s and [`Ah`]s.
+//! All are `Arc`s with an explicit `destroy` that answers EBUSY while others use them. The C
+//! interface keeps one `Arc` per C object; what a C program gets its `cookie` back for is stored
+//! here and never looked at. Errors are [`Error`]; [`Error::errno`] is the number for C.
+//!
+//! # The life of a piece of memory, from post_send to completion
+//!
+//! *Requester.* The program calls [`Qp::post_send`] with a [`SendWr`] whose [`Sge`]s name memory
+//! by key.
+//!
+//! 1. What makes the call itself fail is looked at first: state, opcode, number of pieces,
+//!    inline length, room in the queue (`Err`, nothing happened).
+//! 2. Then the local keys: region, bounds, rights, domain. A fault here does not fail the call:
+//!    as with hardware it is a request that completes with LOC_PROT_ERR in its turn.
+//!    Addresses in the region (`iova`) become addresses of the process.
+//! 3. The request gets the next number, `seq`, and is handed to [`QpTransport::post`] as a
+//!    [`Wqe`] that borrows the program's own list; nothing was copied. A transport that can do
+//!    it at once answers [`Posted::Done`]. Else it answers [`Posted::Pending`], the engine
+//!    copies list and inline data to the queue's slot, and [`Qp::complete_send`] ends it later,
+//!    in any order and from any thread.
+//! 4. The engine completes requests in the order of posting: it waits for the oldest, writes a
+//!    [`Wc`] if it was signalled or failed, and forgets the others. The first failure moves the
+//!    QP to ERR (UC, UD: SQE) and flushes what is behind it.
+//! 5. [`Cq::poll`] gives the completion to the program, and with it the queue's room for that
+//!    request and the unsignalled ones before it.
+//!
+//! *Responder.* The transport has a message for a QP of this process.
+//!
+//! 1. RDMA and atomics: [`Qp::check_remote`] looks at state, right, key, bounds, domain and
+//!    alignment, and gives a [`RemoteMemory`](responder::RemoteMemory) that keeps the region
+//!    registered while it lives (`dereg_mr` waits for it). A refusal is a [`NakReason`], which the
+//!    transport carries back and the requester's transport turns into
+//!    [`NakReason::requester_status`].
+//! 2. SENDs and WRITE_WITH_IMM: [`Qp::take_recv`] fills a [`RecvWqe`](responder::RecvWqe) with
+//!    the oldest receive, checked and with addresses in place of keys, from the QP's own queue or its SRQ. When there
+//!    is none the answer is RNR, and [`QpTransport::receives_posted`] comes when it is worth to
+//!    try again. The transport scatters the bytes and calls [`Qp::complete_recv`], which makes
+//!    the completion and the event for who sleeps.
+//! 3. What breaks the connection: [`Qp::responder_failed`].
+//!
+//! *Waiting.* [`Cq::poll`] asks [`CqTransport::progress`] when it has nothing to give. A program
+//! that wants to sleep arms the CQ and reads its [`Channel`]'s fd; while a CQ is armed the
+//! transport's own thread makes the progress.
+
+pub mod ah;
+pub mod channel;
+pub mod context;
+pub mod cq;
+pub mod device;
+pub mod error;
+pub mod events;
+mod gids;
+pub mod keys;
+mod memory;
+mod moderator;
+mod modify;
+pub mod mr;
+pub mod mw;
+pub mod opcode;
+pub mod pd;
+pub mod qp;
+mod random;
+pub mod responder;
+mod rq;
+mod sq;
+pub mod srq;
+pub mod states;
+pub mod transport;
+pub mod types;
+pub mod wr;
+pub mod xrcd;
+
+pub use ah::Ah;
+pub use channel::Channel;
+pub use context::Context;
+pub use cq::Cq;
+pub use device::Device;
+pub use error::{Error, LocalFault, NakReason, Result};
+pub use events::AsyncEvent;
+pub use mr::Mr;
+pub use mw::{Mw, MwType};
+pub use pd::Pd;
+pub use qp::Qp;
+pub use srq::Srq;
+pub use transport::{CqTransport, Posted, QpTransport, SendDone, Transport};
+pub use types::*;
+pub use wr::{MwBind, SendWr, UdDestination, Wqe};
+pub use xrcd::Xrcd;

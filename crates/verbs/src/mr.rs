@@ -1,0 +1,239 @@
+//! Memory regions.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::keys::{KeyInfo, KeyTable};
+use crate::types::{access, rereg};
+use crate::{Error, Pd, Result, memory};
+
+/// A registered range of the process's memory.
+pub struct Mr {
+    pd: Arc<Pd>,
+    state: Mutex<State>,
+}
+
+struct State {
+    info: KeyInfo,
+    /// Where `rereg` moved it, if it did.
+    moved_to: Option<Arc<Pd>>,
+    windows: u32,
+    registered: bool,
+}
+
+const KNOWN: u32 = access::LOCAL_WRITE
+    | access::REMOTE_ANY
+    | access::MW_BIND
+    | access::ZERO_BASED
+    | access::HUGETLB
+    | access::OPTIONAL;
+
+/// What a registration's flags must fulfil (IBTA 10.6.3.1, ibv_reg_mr(3)).
+fn check_access(flags: u32) -> Result<()> {
+    if flags & access::ON_DEMAND != 0 {
+        return Err(Error::NotSupported);
+    }
+    let remote_change = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    if flags & !KNOWN != 0 || (remote_change && flags & access::LOCAL_WRITE == 0) {
+        return Err(Error::BadRegion);
+    }
+    Ok(())
+}
+
+/// Bytes that are there, for what the flags allow.
+fn check_range(addr: u64, len: u64, iova: u64, flags: u32) -> Result<()> {
+    let whole = addr.checked_add(len).and(iova.checked_add(len));
+    if len == 0 || whole.is_none() {
+        return Err(Error::BadRegion);
+    }
+    memory::populate(addr, len, flags & access::LOCAL_WRITE != 0)
+}
+
+impl Mr {
+    pub(crate) fn register(
+        pd: &Arc<Pd>,
+        addr: u64,
+        len: u64,
+        iova: u64,
+        access: u32,
+    ) -> Result<Arc<Mr>> {
+        check_access(access)?;
+        let zero_based = access & access::ZERO_BASED != 0;
+        let iova = if zero_based { 0 } else { iova };
+        check_range(addr, len, iova, access)?;
+        let info = KeyInfo {
+            pd: pd.id(),
+            iova,
+            len,
+            host: addr,
+            access,
+            ..KeyInfo::default()
+        };
+        let info = open(pd, info)?;
+        pd.add_user();
+        Ok(Arc::new(Mr {
+            pd: pd.clone(),
+            state: Mutex::new(State {
+                info,
+                moved_to: None,
+                windows: 0,
+                registered: true,
+            }),
+        }))
+    }
+
+    /// The domain it was registered in; [`Mr::rereg`] may have moved it since.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub fn lkey(&self) -> u32 {
+        self.lock().info.key
+    }
+
+    pub fn rkey(&self) -> u32 {
+        self.lock().info.key
+    }
+
+    /// Address in this process.
+    pub fn addr(&self) -> u64 {
+        self.lock().info.host
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.lock().info.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn info(&self) -> KeyInfo {
+        self.lock().info
+    }
+
+    /// `ibv_rereg_mr`: `flags` of [`crate::types::rereg`] say what changes. The keys change too:
+    /// read them again. EBUSY while windows are bound.
+    pub fn rereg(
+        &self,
+        flags: u32,
+        pd: Option<&Arc<Pd>>,
+        addr: u64,
+        len: u64,
+        access: u32,
+    ) -> Result<()> {
+        let known = rereg::TRANSLATION | rereg::PD | rereg::ACCESS;
+        if flags == 0 || flags & !known != 0 {
+            return Err(Error::BadValue);
+        }
+        let mut state = self.lock();
+        if state.windows != 0 {
+            return Err(Error::Busy);
+        }
+        if !state.registered {
+            return Err(Error::WrongObject);
+        }
+        let mut info = state.info;
+        if flags & rereg::ACCESS != 0 {
+            check_access(access)?;
+            info.access = access;
+        }
+        if flags & rereg::TRANSLATION != 0 {
+            info.host = addr;
+            info.len = len;
+            info.iova = addr;
+        }
+        if info.access & access::ZERO_BASED != 0 {
+            info.iova = 0;
+        }
+        let new_pd = match (flags & rereg::PD != 0, pd) {
+            (true, None) => return Err(Error::WrongObject),
+            (true, Some(pd)) if !Arc::ptr_eq(pd.context(), self.pd.context()) => {
+                return Err(Error::WrongObject);
+            }
+            (true, Some(pd)) => {
+                info.pd = pd.id();
+                Some(pd)
+            }
+            (false, _) => None,
+        };
+        check_range(info.host, info.len, info.iova, info.access)?;
+        // First the new keys, then the end of the old ones: a failure changes nothing.
+        let info = open(&self.pd, info)?;
+        close(&self.pd, &state.info);
+        state.info = info;
+        if let Some(pd) = new_pd {
+            pd.add_user();
+            let left = state.moved_to.replace(pd.clone());
+            left.as_ref().unwrap_or(&self.pd).drop_user();
+        }
+        Ok(())
+    }
+
+    /// `ibv_dereg_mr`. EBUSY while windows are bound to it. Waits for transfers that are under
+    /// way in this memory; afterwards nobody reaches it by its keys.
+    pub fn destroy(&self) -> Result<()> {
+        let mut state = self.lock();
+        if !state.registered {
+            return Ok(());
+        }
+        if state.windows != 0 {
+            return Err(Error::Busy);
+        }
+        state.registered = false;
+        close(&self.pd, &state.info);
+        state.moved_to.as_ref().unwrap_or(&self.pd).drop_user();
+        Ok(())
+    }
+
+    /// Counts a window that is to be bound to the region, and says what there is to bind to.
+    pub(crate) fn add_window(&self) -> Option<KeyInfo> {
+        let mut state = self.lock();
+        if !state.registered || state.info.access & access::MW_BIND == 0 {
+            return None;
+        }
+        state.windows += 1;
+        Some(state.info)
+    }
+
+    pub(crate) fn drop_window(&self) {
+        let mut state = self.lock();
+        state.windows = state.windows.saturating_sub(1);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A region that was never deregistered must not stay open behind memory that may be reused.
+impl Drop for Mr {
+    fn drop(&mut self) {
+        let _ = self.destroy();
+    }
+}
+
+/// Gives a region its key. Peers learn of it only if they have a right.
+fn open(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
+    let device = pd.context().device();
+    info.key = device.keys.reserve()?;
+    info.slot = KeyTable::slot_number(info.key);
+    device.keys.publish(&info);
+    if info.access & access::REMOTE_ANY != 0
+        && let Err(error) = device.transport().key_published(&info)
+    {
+        device.keys.withdraw(info.key);
+        device.keys.release(info.key);
+        return Err(error);
+    }
+    Ok(info)
+}
+
+fn close(pd: &Pd, info: &KeyInfo) {
+    let device = pd.context().device();
+    device.keys.withdraw(info.key);
+    if info.access & access::REMOTE_ANY != 0 {
+        device.transport().key_withdrawn(info);
+    }
+    device.keys.release(info.key);
+}

@@ -1,0 +1,226 @@
+//! Memory windows (IBTA 10.6.7).
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::NakReason;
+use crate::keys::{KeyInfo, KeyTable, WINDOW};
+use crate::types::{WcStatus, access};
+use crate::wr::MwBind;
+use crate::{Device, Error, Mr, Pd, Result};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// Bound by `ibv_bind_mw`, for every QP of the domain.
+    Type1,
+    /// Bound by a work request, for its QP; taken away by an invalidation.
+    Type2,
+}
+
+/// A window on a region, with a key of its own.
+pub struct Mw {
+    pd: Arc<Pd>,
+    mw_type: MwType,
+    state: Mutex<State>,
+}
+
+struct State {
+    key: u32,
+    bound: Option<(Arc<Mr>, KeyInfo)>,
+    allocated: bool,
+}
+
+/// The same place, another low byte.
+const fn next(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
+}
+
+impl Mw {
+    pub(crate) fn new(pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Mw>> {
+        let device = pd.context().device();
+        let key = device.keys.reserve()?;
+        pd.add_user();
+        let mw = Arc::new(Mw {
+            pd: pd.clone(),
+            mw_type,
+            state: Mutex::new(State {
+                key,
+                bound: None,
+                allocated: true,
+            }),
+        });
+        let place = KeyTable::slot_number(key);
+        device.lock_windows().insert(place, Arc::downgrade(&mw));
+        Ok(mw)
+    }
+
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+
+    /// The current key.
+    pub fn rkey(&self) -> u32 {
+        self.lock().key
+    }
+
+    /// The key that the next binding of a type 1 window is to have (`MwBind::rkey`).
+    pub fn next_rkey(&self) -> u32 {
+        next(self.lock().key)
+    }
+
+    /// Unbinds and frees it.
+    pub fn destroy(&self) -> Result<()> {
+        let mut state = self.lock();
+        if !core::mem::replace(&mut state.allocated, false) {
+            return Ok(());
+        }
+        let device = self.pd.context().device();
+        self.unbind(&mut state);
+        let place = KeyTable::slot_number(state.key);
+        device.lock_windows().remove(&place);
+        device.keys.release(state.key);
+        self.pd.drop_user();
+        Ok(())
+    }
+
+    /// Carries a binding out, in its turn in the send queue of QP `qpn` in domain `pd`. What is
+    /// wrong with it is the request's completion status.
+    pub(crate) fn bind(&self, bind: &MwBind<'_>, pd: u32, qpn: u32) -> WcStatus {
+        let mut state = self.lock();
+        let same_place = bind.rkey >> 8 == state.key >> 8;
+        // A type 2 window must be invalidated before it is bound again (IBTA 10.6.7.2.4).
+        let still_bound = self.mw_type == MwType::Type2 && state.bound.is_some();
+        if !state.allocated || self.pd.id() != pd || !same_place || still_bound {
+            return WcStatus::MwBindErr;
+        }
+        if bind.length == 0 {
+            self.unbind(&mut state);
+            state.key = bind.rkey;
+            return WcStatus::Success;
+        }
+        let Some(mr) = bind.mr else {
+            return WcStatus::MwBindErr;
+        };
+        let Some(region) = mr.add_window() else {
+            return WcStatus::MwBindErr;
+        };
+        let Some(info) = self.opens(bind, &region, qpn) else {
+            mr.drop_window();
+            return WcStatus::MwBindErr;
+        };
+        self.unbind(&mut state);
+        let device = self.pd.context().device();
+        device.keys.publish(&info);
+        if device.transport().key_published(&info).is_err() {
+            device.keys.withdraw(info.key);
+            mr.drop_window();
+            return WcStatus::MwBindErr;
+        }
+        state.key = bind.rkey;
+        state.bound = Some((mr.clone(), info));
+        WcStatus::Success
+    }
+
+    /// What the window would open, if it may be bound like that.
+    fn opens(&self, bind: &MwBind<'_>, region: &KeyInfo, qpn: u32) -> Option<KeyInfo> {
+        let remote = access::REMOTE_ANY;
+        let known = remote | access::ZERO_BASED | access::MW_BIND;
+        let changes = bind.access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+        let may_change = region.access & access::LOCAL_WRITE != 0;
+        if bind.access & !known != 0 || (changes && !may_change) || region.pd != self.pd.id() {
+            return None;
+        }
+        let host = region.translate(bind.addr, bind.length)?;
+        let zero_based = bind.access & access::ZERO_BASED != 0;
+        Some(KeyInfo {
+            slot: KeyTable::slot_number(bind.rkey),
+            key: bind.rkey,
+            pd: self.pd.id(),
+            qpn: if self.mw_type == MwType::Type2 {
+                qpn
+            } else {
+                0
+            },
+            iova: if zero_based { 0 } else { bind.addr },
+            len: bind.length,
+            host,
+            access: bind.access & remote | WINDOW,
+        })
+    }
+
+    fn unbind(&self, state: &mut State) {
+        if let Some((mr, info)) = state.bound.take() {
+            let device = self.pd.context().device();
+            device.keys.withdraw(info.key);
+            device.transport().key_withdrawn(&info);
+            mr.drop_window();
+        }
+    }
+
+    /// The QP that a type 2 window was bound by is gone or reset.
+    fn invalidate(&self, rkey: u32, pd: u32, qpn: u32) -> bool {
+        let mut state = self.lock();
+        let its =
+            |(_, info): &(Arc<Mr>, KeyInfo)| info.key == rkey && info.qpn == qpn && info.pd == pd;
+        let found = self.mw_type == MwType::Type2 && state.bound.as_ref().is_some_and(its);
+        if found {
+            self.unbind(&mut state);
+        }
+        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        let _ = self.destroy();
+    }
+}
+
+/// LOCAL_INV and SEND_WITH_INV: takes away a type 2 window's key. Only the QP that bound it may.
+pub(crate) fn invalidate(device: &Device, rkey: u32, pd: u32, qpn: u32) -> Result<(), NakReason> {
+    let window = {
+        let windows = device.lock_windows();
+        let place = KeyTable::slot_number(rkey);
+        windows.get(&place).and_then(std::sync::Weak::upgrade)
+    };
+    match window {
+        Some(window) if window.invalidate(rkey, pd, qpn) => Ok(()),
+        _ => Err(NakReason::RemoteAccess),
+    }
+}
+
+/// A QP is gone: its type 2 windows open nothing any more (IBTA 10.6.7.2.6).
+pub(crate) fn invalidate_all_of(device: &Device, qpn: u32) {
+    let windows: Vec<Arc<Mw>> = {
+        let windows = device.lock_windows();
+        windows
+            .values()
+            .filter_map(std::sync::Weak::upgrade)
+            .collect()
+    };
+    for window in windows {
+        let mut state = window.lock();
+        if state
+            .bound
+            .as_ref()
+            .is_some_and(|(_, info)| info.qpn == qpn)
+        {
+            window.unbind(&mut state);
+        }
+    }
+}
+
+/// What posting a binding refuses at once.
+pub(crate) fn check_bind(bind: &MwBind<'_>) -> Result<()> {
+    if bind.length != 0 && bind.mr.is_none() {
+        return Err(Error::WrongObject);
+    }
+    Ok(())
+}

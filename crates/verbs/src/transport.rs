@@ -1,0 +1,205 @@
+//! The seam: what the engine asks of a transport.
+//!
+//! A transport is one per device ([`Transport`]), with a part per completion queue
+//! ([`CqTransport`]) and per queue pair ([`QpTransport`]). The other direction, what a transport
+//! asks of the engine, are methods of [`Qp`] and [`Srq`](crate::Srq):
+//!
+//! | side | calls |
+//! |---|---|
+//! | requester | [`Qp::complete_send`], [`Qp::resume`], [`Qp::with_wqe`] |
+//! | responder | [`Qp::check_remote`], [`Qp::take_recv`], [`Qp::take_recv_xrc`], [`Qp::complete_recv`], [`Qp::invalidate`], [`Qp::responder_failed`] |
+//! | both | [`Qp::state`], [`Qp::attr`], [`Qp::fail`] |
+//!
+//! **Locks.** The engine calls [`QpTransport::post`] with the send half's lock held, and every
+//! other method with none, except where a method says so. `complete_send` and `resume` take that
+//! lock and may call `post` from inside: call them without any lock that `post` takes. All calls
+//! of a transport into the engine are short and none waits for a peer.
+//!
+//! **References.** A transport may keep the `Arc<Qp>` that [`QpTransport::bind`] gave it until
+//! [`QpTransport::destroy`]; then it must let go of it. Afterwards calls into that QP are
+//! harmless and do nothing.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::keys::KeyInfo;
+use crate::types::{Gid, QpAttr, QpCap, QpState, QpType, WcStatus};
+use crate::wr::Wqe;
+use crate::{Cq, Qp, Srq};
+
+/// What a device on this transport can do. Engine limits apply on top.
+#[derive(Clone, Copy, Debug)]
+pub struct TransportCaps {
+    /// Bytes.
+    pub max_msg_sz: u32,
+    /// The MTU's code, 1 to 5 for 256 to 4096 bytes; for UD it bounds a message.
+    pub mtu: u32,
+    /// Bytes of inline data that a QP can ask for.
+    pub max_inline: u32,
+    /// READs and atomics in flight per QP, as requester and as responder.
+    pub max_rd_atomic: u8,
+    /// 0 none, 1 among QPs of this device, 2 also against the processor.
+    pub atomic_cap: u32,
+    /// UC, UD and XRC exist; RC always does.
+    pub uc: bool,
+    pub ud: bool,
+    pub xrc: bool,
+}
+
+/// What a transport may want to know to make its part of a QP.
+#[derive(Clone, Copy, Debug)]
+pub struct QpParams {
+    pub qp_type: QpType,
+    pub cap: QpCap,
+    pub pd: u32,
+    /// [`Cq::id`]; None for an XRC target.
+    pub send_cq: Option<u32>,
+    pub recv_cq: Option<u32>,
+    pub has_srq: bool,
+}
+
+/// A transport's new queue pair.
+pub struct NewQp {
+    /// 24 bits, neither 0 nor 1, unique on the fabric and not soon used again.
+    pub qpn: u32,
+    pub transport: Box<dyn QpTransport>,
+}
+
+/// A change of a QP's state or attributes that has passed the engine's checks.
+#[derive(Clone, Copy, Debug)]
+pub struct QpChange<'a> {
+    pub from: QpState,
+    pub to: QpState,
+    /// What the program sets, [`crate::types::qp_mask`].
+    pub mask: u32,
+    /// All attributes as they will be.
+    pub attr: &'a QpAttr,
+}
+
+/// One per device.
+pub trait Transport: Send + Sync {
+    /// Constant for the life of the device.
+    fn caps(&self) -> TransportCaps;
+
+    /// Makes the transport's part of a QP and chooses its number.
+    fn create_qp(&self, params: &QpParams) -> Result<NewQp>;
+
+    /// Makes the transport's part of a CQ. `id` is [`Cq::id`].
+    fn create_cq(&self, id: u32) -> Result<Box<dyn CqTransport>>;
+
+    /// A key now opens memory to peers: a region with a remote right was registered, or a window
+    /// bound. Called before the program learns the key. May run under the send half's lock of
+    /// the QP that binds.
+    fn key_published(&self, key: &KeyInfo) -> Result<()>;
+
+    /// A key opens nothing any more. When this returns nobody touches memory by that key, in
+    /// this process or another, and nobody will. May run under the send half's lock.
+    fn key_withdrawn(&self, key: &KeyInfo);
+
+    /// A 24-bit number for an SRQ, neither 0 nor 1; peers of XRC QPs name SRQs by it. `xrc`:
+    /// peers will.
+    fn create_srq(&self, xrc: bool) -> Result<u32>;
+
+    /// The SRQ exists now, under its number; kept as [`QpTransport::bind`]'s.
+    fn bind_srq(&self, _srq: &Arc<Srq>) {}
+
+    /// The SRQ is gone, its number may be used again some time.
+    fn destroy_srq(&self, _srqn: u32) {}
+}
+
+/// A transport's part of a completion queue.
+pub trait CqTransport: Send + Sync {
+    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can be done now for the QPs of this CQ, without
+    /// waiting. Called without any lock, by any number of threads at once.
+    fn progress(&self, cq: &Cq);
+
+    /// The program armed the CQ: from now on somebody must make progress for it without being
+    /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
+    /// are in order: no call into this CQ from there.
+    fn armed(&self) {}
+
+    /// The event that it was armed for has happened.
+    fn disarmed(&self) {}
+
+    fn destroy(&self) {}
+}
+
+/// What became of a request that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// It is done, well or badly, and the transport is finished with its memory. The engine
+    /// completes it in its turn.
+    Done(SendDone),
+    /// [`Qp::complete_send`] will say. The engine keeps a copy for [`Qp::with_wqe`].
+    Pending,
+    /// No room now. The engine keeps it and all later ones and offers them again, in order,
+    /// after [`Qp::resume`]. A transport must call that after every `Busy`.
+    Busy,
+}
+
+/// How a send request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendDone {
+    pub status: WcStatus,
+    /// Bytes sent, written or read.
+    pub byte_len: u32,
+    /// Anything that helps to find the reason.
+    pub vendor_err: u32,
+}
+
+impl SendDone {
+    pub const fn ok(byte_len: u32) -> SendDone {
+        SendDone {
+            status: WcStatus::Success,
+            byte_len,
+            vendor_err: 0,
+        }
+    }
+
+    pub const fn failed(status: WcStatus) -> SendDone {
+        SendDone {
+            status,
+            byte_len: 0,
+            vendor_err: 0,
+        }
+    }
+}
+
+/// A transport's part of a queue pair.
+pub trait QpTransport: Send + Sync {
+    /// Called once, before the program gets the QP.
+    fn bind(&self, qp: &Arc<Qp>);
+
+    /// A request to carry out. Calls for one QP come one at a time and in posting order, with
+    /// the send half's lock held: no call into this QP's requester side from here, and no
+    /// waiting. What `wqe` borrows is valid during the call only; after [`Posted::Pending`] the
+    /// pieces of memory themselves stay the transport's until it completes the request or the
+    /// QP leaves RTS by [`QpTransport::modify`].
+    ///
+    /// Bindings, local invalidations and requests with bad local keys never come here. A fence
+    /// is the engine's: the request comes when earlier READs and atomics are complete.
+    fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted;
+
+    /// A state change or new attributes. Before `to` is RTR, RTS, INIT or SQD the engine asks
+    /// first and changes the state when the transport agrees: an error becomes the call's.
+    ///
+    /// For ERR, SQE and RESET the state has changed already, nothing new is handed over, and
+    /// the answer is ignored. When the call returns the transport has stopped using the memory
+    /// of handed-over requests (ERR, RESET: also of taken receives, each given back by
+    /// [`Qp::complete_recv`]); what it has not completed the engine flushes. `complete_send`
+    /// for those is ignored from then on. It must not wait for a peer that may be dead.
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()>;
+
+    /// The program posted receives while a message had found none ([`crate::responder::TakeError::Empty`]).
+    fn receives_posted(&self) {}
+
+    /// UD: messages to this group are to come to the QP now.
+    fn attach_multicast(&self, _gid: &Gid) -> Result<()> {
+        Err(crate::Error::NotSupported)
+    }
+
+    fn detach_multicast(&self, _gid: &Gid) {}
+
+    /// The QP is in RESET and about to be gone. Let go of the `Arc` from `bind`.
+    fn destroy(&self);
+}

@@ -1,0 +1,23 @@
+//! Real verbs programs, unmodified, under `sluice verbs`; and the symbols that let them start.
+
+mod devices;
+mod perftest;
+mod pingpong;
+mod rdmacm;
+mod stage;
+mod symbols;
+
+use std::process::ExitCode;
+
+use sluice_tests::suite;
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    trials.extend(symbols::trials());
+    trials.extend(devices::trials());
+    trials.extend(pingpong::trials());
+    trials.extend(perftest::trials());
+    trials.extend(rdmacm::trials());
+    // One at a time: each pair polls and can use every core.
+    suite::run(trials, 1).exit_code()
+}

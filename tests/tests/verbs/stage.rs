@@ -1,0 +1,106 @@
+//! How the tests start verbs programs: alone, and as a server and its client.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use sluice_tests::job::{Job, Outcome, command, find_program, run};
+use sluice_tests::lab::find_sluice;
+use sluice_tests::net::free_port;
+use sluice_tests::suite::{Verdict, skip};
+use tempfile::TempDir;
+
+/// For one program, on a machine that does other things too.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory for one test's outputs.
+pub struct Stage {
+    dir: TempDir,
+    sluice: PathBuf,
+    started: u32,
+}
+
+impl Stage {
+    pub fn new() -> Verdict<Stage> {
+        Ok(Stage {
+            dir: tempfile::Builder::new()
+                .prefix("sluice-verbs-test-")
+                .tempdir()?,
+            sluice: find_sluice()?,
+            started: 0,
+        })
+    }
+
+    /// `sluice verbs -- PROGRAM ARGUMENTS`; skips where the program is not installed.
+    pub fn verbs(&self, program: &str, arguments: &[&str]) -> Verdict<Command> {
+        let Some(path) = find_program(program) else {
+            return skip(format!("{program} is not installed; scripts/setup test"));
+        };
+        let mut command = command(&self.sluice);
+        command
+            .args(["verbs", "--"])
+            .arg(path)
+            .args(arguments)
+            .env_remove("LD_LIBRARY_PATH");
+        Ok(command)
+    }
+
+    fn label(&mut self, program: &str) -> String {
+        self.started += 1;
+        format!("{}-{program}", self.started)
+    }
+
+    pub fn start(&mut self, program: &str, arguments: &[&str]) -> Verdict<Job> {
+        let command = self.verbs(program, arguments)?;
+        let label = self.label(program);
+        Job::start(command, self.dir.path(), &label)
+    }
+
+    /// Runs a program to its end, whatever that is.
+    pub fn run(&mut self, program: &str, arguments: &[&str]) -> Verdict<Outcome> {
+        let command = self.verbs(program, arguments)?;
+        let label = self.label(program);
+        run(command, self.dir.path(), &label, LIMIT)
+    }
+
+    /// Runs a server and, once it listens, its client with the server's address as the last
+    /// argument. Both get `-p` with a free port. Both must end with status 0.
+    pub fn pair(&mut self, program: &str, arguments: &[&str]) -> Verdict<(Outcome, Outcome)> {
+        let number = free_port()?;
+        let port = number.to_string();
+        let mut all = vec!["-p", port.as_str()];
+        all.extend(arguments);
+        let mut server = self.start(program, &all)?;
+        server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
+        all.push("127.0.0.1");
+        let client = match self.start(program, &all)?.finish(LIMIT) {
+            Ok(client) => client,
+            // What the server said belongs to the picture.
+            Err(problem) => {
+                println!("{}", server.describe());
+                return Err(problem);
+            }
+        };
+        if !client.status.success() {
+            println!("{}", server.describe());
+        }
+        let client = client.success()?;
+        Ok((server.finish(LIMIT)?.success()?, client))
+    }
+}
+
+/// Whether somebody listens on the port. A connection would be taken for the client's.
+fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).is_ok_and(|text| {
+            text.lines().skip(1).any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                let local = words.next().and_then(|address| address.rsplit(':').next());
+                local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
+                    && words.nth(1) == Some(LISTEN)
+            })
+        })
+    })
+}
