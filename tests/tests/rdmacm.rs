@@ -154,11 +154,6 @@ const PAIRS: &[Pair] = &[
         port_space: UDP,
         ..same("udaddy", "udaddy", &[])
     },
-    Pair {
-        port: Port::Fixed(7174),
-        port_space: UDP,
-        ..same("udaddy-ten", "udaddy", &["-c", "10", "-C", "50"])
-    },
     // Its server has no end.
     Pair {
         server_ends: false,

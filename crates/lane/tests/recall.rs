@@ -164,9 +164,10 @@ fn both_ends_ask_while_both_are_closed() {
             side.end.pin(side.generation, Reason::Shared);
         }
         let asking = Barrier::new(4);
+        let answered = Barrier::new(2);
         std::thread::scope(|scope| {
             for (asker, asked) in [(a, b), (b, a)] {
-                let asking = &asking;
+                let (asking, answered) = (&asking, &answered);
                 scope.spawn(move || {
                     let mut help = || {
                         asking.wait();
@@ -174,6 +175,8 @@ fn both_ends_ask_while_both_are_closed() {
                         // nothing; it cannot fail.
                         std::thread::sleep(Duration::from_millis(50));
                         recall::look(asked.end, asked.generation, asked.fd);
+                        // An end that is closed first would not answer.
+                        answered.wait();
                     };
                     let deadline_ns = now_ns() + LONG_NS;
                     let (end, generation) = (asker.end, asker.generation);
