@@ -716,11 +716,6 @@ impl End {
         Errno(libc::ECONNRESET)
     }
 
-    /// Whether what this end writes next goes to the ring, as things are.
-    pub fn is_sending_by_ring(&self, generation: u32) -> bool {
-        matches!(self.lock_tx(generation), Locked::Held(tx) if tx.ring) && !self.is_tx_pinned()
-    }
-
     /// Ring bytes that the program has not read.
     pub fn unread_ring_bytes(&self, generation: u32) -> usize {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {

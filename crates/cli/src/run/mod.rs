@@ -3,16 +3,14 @@
 pub mod stats;
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::path::Path;
 
 use clap::ValueEnum;
 
 use crate::args::{LogLevel, RunArgs};
 use crate::commands::Outcome;
-use crate::elf;
-use crate::error::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OWN_FAILURE, Failure, reason};
-use crate::exec::{Change, Image, Supervisor, die_by};
+use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
+use crate::launch::{self, Environment};
 use crate::terminal::complain;
 use crate::{daemon, locate, trial};
 
@@ -36,16 +34,7 @@ pub fn run(args: RunArgs) -> Outcome {
     }
 
     let offer = warn_of_obstacles(&args.command[0]);
-    let stats_file = if args.stats {
-        Some(StatsFile::create(&std::env::temp_dir()).map_err(|error| {
-            own(Failure::new(
-                format!("cannot make a file for statistics: {}", reason(&error)),
-                "point TMPDIR at a directory that you can write, or leave --stats out",
-            ))
-        })?)
-    } else {
-        None
-    };
+    let stats_file = launch::stats_file(args.stats)?;
     let environment = environment(
         std::env::vars_os(),
         &args,
@@ -54,16 +43,9 @@ pub fn run(args: RunArgs) -> Outcome {
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
-    let image = Image::new(&args.command, &environment).map_err(|error| {
-        own(Failure::new(
-            format!("cannot pass the arguments on: {}", reason(&error)),
-            "remove the NUL byte from the arguments or the environment",
-        ))
-    })?;
-    match stats_file {
-        None => Err(not_executed(&args.command[0], &image.exec())),
-        Some(file) => supervise(&args.command[0], &image, &file),
-    }
+    launch::start(&args.command, &environment, stats_file, |file| {
+        Ok(file.summary()?.text())
+    })
 }
 
 /// The level that was asked for, by flag or by the caller's environment. `None`: be silent.
@@ -99,11 +81,7 @@ fn tried_filters(library: &Path, speaks: bool) -> String {
 /// Says on standard error if the library cannot get into the program. Returns whether to offer
 /// it: not where the mere offer would harm.
 fn warn_of_obstacles(program: &OsStr) -> bool {
-    let path_variable = std::env::var_os("PATH");
-    let verdict = elf::resolve(program, path_variable.as_deref())
-        .and_then(|path| elf::inspect(&path))
-        .and_then(|verdict| Some((verdict.obstacle?, verdict.file)));
-    let Some((obstacle, file)) = verdict else {
+    let Some((obstacle, file)) = launch::obstacle(program) else {
         return true;
     };
     let children = if obstacle.forbids_preload() {
@@ -126,12 +104,9 @@ fn environment(
     tried_filters: &str,
     socket: &Path,
     stats_file: Option<&Path>,
-) -> Vec<(OsString, OsString)> {
-    let mut environment: Vec<(OsString, OsString)> = present.collect();
-    let mut set = |name: &str, value: OsString| {
-        environment.retain(|(present, _)| present != name);
-        environment.push((name.into(), value));
-    };
+) -> Environment {
+    let mut environment: Environment = present.collect();
+    let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
     set("SLUICE_SOCKET", socket.into());
     set(trial::FILTERS_VARIABLE, tried_filters.into());
     if let Some(level) = args.log {
@@ -146,79 +121,17 @@ fn environment(
     if let Some(path) = stats_file {
         set(stats::FILE_VARIABLE, path.into());
     }
-    let find = |environment: &[(OsString, OsString)], name: &str| {
-        let found = environment.iter().find(|(present, _)| present == name);
-        found.map(|(_, value)| value.clone())
-    };
     if let Some(library) = library {
-        let value = locate::preload_value(library, find(&environment, PRELOAD_VARIABLE).as_deref());
-        environment.retain(|(present, _)| present != PRELOAD_VARIABLE);
-        environment.push((PRELOAD_VARIABLE.into(), value));
+        let present = launch::variable(&environment, PRELOAD_VARIABLE);
+        let value = locate::preload_value(library, present.as_deref());
+        launch::set_variable(&mut environment, PRELOAD_VARIABLE, value);
     }
     // libuv would talk to the kernel through io_uring, past every function that a library can
     // stand in for. Who set the variable knows what he wants.
-    if find(&environment, "UV_USE_IO_URING").is_none() {
+    if launch::variable(&environment, "UV_USE_IO_URING").is_none() {
         environment.push(("UV_USE_IO_URING".into(), "0".into()));
     }
     environment
-}
-
-/// Why the program could not be executed, with the exit status that env(1) would give.
-pub fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
-    let (status, hint) = if error.raw_os_error() == Some(libc::ENOENT) {
-        (
-            EXIT_NOT_FOUND,
-            "check its name and PATH, and the interpreter that it names",
-        )
-    } else {
-        (
-            EXIT_NOT_EXECUTABLE,
-            "check its permissions and that it is a program for this machine",
-        )
-    };
-    Failure::new(
-        format!("cannot run '{}': {}", program.display(), reason(error)),
-        hint,
-    )
-    .with_status(status)
-}
-
-/// Runs the program as a child, prints the summary, and ends as it ended.
-fn supervise(program: &OsStr, image: &Image, file: &StatsFile) -> Outcome {
-    let cannot = |what: &str, error: &io::Error| {
-        Failure::new(
-            format!("cannot {what}: {}", reason(error)),
-            "try without --stats",
-        )
-        .with_status(EXIT_OWN_FAILURE)
-    };
-    let supervisor = Supervisor::start(image, |error| {
-        let failure = not_executed(program, &error);
-        complain(&failure.to_string());
-        failure.status
-    })
-    .map_err(|error| cannot("start a process", &error))?;
-    let change = supervisor
-        .wait()
-        .map_err(|error| cannot("wait for the program", &error))?;
-    match file.summary() {
-        Ok(summary) => {
-            // Nobody can be told if standard error is closed.
-            let _ = io::Write::write_all(&mut io::stderr(), summary.text().as_bytes());
-        }
-        Err(error) => complain(&format!(
-            "cannot read the statistics back: {}; the program itself was not affected",
-            reason(&error)
-        )),
-    }
-    Ok(match change {
-        Change::Exited(status) => status,
-        Change::Killed(signal) => {
-            file.remove();
-            die_by(signal)
-        }
-        Change::Stopped => EXIT_OWN_FAILURE,
-    })
 }
 
 #[cfg(test)]
@@ -305,14 +218,5 @@ mod tests {
         assert_eq!(log_level(None, Some("off")), None);
         assert_eq!(log_level(None, Some("Info")), Some(LogLevel::Info));
         assert_eq!(log_level(Some(LogLevel::Off), Some("info")), None);
-    }
-
-    #[test]
-    fn exit_statuses_are_those_of_env() {
-        let status =
-            |code| not_executed(OsStr::new("x"), &io::Error::from_raw_os_error(code)).status;
-        assert_eq!(status(libc::ENOENT), 127);
-        assert_eq!(status(libc::EACCES), 126);
-        assert_eq!(status(libc::ENOEXEC), 126);
     }
 }

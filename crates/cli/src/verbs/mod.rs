@@ -3,17 +3,17 @@
 mod stats;
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use crate::args::VerbsArgs;
 use crate::commands::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
-use crate::exec::{Change, Image, Supervisor, die_by};
-use crate::run::{not_executed, stats::StatsFile};
+use crate::launch::{self, Environment};
+use crate::locate;
+use crate::run::stats::StatsFile;
 use crate::terminal::complain;
-use crate::{elf, locate};
 
 /// The variable of the dynamic linker that names folders to look in first.
 const PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
@@ -29,32 +29,16 @@ pub fn run(args: &VerbsArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     let folder = library_folder().map_err(own)?;
     warn_of_obstacles(&args.command[0]);
-    let stats_file = if args.stats {
-        Some(StatsFile::create(&std::env::temp_dir()).map_err(|error| {
-            own(Failure::new(
-                format!("cannot make a file for statistics: {}", reason(&error)),
-                "point TMPDIR at a directory that you can write, or leave --stats out",
-            ))
-        })?)
-    } else {
-        None
-    };
+    let stats_file = launch::stats_file(args.stats)?;
     let environment = environment(
         std::env::vars_os().collect(),
         args,
         &folder,
         stats_file.as_ref().map(StatsFile::path),
     );
-    let image = Image::new(&args.command, &environment).map_err(|error| {
-        own(Failure::new(
-            format!("cannot pass the arguments on: {}", reason(&error)),
-            "remove the NUL byte from the arguments or the environment",
-        ))
-    })?;
-    match stats_file {
-        None => Err(not_executed(&args.command[0], &image.exec())),
-        Some(file) => supervise(&args.command[0], &image, &file),
-    }
+    launch::start(&args.command, &environment, stats_file, |file| {
+        stats::table(fs::File::open(file.path())?)
+    })
 }
 
 /// The folder with both names of the library, fit for `LD_LIBRARY_PATH`.
@@ -107,11 +91,7 @@ fn check_same_file(verbs: &Path, cm: &Path) -> Result<(), Failure> {
 }
 
 fn warn_of_obstacles(program: &OsStr) {
-    let path_variable = std::env::var_os("PATH");
-    let verdict = elf::resolve(program, path_variable.as_deref())
-        .and_then(|path| elf::inspect(&path))
-        .and_then(|verdict| Some((verdict.obstacle?, verdict.file)));
-    if let Some((obstacle, file)) = verdict {
+    if let Some((obstacle, file)) = launch::obstacle(program) {
         complain(&format!(
             "warning: {} {obstacle} and does not load this libibverbs; it sees the machine's own \
              devices only",
@@ -122,19 +102,13 @@ fn warn_of_obstacles(program: &OsStr) {
 
 /// The environment of the program: the caller's, with our folder before all others.
 fn environment(
-    mut environment: Vec<(OsString, OsString)>,
+    mut environment: Environment,
     args: &VerbsArgs,
     folder: &Path,
     stats_file: Option<&Path>,
-) -> Vec<(OsString, OsString)> {
-    let present = environment
-        .iter()
-        .find(|(name, _)| name == PATH_VARIABLE)
-        .map(|(_, value)| value.clone());
-    let mut set = |name: &str, value: OsString| {
-        environment.retain(|(present, _)| present != name);
-        environment.push((name.into(), value));
-    };
+) -> Environment {
+    let present = launch::variable(&environment, PATH_VARIABLE);
+    let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
     set(PATH_VARIABLE, search_path(folder, present.as_deref()));
     set(DEVICES_VARIABLE, args.device.name().into());
     if let Some(path) = stats_file {
@@ -158,44 +132,6 @@ fn search_path(folder: &Path, present: Option<&OsStr>) -> OsString {
         value.push(OsStr::from_bytes(entry));
     }
     value
-}
-
-/// Runs the program as a child, prints what its queue pairs did, and ends as it ended.
-fn supervise(program: &OsStr, image: &Image, file: &StatsFile) -> Outcome {
-    let cannot = |what: &str, error: &io::Error| {
-        Failure::new(
-            format!("cannot {what}: {}", reason(error)),
-            "try without --stats",
-        )
-        .with_status(EXIT_OWN_FAILURE)
-    };
-    let supervisor = Supervisor::start(image, |error| {
-        let failure = not_executed(program, &error);
-        complain(&failure.to_string());
-        failure.status
-    })
-    .map_err(|error| cannot("start a process", &error))?;
-    let change = supervisor
-        .wait()
-        .map_err(|error| cannot("wait for the program", &error))?;
-    match fs::File::open(file.path()).and_then(stats::table) {
-        Ok(table) => {
-            // Nobody can be told if standard error is closed.
-            let _ = io::Write::write_all(&mut io::stderr(), table.as_bytes());
-        }
-        Err(error) => complain(&format!(
-            "cannot read the statistics back: {}; the program itself was not affected",
-            reason(&error)
-        )),
-    }
-    Ok(match change {
-        Change::Exited(status) => status,
-        Change::Killed(signal) => {
-            file.remove();
-            die_by(signal)
-        }
-        Change::Stopped => EXIT_OWN_FAILURE,
-    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,148 @@
+//! How `sluice run` and `sluice verbs` start a program: they become it, or with `--stats` run it as
+//! a child and end as it ended.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::PathBuf;
+
+use crate::commands::Outcome;
+use crate::elf::{self, Obstacle};
+use crate::error::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OWN_FAILURE, Failure, reason};
+use crate::exec::{Change, Image, Supervisor, die_by};
+use crate::run::stats::StatsFile;
+use crate::terminal::complain;
+
+/// The environment of a program, in order.
+pub type Environment = Vec<(OsString, OsString)>;
+
+/// The value of a variable.
+pub fn variable(environment: &Environment, name: &str) -> Option<OsString> {
+    let found = environment.iter().find(|(present, _)| present == name);
+    found.map(|(_, value)| value.clone())
+}
+
+/// Sets a variable, once.
+pub fn set_variable(environment: &mut Environment, name: &str, value: OsString) {
+    environment.retain(|(present, _)| present != name);
+    environment.push((name.into(), value));
+}
+
+/// What keeps a library from being loaded into the program, and in which file that is seen.
+pub fn obstacle(program: &OsStr) -> Option<(Obstacle, PathBuf)> {
+    let path_variable = std::env::var_os("PATH");
+    let verdict = elf::inspect(&elf::resolve(program, path_variable.as_deref())?)?;
+    Some((verdict.obstacle?, verdict.file))
+}
+
+/// Where the program's library writes statistics, if they are wanted.
+pub fn stats_file(is_wanted: bool) -> Result<Option<StatsFile>, Failure> {
+    if !is_wanted {
+        return Ok(None);
+    }
+    let made = StatsFile::create(&std::env::temp_dir()).map_err(|error| {
+        Failure::new(
+            format!("cannot make a file for statistics: {}", reason(&error)),
+            "point TMPDIR at a directory that you can write, or leave --stats out",
+        )
+        .with_status(EXIT_OWN_FAILURE)
+    })?;
+    Ok(Some(made))
+}
+
+/// Starts the program. Returns only if that failed, or with a file for statistics: then when the
+/// program has ended and what `summary` makes of the file is printed.
+pub fn start(
+    command: &[OsString],
+    environment: &Environment,
+    stats_file: Option<StatsFile>,
+    summary: impl FnOnce(&StatsFile) -> io::Result<String>,
+) -> Outcome {
+    let image = Image::new(command, environment).map_err(|error| {
+        Failure::new(
+            format!("cannot pass the arguments on: {}", reason(&error)),
+            "remove the NUL byte from the arguments or the environment",
+        )
+        .with_status(EXIT_OWN_FAILURE)
+    })?;
+    match stats_file {
+        None => Err(not_executed(&command[0], &image.exec())),
+        Some(file) => supervise(&command[0], &image, &file, summary),
+    }
+}
+
+/// Why the program could not be executed, with the exit status that env(1) would give.
+fn not_executed(program: &OsStr, error: &io::Error) -> Failure {
+    let (status, hint) = if error.raw_os_error() == Some(libc::ENOENT) {
+        (
+            EXIT_NOT_FOUND,
+            "check its name and PATH, and the interpreter that it names",
+        )
+    } else {
+        (
+            EXIT_NOT_EXECUTABLE,
+            "check its permissions and that it is a program for this machine",
+        )
+    };
+    Failure::new(
+        format!("cannot run '{}': {}", program.display(), reason(error)),
+        hint,
+    )
+    .with_status(status)
+}
+
+/// Runs the program as a child, prints the summary, and ends as it ended.
+fn supervise(
+    program: &OsStr,
+    image: &Image,
+    file: &StatsFile,
+    summary: impl FnOnce(&StatsFile) -> io::Result<String>,
+) -> Outcome {
+    let cannot = |what: &str, error: &io::Error| {
+        Failure::new(
+            format!("cannot {what}: {}", reason(error)),
+            "try without --stats",
+        )
+        .with_status(EXIT_OWN_FAILURE)
+    };
+    let supervisor = Supervisor::start(image, |error| {
+        let failure = not_executed(program, &error);
+        complain(&failure.to_string());
+        failure.status
+    })
+    .map_err(|error| cannot("start a process", &error))?;
+    let change = supervisor
+        .wait()
+        .map_err(|error| cannot("wait for the program", &error))?;
+    match summary(file) {
+        Ok(text) => {
+            // Nobody can be told if standard error is closed.
+            let _ = io::Write::write_all(&mut io::stderr(), text.as_bytes());
+        }
+        Err(error) => complain(&format!(
+            "cannot read the statistics back: {}; the program itself was not affected",
+            reason(&error)
+        )),
+    }
+    Ok(match change {
+        Change::Exited(status) => status,
+        Change::Killed(signal) => {
+            file.remove();
+            die_by(signal)
+        }
+        Change::Stopped => EXIT_OWN_FAILURE,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_statuses_are_those_of_env() {
+        let status =
+            |code| not_executed(OsStr::new("x"), &io::Error::from_raw_os_error(code)).status;
+        assert_eq!(status(libc::ENOENT), 127);
+        assert_eq!(status(libc::EACCES), 126);
+        assert_eq!(status(libc::ENOEXEC), 126);
+    }
+}
