@@ -216,3 +216,37 @@ fn statistics_reach_any_path_or_are_said_to_be_lost() {
         })
     });
 }
+
+/// The bytes that `alone.py` sends, and gets back.
+const ALONE_BYTES: u64 = 8 * (500 + 100 + 200 + 1) + 3 * 3;
+
+/// A connection whose other end nobody announces costs nothing after a while, and is all the same
+/// counted.
+#[test]
+fn connections_without_a_peer_are_left_to_the_kernel() {
+    check("connections_without_a_peer_are_left_to_the_kernel", || {
+        let lab = lab()?;
+        let mut program = command("python3");
+        program.arg(script("alone.py")).arg("server");
+        let server = Job::start(program, lab.path(), "server")?;
+        let mut port = String::new();
+        wait_until(LIMIT, || {
+            port = server.stdout_so_far().trim().replace("port ", "");
+            Ok(!port.is_empty())
+        })?;
+        let mut client = lab.command(Mode::Accelerated, "python3");
+        client.arg(script("alone.py")).args(["client", &port]);
+        client.env("SLUICE_LOG", "debug");
+        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        ensure(said.contains("settled on TCP"), || said.clone())?;
+        let totals = lab.totals()?;
+        // The parent, whose descriptor is the last, counts for its child, too.
+        let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
+        ensure(counted == (ALONE_BYTES, ALONE_BYTES), || {
+            format!("{counted:?} of {ALONE_BYTES} bytes counted\n{said}")
+        })?;
+        server.stop(LIMIT)?;
+        Ok(())
+    });
+}

@@ -86,7 +86,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub spin_us: Option<u32>,
 
-    /// Ask for a lane after this many operations on a connection
+    /// Ask for a lane after this many turns (requests and answers) on a connection
     #[arg(long, value_name = "N")]
     pub min_ops: Option<u32>,
 

@@ -20,6 +20,8 @@ pub struct Counters {
     /// Ends that waited longest and were forgotten because too many wait.
     pub ends_forgotten: u64,
     pub ends_released: u64,
+    /// Ends that asked whether a peer may still come, and were told no.
+    pub ends_settled: u64,
     /// Connections that got a lane, and those of them across network namespaces.
     pub matches: u64,
     pub matches_across_namespaces: u64,

@@ -19,7 +19,7 @@ use crate::config::{Config, Limits};
 use crate::counters::Counters;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
-use crate::matching::{ClientId, Matcher};
+use crate::matching::{ClientId, EndKey, Matcher};
 use crate::namespace::{Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
@@ -62,6 +62,8 @@ pub struct Server {
     lanes: Lanes,
     prover: Prover,
     retries: Vec<announce::Retry>,
+    /// Ends that ask whether a peer may still come, and their generations.
+    settling: Vec<(EndKey, u32)>,
     closer: Closer,
     client_shares: Shares,
     counters: Counters,
@@ -98,6 +100,7 @@ impl Server {
             matcher: Matcher::default(),
             prover: Prover::new(),
             retries: Vec::new(),
+            settling: Vec::new(),
             closer: Closer::default(),
             counters: Counters::default(),
             started: now,
@@ -142,6 +145,10 @@ impl Server {
                     id => self.read_client(id as ClientId),
                 }
             }
+            if events.is_empty() {
+                // Everybody was heard.
+                self.settle();
+            }
             self.retry_proofs();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
@@ -153,6 +160,9 @@ impl Server {
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
+        if !self.settling.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let now = Instant::now();
         let retry = self
             .next_retry()
@@ -331,6 +341,10 @@ impl Server {
             }
             ToDaemon::Release { end, generation } if is_program => {
                 self.release(id, end, generation);
+                Ok(())
+            }
+            ToDaemon::Settle { end, generation } if is_program => {
+                self.will_settle(id, end, generation);
                 Ok(())
             }
             ToDaemon::Ping => {

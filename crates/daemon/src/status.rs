@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use sluice_lane::end::{EndSnapshot, State};
 use sluice_lane::reason::Reason;
 
@@ -58,11 +58,26 @@ pub struct Process<'a> {
     pub connections: Vec<Connection<'a>>,
 }
 
+/// An address of a connection; the program may not have asked for it yet.
+#[derive(Debug)]
+pub struct Address(SocketAddr);
+
+impl Serialize for Address {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.port() == 0 && self.0.ip().is_unspecified() {
+            serializer.serialize_str("-")
+        } else {
+            serializer.collect_str(&self.0)
+        }
+    }
+}
+
 /// One end of a connection.
 #[derive(Debug, Serialize)]
 pub struct Connection<'a> {
-    pub local: SocketAddr,
-    pub peer: SocketAddr,
+    /// `-` before the connection had enough traffic to be announced.
+    pub local: Address,
+    pub peer: Address,
     /// `lane` or `tcp`.
     pub state: &'static str,
     /// Why it is on TCP; empty if it is not.
@@ -172,8 +187,8 @@ impl<'a> Sources<'a> {
         let peer = entry.and_then(|entry| entry.partner);
         let peer = peer.and_then(|key| self.program(key));
         Connection {
-            local: end.local,
-            peer: end.peer,
+            local: Address(end.local),
+            peer: Address(end.peer),
             state: if on_lane { "lane" } else { "tcp" },
             reason,
             sends_by_ring: end.sends_by_ring,
@@ -194,8 +209,8 @@ impl<'a> Sources<'a> {
         let peer = entry.partner.and_then(|key| self.program(key));
         let on_lane = entry.partner.is_some();
         Connection {
-            local: entry.announced.tuple.local,
-            peer: entry.announced.tuple.peer,
+            local: Address(entry.announced.tuple.local),
+            peer: Address(entry.announced.tuple.peer),
             state: if on_lane { "lane" } else { "tcp" },
             reason: if on_lane { "" } else { waiting_text(entry) },
             sends_by_ring: false,

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use common::{Daemon, Program, next, tcp_pair, wait_for};
-use sluice_control::message::FromDaemon;
+use sluice_control::message::{FromDaemon, ToDaemon};
 use sluice_sys::memfd;
 use sluice_sys::tcp;
 
@@ -231,7 +231,7 @@ fn a_forked_child_is_introduced_over_its_parents_connection() {
     let daemon = Daemon::start(&[]);
     let parent = daemon.program("parent");
     let (ours, theirs) = sluice_sys::unix::seqpacket_pair().unwrap();
-    let introduce = sluice_control::message::ToDaemon::Introduce;
+    let introduce = ToDaemon::Introduce;
     parent.client.send(&introduce, &[theirs.raw()]).unwrap();
     drop(theirs);
     let child = sluice_control::client::Client::from_socket(ours);
@@ -256,7 +256,7 @@ fn a_program_that_never_reads_loses_lanes_and_stops_nobody() {
     // Its queue is filled with answers that it does not take.
     while daemon.counter("lanes_refused_unread") == 0 {
         for _ in 0..100 {
-            let ping = sluice_control::message::ToDaemon::Ping;
+            let ping = ToDaemon::Ping;
             if deaf.client.send(&ping, &[]).is_err() {
                 break;
             }
@@ -293,4 +293,38 @@ impl Program {
             self.client.send(&announce, &[socket.as_raw_fd()]).is_ok()
         });
     }
+}
+
+#[test]
+fn an_end_settles_when_nobody_has_announced_the_other() {
+    let daemon = Daemon::start(&[]);
+    let (client, server) = (daemon.program("client"), daemon.program("server"));
+    let settle = |end, generation| {
+        let message = ToDaemon::Settle { end, generation };
+        client.client.send(&message, &[]).unwrap();
+    };
+    let (alone, _far) = tcp_pair("127.0.0.1:0");
+    client.announce(0, &alone);
+    // Of a life that is over, and of an end that nobody knows: no answer.
+    settle(0, 7);
+    settle(9, 1);
+    settle(0, 1);
+    let (answer, _) = next(&client.client);
+    let (end, generation) = (0, 1);
+    assert_eq!(answer, FromDaemon::NoPeer { end, generation });
+    settle(0, 1);
+    client.settle();
+    assert_eq!(daemon.counter("ends_settled"), 1);
+    assert_eq!(daemon.status()["ends_announced"], 0);
+    // Whatever the other end has sent before counts, read or not, and one with a lane never
+    // settles.
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    client.announce(1, &connected);
+    server.announce(0, &accepted);
+    settle(1, 1);
+    assert_eq!(client.lane().0.end, 1);
+    client.settle();
+    wait_for("a quiet moment", || daemon.counter("matches") == 1);
+    client.assert_quiet();
+    assert_eq!(daemon.counter("ends_settled"), 1);
 }

@@ -27,7 +27,8 @@ fn live_table() -> (EndTable, Fd) {
 
 fn start_end(table: &EndTable, local: SocketAddr, peer: SocketAddr) -> u32 {
     let (end, _) = table.take().unwrap();
-    table.end(end).start(Role::Connected, false, &local, &peer);
+    table.end(end).start(Role::Connected);
+    table.end(end).set_addresses(&local, &peer);
     end
 }
 
@@ -43,6 +44,8 @@ fn programs_and_their_ends_are_listed_with_reasons() {
         connected.peer_addr().unwrap(),
     );
     let quiet = start_end(&table, SocketAddr::from(([1, 2, 3, 4], 5)), peer);
+    let (young, _) = table.take().unwrap();
+    table.end(young).start(Role::Accepted);
     let lonely = start_end(&table, local, SocketAddr::from(([5, 6, 7, 8], 9)));
     table.end(lonely).set_reason(Reason::Urgent);
     let known = start_end(&table, local, peer);
@@ -54,7 +57,8 @@ fn programs_and_their_ends_are_listed_with_reasons() {
     client.settle();
     let waiting = daemon.status();
     let connections = waiting["processes"][0]["connections"].as_array().unwrap();
-    assert_eq!(connections.len(), 3, "{waiting}");
+    assert_eq!(connections.len(), 4, "{waiting}");
+    assert_eq!(connections[young as usize]["local"], "-");
     assert_eq!(connections[quiet as usize]["local"], "1.2.3.4:5");
     assert_eq!(
         connections[quiet as usize]["reason"],

@@ -76,6 +76,32 @@ pub(crate) fn tcp_bytes_written(fd: i32, role: Role) -> Result<u64, Errno> {
         .ok_or(Errno::PROTO)
 }
 
+/// Bytes of the stream that were ever read and written, in any state of the connection, for
+/// statistics. They may move meanwhile, and of a connection that was reset one byte may be
+/// missing: it looks like one that ended with a FIN.
+pub(crate) fn tcp_bytes_ever(fd: i32, role: Role) -> Result<(u64, u64), Errno> {
+    let info = tcp::info(fd)?;
+    let unread = tcp::unread_bytes(fd).unwrap_or(0);
+    let unacked = tcp::unacked_bytes(fd).unwrap_or(0);
+    let peer_fin = u64::from(has_peer_ended(info.state));
+    let own_fin = u64::from(matches!(
+        info.state,
+        STATE_FIN_WAIT1
+            | STATE_FIN_WAIT2
+            | STATE_CLOSING
+            | STATE_LAST_ACK
+            | STATE_TIME_WAIT
+            | STATE_CLOSE
+    ));
+    let syn = u64::from(role == Role::Connected);
+    let read = info.bytes_received;
+    let written = info.bytes_acked + u64::from(unacked);
+    Ok((
+        read.saturating_sub(u64::from(unread) + peer_fin),
+        written.saturating_sub(syn + own_fin),
+    ))
+}
+
 #[cfg(test)]
 #[path = "counts_tests.rs"]
 mod tests;

@@ -109,3 +109,30 @@ fn written_count_is_refused_once_an_end_closes_and_without_a_role() {
     }
     assert_eq!(tcp_bytes_written(fd, Role::Accepted), Err(Errno::NOTCONN));
 }
+
+#[test]
+fn statistics_count_in_every_state() {
+    let (mut connected, mut accepted) = connection();
+    let counts = |stream: &TcpStream, role| tcp_bytes_ever(stream.as_raw_fd(), role).unwrap();
+    let settled = |stream: &TcpStream, role, expected| {
+        let seen = (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            counts(stream, role) == expected
+        });
+        assert!(seen, "{:?}, not {expected:?}", counts(stream, role));
+    };
+    connected.write_all(&[1; 5000]).unwrap();
+    accepted.write_all(&[2; 300]).unwrap();
+    accepted.read_exact(&mut [0; 4000]).unwrap();
+    settled(&connected, Role::Connected, (0, 5000));
+    settled(&accepted, Role::Accepted, (4000, 300));
+    connected.shutdown(Shutdown::Write).unwrap();
+    accepted.read_exact(&mut [0; 1000]).unwrap();
+    assert_eq!(accepted.read(&mut [0; 1]).unwrap(), 0);
+    settled(&connected, Role::Connected, (0, 5000));
+    settled(&accepted, Role::Accepted, (5000, 300));
+    connected.read_exact(&mut [0; 300]).unwrap();
+    accepted.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(connected.read(&mut [0; 1]).unwrap(), 0);
+    settled(&accepted, Role::Accepted, (5000, 300));
+}

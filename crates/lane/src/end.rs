@@ -6,11 +6,11 @@
 //! they were stored; a lane is attached only while one process holds the connection.
 #![allow(unsafe_code)]
 
-use crate::counts::{has_peer_ended, tcp_bytes_read};
+use crate::counts::{has_peer_ended, tcp_bytes_ever, tcp_bytes_read};
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sluice_shmem::board::Board;
@@ -81,6 +81,22 @@ const FLAG_OUR_NODELAY: u32 = 1 << 9;
 /// Bytes of the stream are where this process cannot read them.
 const FLAG_GAP: u32 = 1 << 10;
 
+/// Bit of [`End::turns`]: the last operation was a write.
+const WROTE_LAST: u32 = 1;
+/// One turn in [`End::turns`].
+const TURN: u32 = 2;
+
+/// What a connection did since it was tracked, or announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Reads behind a write and writes behind a read, and the first of either.
+    pub turns: u32,
+    /// All other reads and writes.
+    pub repeats: u32,
+    /// Whether the last one was a turn.
+    pub is_turn: bool,
+}
+
 /// The sending half's private state.
 #[repr(C)]
 pub struct Tx {
@@ -140,7 +156,8 @@ pub struct End {
     role: AtomicU32,
     /// An error number for the next call, see [`End::postpone`].
     postponed: AtomicU32,
-    _pad2: u32,
+    /// Reads and writes that were no turns.
+    repeats: AtomicU32,
     pub(crate) ring_rx: AtomicU64,
     pub(crate) ring_tx: AtomicU64,
     pub(crate) tcp_rx: AtomicU64,
@@ -148,8 +165,8 @@ pub struct End {
     pub(crate) switches: AtomicU32,
     pub(crate) sleeps: AtomicU32,
     pub(crate) spins: AtomicU32,
-    /// Reads and writes before the connection was announced.
-    operations: AtomicU32,
+    /// Reads behind a write and writes behind a read, above the bit [`WROTE_LAST`].
+    turns: AtomicU32,
     local: Address,
     peer: Address,
 }
@@ -202,14 +219,13 @@ impl Place {
 
 impl End {
     /// Starts a new life of a free record. The caller owns the record and has set no state.
-    pub fn start(&self, role: Role, nonblock: bool, local: &SocketAddr, peer: &SocketAddr) {
+    pub fn start(&self, role: Role) {
         self.refs.store(1, Ordering::Relaxed);
         self.reason
             .store(Reason::FewOperations as u32, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
         self.role.store(role as u32, Ordering::Relaxed);
-        self.flags
-            .store(if nonblock { FLAG_NONBLOCK } else { 0 }, Ordering::Relaxed);
+        self.flags.store(0, Ordering::Relaxed);
         self.tx.in_kernel.store(0, Ordering::Relaxed);
         self.rx.in_kernel.store(0, Ordering::Relaxed);
         self.gaps.reset();
@@ -217,12 +233,24 @@ impl End {
         for counter in [&self.ring_rx, &self.ring_tx, &self.tcp_rx, &self.tcp_tx] {
             counter.store(0, Ordering::Relaxed);
         }
-        for counter in [&self.switches, &self.sleeps, &self.spins, &self.operations] {
+        for counter in [
+            &self.switches,
+            &self.sleeps,
+            &self.spins,
+            &self.turns,
+            &self.repeats,
+        ] {
             counter.store(0, Ordering::Relaxed);
         }
+        let nowhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+        self.set_addresses(&nowhere, &nowhere);
+        self.state.store(State::Tracked as u32, Ordering::Release);
+    }
+
+    /// Says between which addresses the connection runs, for `sluice status`.
+    pub fn set_addresses(&self, local: &SocketAddr, peer: &SocketAddr) {
         self.local.store(local);
         self.peer.store(peer);
-        self.state.store(State::Tracked as u32, Ordering::Release);
     }
 
     /// Takes a free record for a new connection; the generation that names its life.
@@ -273,27 +301,61 @@ impl End {
         won
     }
 
-    /// Back to `Tracked`: sluiced did not get it.
-    pub fn unmark_announced(&self) {
-        let _ = self.state.compare_exchange(
-            State::Announced as u32,
-            State::Tracked as u32,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
-        self.reset_operations();
+    /// Back to `Tracked`: sluiced did not get it, or has forgotten it. False if it was not
+    /// announced.
+    pub fn unmark_announced(&self) -> bool {
+        self.restart_traffic();
+        self.state
+            .compare_exchange(
+                State::Announced as u32,
+                State::Tracked as u32,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
+            .is_ok()
     }
 
-    /// Accounts for one read or write; how many there were. Racing threads may lose one.
-    pub fn count_operation(&self) -> u32 {
-        let count = self.operations.load(Ordering::Relaxed).saturating_add(1);
-        self.operations.store(count, Ordering::Relaxed);
-        count
+    /// Whether the connection never had a lane, and never will.
+    pub fn is_settled(&self) -> bool {
+        self.state() == State::Tracked && self.is_pinned()
+    }
+
+    /// Takes the bytes of a connection that was on TCP alone from the kernel, for the
+    /// statistics.
+    pub fn take_kernel_counts(&self, fd: i32) {
+        if let Ok((read, written)) = tcp_bytes_ever(fd, self.role()) {
+            self.tcp_rx.store(read, Ordering::Relaxed);
+            self.tcp_tx.store(written, Ordering::Relaxed);
+        }
+    }
+
+    /// Accounts for one read or write; what there was so far, with it. Racing threads may lose
+    /// one.
+    pub fn count_operation(&self, is_write: bool) -> Traffic {
+        let turns = self.turns.load(Ordering::Relaxed);
+        let last = turns & WROTE_LAST != 0;
+        let mut repeats = self.repeats.load(Ordering::Relaxed);
+        let mut count = turns / TURN;
+        let is_turn = count == 0 || last != is_write;
+        if is_turn {
+            count = (count + 1).min(u32::MAX / TURN);
+            let last = if is_write { WROTE_LAST } else { 0 };
+            self.turns.store((count * TURN) | last, Ordering::Relaxed);
+        } else {
+            repeats = repeats.saturating_add(1);
+            self.repeats.store(repeats, Ordering::Relaxed);
+        }
+        Traffic {
+            turns: count,
+            repeats,
+            is_turn,
+        }
     }
 
     /// Starts to count anew.
-    pub fn reset_operations(&self) {
-        self.operations.store(0, Ordering::Relaxed);
+    pub fn restart_traffic(&self) {
+        self.turns.store(0, Ordering::Relaxed);
+        self.repeats.store(0, Ordering::Relaxed);
     }
 
     /// Says why the connection is on TCP.

@@ -6,9 +6,9 @@
 pub enum Reason {
     /// None: it is on a lane, or will be when its turn comes.
     None = 0,
-    /// Fewer reads and writes so far than `SLUICE_MIN_OPS`.
+    /// Fewer turns so far than `SLUICE_MIN_OPS`.
     FewOperations = 1,
-    /// Announced; the other end has not been.
+    /// The other end was not announced (yet).
     NoPeer = 2,
     /// No daemon answered.
     NoDaemon = 3,

@@ -14,7 +14,6 @@ use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Recall;
 use sluice_shmem::geometry::Geometry;
 use sluice_sys::errno::Errno;
-use std::net::SocketAddr;
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -216,8 +215,7 @@ fn heir(side: Side) -> Side {
     let (index, generation) = table.take().expect("a free record");
     let mut heir = side;
     (heir.end, heir.generation) = (table.end(index), generation);
-    let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-    heir.end.start(Role::Unknown, false, &nowhere, &nowhere);
+    heir.end.start(Role::Unknown);
     heir
 }
 

@@ -3,7 +3,7 @@
 
 mod common;
 
-use sluice_lane::end::{END_BYTES, EndSnapshot, Role, State};
+use sluice_lane::end::{END_BYTES, EndSnapshot, Role, State, Traffic};
 use sluice_lane::reason::Reason;
 use sluice_lane::table::ENDS;
 use std::collections::HashSet;
@@ -33,7 +33,9 @@ fn record_used_again_names_a_new_life() {
     let end = table.end(index);
     let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
     let peer: SocketAddr = "[2001:db8::1]:8080".parse().unwrap();
-    end.start(Role::Accepted, true, &local, &peer);
+    end.start(Role::Accepted);
+    end.set_nonblocking(true);
+    end.set_addresses(&local, &peer);
     assert!(end.mark_announced() && !end.mark_announced());
     // SAFETY: a record has END_BYTES, and no thread uses it now.
     let bytes: &[u8; END_BYTES] = unsafe { &*std::ptr::from_ref(end).cast() };
@@ -47,8 +49,10 @@ fn record_used_again_names_a_new_life() {
     assert_eq!(EndSnapshot::from_bytes(bytes), None);
     let (again, next) = table.take().unwrap();
     assert_eq!((again, next), (index, generation + 1));
-    end.start(Role::Connected, false, &local, &peer);
+    end.start(Role::Connected);
     assert!(!end.is_nonblocking());
+    let seen = EndSnapshot::from_bytes(bytes).unwrap();
+    assert!(seen.local.ip().is_unspecified() && seen.peer.ip().is_unspecified());
     end.finish(generation);
     assert_eq!(
         end.state(),
@@ -71,4 +75,35 @@ fn garbage_is_no_record() {
             assert_ne!(seen.state, State::Free);
         }
     }
+}
+
+#[test]
+fn turns_are_told_from_repeats() {
+    let table = common::new_table();
+    let (index, generation) = table.take().unwrap();
+    let end = table.end(index);
+    end.start(Role::Connected);
+    let traffic = |turns, repeats, is_turn| Traffic {
+        turns,
+        repeats,
+        is_turn,
+    };
+    // A request in two pieces, an answer in three, another request.
+    let seen: Vec<_> = [true, true, false, false, false, true]
+        .map(|is_write| end.count_operation(is_write))
+        .into();
+    let expected = [
+        traffic(1, 0, true),
+        traffic(1, 1, false),
+        traffic(2, 1, true),
+        traffic(2, 2, false),
+        traffic(2, 3, false),
+        traffic(3, 3, true),
+    ];
+    assert_eq!(seen, expected);
+    // A reader that begins.
+    end.restart_traffic();
+    assert_eq!(end.count_operation(false), traffic(1, 0, true));
+    assert_eq!(end.count_operation(false), traffic(1, 1, false));
+    end.finish(generation);
 }

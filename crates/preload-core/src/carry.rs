@@ -12,7 +12,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::{self, Conn};
-use crate::fds::{self, Entry};
+use crate::fds;
 use crate::reach::{self, Target};
 use crate::{descriptors, log, process};
 use core::ffi::{c_char, c_int};
@@ -291,7 +291,7 @@ fn reset(fd: c_int) {
 
 fn for_each_fd_of(index: u32, generation: u32, each: impl Fn(c_int)) {
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        if entry == (Entry::Conn { index, generation }) {
+        if entry.record() == Some((index, generation)) {
             each(fd);
         }
     });
@@ -396,10 +396,11 @@ fn resume_all(file: c_int, records: &[Record], looked_at: u32) {
 
 /// Whether the connection of `fd` can be used from here on.
 fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
-    conn::track(fd, Role::Unknown, descriptors::is_nonblocking(fd));
+    conn::track(fd, Role::Unknown);
     let (Some(conn), Some(lane)) = (conn::get(fd), lane_for(record)) else {
         return false;
     };
+    conn.ask_kernel();
     if record.len == ELSEWHERE {
         log!(
             Info,

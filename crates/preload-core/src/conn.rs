@@ -2,12 +2,11 @@
 #![allow(unsafe_code)]
 
 use crate::fds::{self, Entry};
-use crate::{config, epoll, link, log, process, stats};
-use core::net::{Ipv4Addr, SocketAddr};
+use crate::{config, descriptors, epoll, link, log, process, stats};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
-use sluice_lane::end::{Assignment, End, Role, State};
+use sluice_lane::end::{Assignment, End, Role, State, Traffic};
 use sluice_lane::reason::Reason;
 use sluice_lane::table::{ENDS, EndTable};
 use sluice_sys::errno::Errno;
@@ -23,6 +22,14 @@ static FD_OF_END: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
 /// Reads and writes of a connection that waits for a lane between two looks whether sluiced is
 /// still there: a system call among so many does not show.
 const DAEMON_CHECK_OPS: u32 = 1024;
+
+/// Reads behind a read, and writes behind a write, that count like one request or one answer.
+/// One large answer comes in several pieces, and its connection may carry no other.
+const REPEATS_PER_TURN: u32 = 8;
+
+/// Turns of an announced connection without a lane until sluiced is asked whether one may still
+/// come. The other end, which took part in all of them, was to be announced after a few.
+const SETTLE_TURNS: u32 = 64;
 
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
@@ -121,11 +128,12 @@ pub fn table_file() -> Result<(Fd, bool), Errno> {
     }
 }
 
-const NOWHERE: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-
 /// Starts to track the connection of `fd`. A descriptor that cannot be tracked stays the
 /// kernel's.
-pub fn track(fd: i32, role: Role, nonblock: bool) {
+///
+/// Most connections of some programs carry one request. So nothing is asked of the kernel here
+/// that the announcement can ask later.
+pub fn track(fd: i32, role: Role) {
     if process::is_confined() {
         leave_untracked(fd, Reason::Confined);
         return;
@@ -137,9 +145,7 @@ pub fn track(fd: i32, role: Role, nonblock: bool) {
     let Some(conn) = from_entry(fd, index, generation) else {
         return;
     };
-    let local = tcp::local_address(fd).unwrap_or(NOWHERE);
-    let peer = tcp::peer_address(fd).unwrap_or(NOWHERE);
-    conn.end.start(role, nonblock, &local, &peer);
+    conn.end.start(role);
     hint(index, fd);
     if !fds::set(fd, Entry::Conn { index, generation }) {
         conn.end.finish(generation);
@@ -164,16 +170,10 @@ fn hint(index: u32, fd: i32) {
     }
 }
 
-/// Another descriptor of this process names the connection.
-pub fn add_descriptor(conn: &Conn, fd: i32) {
+/// `fd` is another descriptor of this process for the connection that `entry` names.
+pub fn add_descriptor(conn: &Conn, entry: Entry, fd: i32) {
     conn.end.add_ref();
-    fds::set(
-        fd,
-        Entry::Conn {
-            index: conn.index,
-            generation: conn.generation,
-        },
-    );
+    fds::set(fd, entry);
     if fd <= STANDARD_LAST && conn.end.state() != State::Tracked {
         conn.pin(Reason::KernelCall);
     }
@@ -190,8 +190,9 @@ pub fn let_go(conn: &Conn) {
     if !conn.end.drop_ref() {
         return;
     }
+    let state = conn.end.state();
     // As TCP does: closing with unread bytes resets the connection (RFC 1122, 4.2.2.13).
-    if conn.end.unread_ring_bytes(conn.generation) > 0 {
+    if state == State::Attached && conn.end.unread_ring_bytes(conn.generation) > 0 {
         let linger = libc::linger {
             l_onoff: 1,
             l_linger: 0,
@@ -208,7 +209,6 @@ pub fn let_go(conn: &Conn) {
             );
         }
     }
-    let state = conn.end.state();
     if state != State::Attached || conn.end.reason() == Reason::Broken {
         log!(
             Debug,
@@ -245,25 +245,11 @@ pub fn announce_again() {
 
 /// A lane that sluiced assigned.
 pub fn attach(lane: &Lane, mut assignment: Assignment) {
-    let hints = FD_OF_END.load(Ordering::Relaxed);
-    if hints.is_null() || lane.end >= ENDS {
-        return;
-    }
-    // SAFETY: one hint a record.
-    let fd = unsafe { &*hints.add(lane.end as usize) }.load(Ordering::Relaxed);
     let entry = Entry::Conn {
         index: lane.end,
         generation: lane.generation,
     };
-    let mut named = (fds::get(fd) == entry).then_some(fd);
-    if named.is_none() {
-        fds::for_each(0, i32::MAX, |fd, other| {
-            if other == entry {
-                named = Some(fd);
-            }
-        });
-    }
-    let Some(conn) = named.and_then(get) else {
+    let Some(conn) = first_named(entry) else {
         return;
     };
     let fd = conn.fd;
@@ -293,17 +279,84 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     }
 }
 
-impl Conn {
-    /// Accounts for one read or write, and announces the connection when it has had enough of
-    /// them to be worth a lane.
-    #[inline]
-    pub fn note_operation(&self) {
-        match self.end.state() {
-            State::Tracked if self.end.count_operation() >= config::min_ops() => self.announce(),
-            State::Announced if self.end.count_operation().is_multiple_of(DAEMON_CHECK_OPS) => {
-                link::check_daemon();
+/// sluiced has heard everybody, and nobody has the other end: the kernel's hooks are enough
+/// from now on. Another process that holds the connection, too, may find a peer for it.
+pub fn settle(index: u32, generation: u32) {
+    let (from, to) = (
+        Entry::Conn { index, generation },
+        Entry::Settled { index, generation },
+    );
+    let Some(conn) = first_named(from) else {
+        return;
+    };
+    if conn.end.generation() != generation
+        || conn.end.state() != State::Announced
+        || !conn.is_ours_alone()
+    {
+        return;
+    }
+    conn.end.pin(generation, Reason::NoPeer);
+    // Somebody else may have found a lane for it in this very moment.
+    if !conn.end.unmark_announced() {
+        return;
+    }
+    log!(Debug, "fd {}: settled on TCP", conn.fd);
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if entry == from && fds::replace(fd, from, to) {
+            epoll::settle(fd);
+        }
+    });
+}
+
+/// The connection by one of its descriptors.
+fn first_named(entry: Entry) -> Option<Conn> {
+    let Entry::Conn { index, .. } = entry else {
+        return None;
+    };
+    let hints = FD_OF_END.load(Ordering::Relaxed);
+    if hints.is_null() || index >= ENDS {
+        return None;
+    }
+    // SAFETY: one hint a record.
+    let fd = unsafe { &*hints.add(index as usize) }.load(Ordering::Relaxed);
+    let mut named = (fds::get(fd) == entry).then_some(fd);
+    if named.is_none() {
+        fds::for_each(0, i32::MAX, |fd, other| {
+            if other == entry {
+                named = Some(fd);
             }
+        });
+    }
+    named.and_then(get)
+}
+
+impl Conn {
+    /// Accounts for one read or write. Announces the connection when it has had enough of them
+    /// to be worth a lane, and asks to be left alone when none has come for long.
+    #[inline]
+    pub fn note_operation(&self, is_write: bool) {
+        match self.end.state() {
+            State::Tracked => {
+                let traffic = self.end.count_operation(is_write);
+                if traffic.turns + traffic.repeats / REPEATS_PER_TURN >= config::min_ops() {
+                    self.announce();
+                }
+            }
+            State::Announced => self.note_waiting(is_write),
             _ => {}
+        }
+    }
+
+    fn note_waiting(&self, is_write: bool) {
+        let traffic = self.end.count_operation(is_write);
+        let Traffic { turns, repeats, .. } = traffic;
+        if turns.wrapping_add(repeats).is_multiple_of(DAEMON_CHECK_OPS) {
+            link::check_daemon();
+        }
+        // Seldomer each time that no answer comes.
+        let is_long = turns >= SETTLE_TURNS.max(config::min_ops().saturating_mul(4));
+        if traffic.is_turn && is_long && turns.is_power_of_two() {
+            link::ask_to_settle(self);
         }
     }
 
@@ -319,11 +372,23 @@ impl Conn {
         } else if self.is_standard_stream() {
             self.keep_off(Reason::KernelCall);
         } else {
+            self.ask_kernel();
             link::announce(self);
             return;
         }
-        // Asked again after as many operations as were counted so far.
-        self.end.reset_operations();
+        // Asked again after as much traffic as there was so far.
+        self.end.restart_traffic();
+    }
+
+    /// What nobody needed to know before.
+    pub fn ask_kernel(&self) {
+        let before = crate::real::errno();
+        if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
+            self.end.set_addresses(&local, &peer);
+        }
+        self.end
+            .set_nonblocking(descriptors::is_nonblocking(self.fd));
+        crate::real::set_errno(before);
     }
 
     /// Whether no other process holds the connection, as far as counted.
@@ -334,12 +399,7 @@ impl Conn {
         }
         let mut ours = 0;
         fds::for_each(0, i32::MAX, |_, entry| {
-            if entry
-                == (Entry::Conn {
-                    index: self.index,
-                    generation: self.generation,
-                })
-            {
+            if entry.record() == Some((self.index, self.generation)) {
                 ours += 1;
             }
         });

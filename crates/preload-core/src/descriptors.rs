@@ -59,20 +59,20 @@ pub fn connected(fd: c_int, result: c_int) {
     let in_progress = result != 0 && errno() == libc::EINPROGRESS;
     if (result == 0 || in_progress) && fds::get(fd) == Entry::Socket {
         let errno = errno();
-        conn::track(fd, Role::Connected, is_nonblocking(fd));
+        conn::track(fd, Role::Connected);
         set_errno(errno);
     }
 }
 
 /// `accept` returned a descriptor. `listener` tells by its own entry that it is TCP; sockets
 /// inherited from a program that was not followed are asked.
-pub fn accepted(listener: c_int, fd: c_int, flags: c_int) {
+pub fn accepted(listener: c_int, fd: c_int) {
     let errno = errno();
     if fds::is_known(fd) {
         forget(fd);
     }
     if fds::get(listener) == Entry::Socket || tcp::is_tcp(fd) == Ok(true) {
-        conn::track(fd, Role::Accepted, flags & libc::SOCK_NONBLOCK != 0);
+        conn::track(fd, Role::Accepted);
     }
     set_errno(errno);
 }
@@ -101,7 +101,7 @@ pub fn adopted(fd: c_int) {
                 } else {
                     Role::Unknown
                 };
-                conn::track(fd, role, is_nonblocking(fd));
+                conn::track(fd, role);
             }
             _ => {
                 fds::set(fd, Entry::Socket);
@@ -119,7 +119,7 @@ pub fn forget(fd: c_int) {
             epoll::forget_socket(fd);
             fds::take(fd);
         }
-        Entry::Conn { index, generation } => {
+        Entry::Conn { index, generation } | Entry::Settled { index, generation } => {
             epoll::forget_socket(fd);
             fds::take(fd);
             if let Some(conn) = conn::from_entry(fd, index, generation) {
@@ -197,10 +197,10 @@ pub fn duplicated(fd: c_int, copy: c_int) {
     match fds::get(fd) {
         Entry::Other => renamed(copy, Entry::Other),
         Entry::Socket => renamed(copy, Entry::Socket),
-        Entry::Conn { index, generation } => {
+        entry @ (Entry::Conn { index, generation } | Entry::Settled { index, generation }) => {
             renamed(copy, Entry::Other);
             if let Some(conn) = conn::from_entry(fd, index, generation) {
-                conn::add_descriptor(&conn, copy);
+                conn::add_descriptor(&conn, entry, copy);
             }
         }
         Entry::Epoll { index } => {

@@ -16,14 +16,30 @@ pub enum Entry {
     Socket,
     /// A tracked connection: its record in the end table and the life it is in.
     Conn { index: u32, generation: u32 },
+    /// A tracked connection that stays the kernel's alone: hooks leave it alone, and only its
+    /// record is kept.
+    Settled { index: u32, generation: u32 },
     /// An epoll instance that we know: its number.
     Epoll { index: u32 },
+}
+
+impl Entry {
+    /// The record of a tracked connection, settled or not, and the life it is in.
+    pub fn record(self) -> Option<(u32, u32)> {
+        match self {
+            Entry::Conn { index, generation } | Entry::Settled { index, generation } => {
+                Some((index, generation))
+            }
+            _ => None,
+        }
+    }
 }
 
 const KIND_BITS: u64 = 3;
 const KIND_SOCKET: u64 = 1;
 const KIND_CONN: u64 = 2;
 const KIND_EPOLL: u64 = 3;
+const KIND_SETTLED: u64 = 4;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 /// The highest number that was ever known.
@@ -66,18 +82,24 @@ fn decode(word: u64) -> Entry {
             index,
             generation: (word >> 32) as u32,
         },
+        KIND_SETTLED => Entry::Settled {
+            index,
+            generation: (word >> 32) as u32,
+        },
         KIND_EPOLL => Entry::Epoll { index },
         _ => Entry::Other,
     }
 }
 
 fn encode(entry: Entry) -> u64 {
+    let record = |index: u32, generation: u32| {
+        u64::from(index & 0x1fff_ffff) << KIND_BITS | u64::from(generation) << 32
+    };
     match entry {
         Entry::Other => 0,
         Entry::Socket => KIND_SOCKET,
-        Entry::Conn { index, generation } => {
-            KIND_CONN | u64::from(index & 0x1fff_ffff) << KIND_BITS | u64::from(generation) << 32
-        }
+        Entry::Conn { index, generation } => KIND_CONN | record(index, generation),
+        Entry::Settled { index, generation } => KIND_SETTLED | record(index, generation),
         Entry::Epoll { index } => KIND_EPOLL | u64::from(index & 0x1fff_ffff) << KIND_BITS,
     }
 }
@@ -109,6 +131,19 @@ pub fn set(fd: i32, entry: Entry) -> bool {
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
     word.store(encode(entry), Ordering::Relaxed);
     true
+}
+
+/// Makes `fd` what `to` says if it is what `from` says.
+pub fn replace(fd: i32, from: Entry, to: Entry) -> bool {
+    word(fd).is_some_and(|word| {
+        word.compare_exchange(
+            encode(from),
+            encode(to),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        )
+        .is_ok()
+    })
 }
 
 /// Forgets `fd`, and returns what it was.
@@ -144,6 +179,10 @@ mod tests {
             Entry::Conn {
                 index: 65_535,
                 generation: u32::MAX,
+            },
+            Entry::Settled {
+                index: 7,
+                generation: 9,
             },
             Entry::Epoll { index: 1023 },
         ] {

@@ -172,7 +172,7 @@ fn read_parts(
             }
         })
     });
-    conn.note_operation();
+    conn.note_operation(false);
     result
 }
 
@@ -259,7 +259,7 @@ fn write_parts(
     if is_blocked {
         epoll::write_blocked(conn);
     }
-    conn.note_operation();
+    conn.note_operation(true);
     result
 }
 

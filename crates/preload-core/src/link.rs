@@ -170,6 +170,25 @@ pub fn announce(conn: &Conn) -> bool {
     }
 }
 
+/// Asks sluiced whether the other end of an announced connection may still be announced. The
+/// answer, if it is no, comes by mail.
+pub fn ask_to_settle(conn: &Conn) {
+    let Some(mut link) = LINK.try_lock() else {
+        return;
+    };
+    if link.fd < 0 || !link.is_ours() {
+        return;
+    }
+    let message = ToDaemon::Settle {
+        end: conn.index,
+        generation: conn.generation,
+    };
+    match link.send(&message, &[]) {
+        Ok(()) | Err(Errno::AGAIN) => {}
+        Err(_) => link.forget(),
+    }
+}
+
 /// Tells sluiced that an announced connection is closed.
 pub fn release(index: u32, generation: u32) {
     let Some(mut link) = LINK.lock() else {
@@ -217,10 +236,15 @@ fn take_mail(word: &AtomicU32) {
     for _ in 0..MAIL_MAX / MAIL_BATCH as u32 {
         let mut mail = [None; MAIL_BATCH];
         let count = receive_mail(word, &mut mail);
-        // Without the lock: attaching takes those of epoll instances.
-        for (lane, assignment) in mail.iter().flatten() {
-            conn::attach(lane, *assignment);
-            ATTACHING.fetch_sub(1, Ordering::Release);
+        // Without the lock: both take those of epoll instances.
+        for mail in mail.iter().flatten() {
+            match mail {
+                Mail::Lane(lane, assignment) => {
+                    conn::attach(lane, *assignment);
+                    ATTACHING.fetch_sub(1, Ordering::Release);
+                }
+                Mail::NoPeer { end, generation } => conn::settle(*end, *generation),
+            }
         }
         if count < MAIL_BATCH {
             return;
@@ -230,8 +254,15 @@ fn take_mail(word: &AtomicU32) {
     word.store(1, Ordering::SeqCst);
 }
 
+/// What sluiced wrote about one connection.
+#[derive(Clone, Copy)]
+enum Mail {
+    Lane(Lane, Assignment),
+    NoPeer { end: u32, generation: u32 },
+}
+
 /// Takes a batch of messages; how many there were.
-fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_BATCH]) -> usize {
+fn receive_mail(word: &AtomicU32, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usize {
     let Some(mut link) = LINK.try_lock() else {
         return 0;
     };
@@ -253,8 +284,11 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<(Lane, Assignment)>; MAIL_B
         match received {
             Ok(Some((FromDaemon::Lane(lane), mut received))) => {
                 let fds = [received.take_fd(0), received.take_fd(1)];
-                *place = link.assignment(&lane, fds).map(|it| (lane, it));
+                *place = link.assignment(&lane, fds).map(|it| Mail::Lane(lane, it));
                 ATTACHING.fetch_add(u32::from(place.is_some()), Ordering::Relaxed);
+            }
+            Ok(Some((FromDaemon::NoPeer { end, generation }, _))) => {
+                *place = Some(Mail::NoPeer { end, generation });
             }
             Ok(Some((FromDaemon::Welcome { client, .. }, _))) => link.client = Some(client),
             Ok(Some((FromDaemon::Refused { reason }, _))) => {

@@ -3,7 +3,7 @@
 
 use crate::carry::{self, Carry, Way};
 use crate::descriptors::export_all;
-use crate::fds::{self, Entry};
+use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
@@ -123,7 +123,7 @@ fn take_inherited() {
 extern "C" fn before_fork() {
     // Every descriptor of ours exists twice from now on.
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Entry::Conn { index, generation } = entry
+        if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
         {
             conn.end.add_ref();
@@ -262,10 +262,10 @@ pub fn before_exit() {
 fn drop_all() {
     let gives_back = IS_FORKED.load(Ordering::Relaxed) && !is_sandboxed();
     fds::for_each(0, c_int::MAX, |fd, entry| {
-        let Entry::Conn { .. } = entry else {
+        let Some((index, generation)) = entry.record() else {
             return;
         };
-        let Some(conn) = conn::get(fd) else {
+        let Some(conn) = conn::from_entry(fd, index, generation) else {
             return;
         };
         if conn.end.refs() > 1 {

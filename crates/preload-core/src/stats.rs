@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
-use crate::fds::{self, Entry};
+use crate::fds;
 use crate::lock::SpinLock;
 use crate::{config, conn, log, process};
 use core::fmt::{self, Write};
@@ -73,6 +73,9 @@ pub fn count_lane() {
 pub fn add_end(conn: &Conn) {
     if !WANTED.load(Ordering::Relaxed) || conn.end.refs() > 1 {
         return;
+    }
+    if conn.end.is_settled() {
+        conn.end.take_kernel_counts(conn.fd);
     }
     // SAFETY: a record is END_BYTES of atomics and lock-protected values; the snapshot takes
     // numbers that may be a moment old.
@@ -160,7 +163,7 @@ pub fn before_exec() {
 
 fn add_open_and_write() {
     fds::for_each(0, i32::MAX, |fd, entry| {
-        if let Entry::Conn { index, generation } = entry
+        if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
         {
             add_end(&conn);

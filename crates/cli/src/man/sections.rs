@@ -176,7 +176,9 @@ pub static PAGES: [Page; 11] = [
                     ),
                     Entry(
                         "SLUICE_MIN_OPS",
-                        "Operations on a connection before it asks for a lane. --min-ops sets it.",
+                        "Turns on a connection, writes behind reads and reads behind writes, before \
+                         it asks for a lane (default 4). Eight operations of one kind in a row \
+                         count as one. --min-ops sets it.",
                     ),
                     Entry(
                         "SLUICE_RING_BYTES",

@@ -85,6 +85,12 @@ pub enum FromDaemon {
         reason: Reason,
     },
     Lane(Lane),
+    /// The answer to `Settle`: nobody has announced the other end, and sluiced has forgotten this
+    /// one.
+    NoPeer {
+        end: u32,
+        generation: u32,
+    },
     /// The peer process has ended. No lane will be given in chunks shared with it any more; a
     /// chunk can be unmapped as soon as the program's own ends do not use it.
     PeerGone {
@@ -108,6 +114,7 @@ mod kind {
     pub const PEER_GONE: u16 = 104;
     pub const PONG: u16 = 105;
     pub const REPORT: u16 = 106;
+    pub const NO_PEER: u16 = 107;
 }
 
 const HAS_CHUNK_FD: u8 = 1;
@@ -151,6 +158,12 @@ impl FromDaemon {
                 out.u64(lane.cookie);
                 out.finish()
             }
+            Self::NoPeer { end, generation } => {
+                let mut out = Writer::new(buffer, kind::NO_PEER);
+                out.u32(*end);
+                out.u32(*generation);
+                out.finish()
+            }
             Self::PeerGone { peer } => {
                 let mut out = Writer::new(buffer, kind::PEER_GONE);
                 out.u32(*peer);
@@ -189,6 +202,10 @@ impl FromDaemon {
                 },
             },
             kind::LANE => Self::Lane(decode_lane(&mut body)?),
+            kind::NO_PEER => Self::NoPeer {
+                end: body.u32()?,
+                generation: body.u32()?,
+            },
             kind::PEER_GONE => Self::PeerGone { peer: body.u32()? },
             kind::PONG => Self::Pong {
                 pid: body.u32()?,

@@ -27,6 +27,8 @@ fn requests() -> impl Strategy<Value = ToDaemon> {
         }),
         (any::<u32>(), any::<u32>())
             .prop_map(|(end, generation)| ToDaemon::Release { end, generation }),
+        (any::<u32>(), any::<u32>())
+            .prop_map(|(end, generation)| ToDaemon::Settle { end, generation }),
         Just(ToDaemon::Ping),
         Just(ToDaemon::Status),
         Just(ToDaemon::Shutdown),
@@ -69,6 +71,8 @@ fn answers() -> impl Strategy<Value = FromDaemon> {
             .prop_map(|(version, client)| FromDaemon::Welcome { version, client }),
         reason.prop_map(|reason| FromDaemon::Refused { reason }),
         lane,
+        (any::<u32>(), any::<u32>())
+            .prop_map(|(end, generation)| FromDaemon::NoPeer { end, generation }),
         any::<u32>().prop_map(|peer| FromDaemon::PeerGone { peer }),
         (any::<u32>(), any::<u32>()).prop_map(|(pid, clients)| FromDaemon::Pong { pid, clients }),
         any::<u64>().prop_map(|bytes| FromDaemon::Report { bytes }),

@@ -72,6 +72,12 @@ pub enum ToDaemon {
         end: u32,
         generation: u32,
     },
+    /// The end has waited for long. Answered by `NoPeer`, once everything that programs have sent
+    /// so far was read and nobody has announced the other end; not answered otherwise.
+    Settle {
+        end: u32,
+        generation: u32,
+    },
     /// Answered by `Pong`.
     Ping,
     /// Answered by `Report` with a memfd.
@@ -88,6 +94,7 @@ mod kind {
     pub const PING: u16 = 5;
     pub const STATUS: u16 = 6;
     pub const SHUTDOWN: u16 = 7;
+    pub const SETTLE: u16 = 8;
 }
 
 impl ToDaemon {
@@ -115,6 +122,12 @@ impl ToDaemon {
             }
             Self::Release { end, generation } => {
                 let mut out = Writer::new(buffer, kind::RELEASE);
+                out.u32(*end);
+                out.u32(*generation);
+                out.finish()
+            }
+            Self::Settle { end, generation } => {
+                let mut out = Writer::new(buffer, kind::SETTLE);
                 out.u32(*end);
                 out.u32(*generation);
                 out.finish()
@@ -151,6 +164,10 @@ impl ToDaemon {
                 },
             }),
             kind::RELEASE => Self::Release {
+                end: body.u32()?,
+                generation: body.u32()?,
+            },
+            kind::SETTLE => Self::Settle {
                 end: body.u32()?,
                 generation: body.u32()?,
             },

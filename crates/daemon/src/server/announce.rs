@@ -20,6 +20,9 @@ const RETRIES_MAX: usize = 1024;
 const LOOKS_MAX: u32 = 15;
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 
+/// Ends that wait for the answer whether a peer may come, at a time.
+const SETTLING_MAX: usize = 4096;
+
 /// Two ends in different namespaces whose bytes were moving when they were compared. The
 /// orders tell whether they still are the same announcements.
 #[derive(Debug)]
@@ -101,6 +104,33 @@ impl Server {
             self.counters.ends_released += 1;
         }
         self.lanes.release(key, generation);
+    }
+
+    /// Somebody asks whether a peer may still come. What its peer has sent may not have been read
+    /// yet, so the answer waits until nobody has anything to say.
+    pub(super) fn will_settle(&mut self, id: ClientId, end: u32, generation: u32) {
+        // Who finds no place asks again.
+        if self.settling.len() < SETTLING_MAX {
+            self.settling.push((EndKey { client: id, end }, generation));
+        }
+    }
+
+    pub(super) fn settle(&mut self) {
+        for (key, generation) in std::mem::take(&mut self.settling) {
+            let waits = self.matcher.entry(key).is_some_and(|entry| {
+                entry.announced.generation == generation
+                    && !entry.laned
+                    && entry.waiting == Waiting::Peer
+            });
+            let answer = FromDaemon::NoPeer {
+                end: key.end,
+                generation,
+            };
+            if waits && self.send(key.client, &answer, &[]) {
+                self.matcher.release(key, generation);
+                self.counters.ends_settled += 1;
+            }
+        }
     }
 
     /// Gives two ends of one connection a lane. Returns whether both know of it.

@@ -17,7 +17,7 @@ use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
 use sluice_sys::errno::Errno;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
 use std::ptr::NonNull;
 
@@ -325,8 +325,7 @@ impl Pair {
             let table = Box::leak(Box::new(new_table()));
             let (index, generation) = table.take().expect("a free record");
             let end = table.end(index);
-            let nowhere = SocketAddr::from(([127, 0, 0, 1], 1));
-            end.start(role, false, &nowhere, &nowhere);
+            end.start(role);
             assert!(end.mark_announced());
             Side {
                 fd,

@@ -86,6 +86,13 @@ impl Instance {
         }
     }
 
+    /// Changes the number of items; to be called by the holder of the lock.
+    fn set_item_count(&self, by: i32) {
+        let count = self.item_count.load(Ordering::Relaxed);
+        self.item_count
+            .store(count.wrapping_add_signed(by), Ordering::Release);
+    }
+
     /// `None` only in a signal handler that interrupted a holder of such a lock.
     pub(super) fn lock(&self) -> Option<SpinGuard<'_, State>> {
         self.state.lock()
@@ -291,6 +298,16 @@ pub fn conn_attached(conn: &Conn) {
     for_watchers_of(conn.fd, |_, state, _| state.watch_attached(conn));
 }
 
+/// A connection is left to the kernel from now on, which knows its registrations as the program
+/// made them.
+pub fn settle(fd: i32) {
+    for_watchers_of(fd, |this, state, number| {
+        if state.item(number).is_some_and(|item| !item.is_tagged) {
+            state.forget(this, number);
+        }
+    });
+}
+
 /// A descriptor is added to an instance that we do not know: readiness must be the kernel's.
 pub fn watched_from_outside(fd: i32) {
     match fds::get(fd) {
@@ -493,7 +510,7 @@ impl State {
         if let Kind::Instance(_) = kind {
             self.children.push(number);
         }
-        this.item_count.fetch_add(1, Ordering::AcqRel);
+        this.set_item_count(1);
         // A socket is looked at once it has a lane: `watch_attached`.
         if kind != Kind::Socket {
             self.enqueue(number);
@@ -571,7 +588,7 @@ impl State {
             self.children.retain(|child| *child != number);
         }
         self.free.push(number);
-        this.item_count.fetch_sub(1, Ordering::AcqRel);
+        this.set_item_count(-1);
     }
 
     fn unwatch(&mut self, number: u32) {

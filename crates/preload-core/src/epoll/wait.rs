@@ -77,7 +77,6 @@ pub unsafe fn wait(
     {
         return kernel(events, max, timeout);
     }
-    cancellation_point();
     let mut waiter = Waiter {
         this,
         epfd,
@@ -85,6 +84,11 @@ pub unsafe fn wait(
         max: max as usize,
         kernel,
     };
+    link::check_mail();
+    if let Some(result) = waiter.wait_without_lanes(timeout) {
+        return result;
+    }
+    cancellation_point();
     if this.turn.load(Ordering::Relaxed) >= KERNEL_TURN {
         this.turn.store(0, Ordering::Relaxed);
         if let found @ 1.. = waiter.look_at_kernel() {
@@ -149,6 +153,30 @@ struct Waiter<'k> {
 }
 
 impl Waiter<'_> {
+    /// While no connection here has a lane the kernel knows everything. Only that somebody sleeps
+    /// has to be known, should another thread attach a lane meanwhile. `None`: there are lanes.
+    fn wait_without_lanes(&mut self, timeout: Timeout) -> Option<c_int> {
+        let is_sleep = timeout != Timeout::Ns(0);
+        {
+            let mut state = self.this.lock()?;
+            if state.has_lanes() {
+                return None;
+            }
+            if is_sleep {
+                state.announce_sleep();
+            }
+        }
+        let got = (self.kernel)(self.events, self.max as c_int, timeout);
+        if is_sleep && let Some(mut state) = self.this.lock() {
+            state.withdraw_sleep();
+        }
+        if got <= 0 {
+            return Some(got);
+        }
+        let kept = self.translate(self.events, got);
+        (kept > 0).then_some(kept)
+    }
+
     /// Reports what rings have. How many events, whether somebody must not sleep, and whether
     /// there are lanes at all. `None` in a signal handler on top of a wait.
     fn take_rings(&mut self) -> Option<(usize, bool, bool)> {

@@ -42,7 +42,7 @@ hooks! {
         // SAFETY: the program's own arguments.
         let got = unsafe { (real().accept)(fd, address, len) };
         if got >= 0 && !process::is_vfork_child() {
-            descriptors::accepted(fd, got, 0);
+            descriptors::accepted(fd, got);
         }
         got
     }
@@ -51,7 +51,7 @@ hooks! {
         // SAFETY: the program's own arguments.
         let got = unsafe { (real().accept4)(fd, address, len, flags) };
         if got >= 0 && !process::is_vfork_child() {
-            descriptors::accepted(fd, got, flags);
+            descriptors::accepted(fd, got);
         }
         got
     }

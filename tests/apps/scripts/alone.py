@@ -1,0 +1,83 @@
+"""A client of an echo server that Sluice does not know: many turns, with the connection's names,
+event loops and processes changing while it is left to the kernel."""
+
+import os
+import select
+import socket
+import sys
+
+
+def serve():
+    listener = socket.create_server(("127.0.0.1", 0))
+    print("port", listener.getsockname()[1], flush=True)
+    while True:
+        connection, _ = listener.accept()
+        while data := connection.recv(65536):
+            connection.sendall(data)
+        connection.close()
+
+
+def turn(connection, number):
+    message = b"%08d" % number
+    connection.sendall(message)
+    got = b""
+    while len(got) < len(message):
+        got += connection.recv(len(message) - len(got))
+    if got != message:
+        sys.exit(f"{got} is not {message}")
+
+
+def events_of(poller, fd):
+    return [events for ready, events in poller.poll(10) if ready == fd]
+
+
+def talk(port):
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    fd = connection.fileno()
+    # One that knows the connection from before, and one that meets it later.
+    early, late = select.epoll(), select.epoll()
+    early.register(fd, select.EPOLLIN)
+    for number in range(500):
+        turn(connection, number)
+        if number == 10:
+            early.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+            early.unregister(fd)
+            early.register(fd, select.EPOLLIN)
+    late.register(fd, select.EPOLLIN | select.EPOLLET)
+    plain = select.poll()
+    plain.register(fd, select.POLLIN)
+    for poller in (early, late, plain):
+        connection.sendall(b"now")
+        if not events_of(poller, fd):
+            sys.exit("the answer is not reported")
+        connection.recv(3, socket.MSG_WAITALL)
+    if events_of(early, fd) or events_of(late, fd):
+        sys.exit("an answer is reported that is not there")
+    early.modify(fd, select.EPOLLOUT)
+    if events_of(early, fd) != [select.EPOLLOUT]:
+        sys.exit("room is not reported")
+    copy = connection.dup()
+    child = os.fork()
+    if child == 0:
+        for number in range(100):
+            turn(copy, number)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit("the child failed")
+    connection.close()
+    for number in range(200):
+        turn(copy, number)
+    # Back to the number that it had.
+    os.dup2(copy.fileno(), fd)
+    turn(copy, 1)
+    os.close(fd)
+    copy.shutdown(socket.SHUT_WR)
+    if copy.recv(1):
+        sys.exit("there is something behind the end")
+    print("done")
+
+
+if sys.argv[1] == "server":
+    serve()
+talk(int(sys.argv[2]))
