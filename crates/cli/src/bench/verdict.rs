@@ -155,10 +155,15 @@ const RATIO_FLOORS: [RatioFloor; 10] = [
         "nginx and wrk, new connection per request",
         0.8,
         "nginx",
-        Some("new connection per request"),
+        Some(NEW_CONNECTIONS),
         Label::Any,
     ),
 ];
+
+/// The requests of these points stay on TCP: no lane earns back there what it costs.
+const NEW_CONNECTIONS: &str = "new connection per request";
+/// What a rate of 0.8 of TCP's allows, should all of the rest be work.
+const NEW_CONNECTION_COST_MAX: f64 = 1.25;
 
 /// With both ends polling, one way.
 const POLLING_LATENCY_MAX_US: f64 = 1.0;
@@ -196,6 +201,7 @@ pub fn verdicts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
     verdicts.extend([
         cost_verdict("CPU time per request", CostUnit::Operation, workloads),
         cost_verdict("CPU time per GB", CostUnit::Gigabyte, workloads),
+        new_connection_cost_verdict(workloads),
         one_end_verdict(
             "server only under sluice run",
             Variant::ServerOnly,
@@ -302,12 +308,13 @@ fn polling_verdict(workloads: &[WorkloadReport]) -> Verdict {
 }
 
 fn cost_verdict(what: &str, unit: CostUnit, workloads: &[WorkloadReport]) -> Verdict {
-    // Connections that carry one byte have no requests, and one-ended runs no lanes.
+    // Connections that carry one byte have no requests, and one-ended runs and connections of one
+    // request no lanes.
     let points: Vec<&Point> = workloads
         .iter()
         .filter(|workload| !matches!(workload.name, "connect" | "one-end"))
         .flat_map(|workload| &workload.points)
-        .filter(|point| point.spec.cost_unit == unit)
+        .filter(|point| point.spec.cost_unit == unit && point.spec.group != NEW_CONNECTIONS)
         .collect();
     judged(
         (what, "below 1×".to_owned()),
@@ -329,6 +336,29 @@ fn cost_verdict(what: &str, unit: CostUnit, workloads: &[WorkloadReport]) -> Ver
             Some((measured, most < 1.0))
         },
     )
+}
+
+fn new_connection_cost_verdict(workloads: &[WorkloadReport]) -> Verdict {
+    let points = Selection {
+        workload: "nginx",
+        group: Some(NEW_CONNECTIONS),
+        label: Label::Any,
+    }
+    .points(workloads);
+    let head = (
+        "CPU time per request, new connection per request",
+        format!("{NEW_CONNECTION_COST_MAX}× at most"),
+    );
+    judged(head, &points, Variant::Sluice, |found| {
+        let (least, most, _, worst) = extremes(found, |series| series.cpu_cost_to_tcp)?;
+        let measured = format!(
+            "{} to {} (most: {})",
+            ratio(Some(least)),
+            ratio(Some(most)),
+            place(worst)
+        );
+        Some((measured, most <= NEW_CONNECTION_COST_MAX))
+    })
 }
 
 fn one_end_verdict(what: &str, variant: Variant, workloads: &[WorkloadReport]) -> Verdict {

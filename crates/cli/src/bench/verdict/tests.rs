@@ -149,6 +149,21 @@ fn one_dear_point_misses_the_cost_floor_and_is_named() {
 }
 
 #[test]
+fn short_connections_may_cost_a_little_more() {
+    let what = "CPU time per request, new connection per request";
+    let at = |dear: f64| {
+        reports(move |_, spec, _| {
+            let is_short = spec.group == "new connection per request";
+            Some(if is_short { dear } else { 50.0 })
+        })
+    };
+    assert_eq!(outcome(&at(125.0), what).outcome, Outcome::Ok);
+    assert_eq!(outcome(&at(126.0), what).outcome, Outcome::BelowFloor);
+    let requests = outcome(&at(126.0), "CPU time per request");
+    assert_eq!(requests.outcome, Outcome::Ok, "{}", requests.measured);
+}
+
+#[test]
 fn one_end_is_judged_by_pairs() {
     let what = "server only under sluice run";
     let at = |value: f64| reports(move |_, _, _| Some(value));
