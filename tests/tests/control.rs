@@ -106,36 +106,44 @@ fn connections_that_wait_are_announced_to_the_next_daemon() {
 }
 
 /// The end table of a server that forks is shared with its children, and small enough to fill.
+fn records_come_back(way: &str) -> Verdict {
+    const CONNECTIONS: &str = "40";
+    let lab = lab()?;
+    let mut program = lab.command(Mode::Accelerated, "python3");
+    program.arg(script("forks.py")).arg(way);
+    let server = Job::start(program, lab.path(), "server")?;
+    let mut port = String::new();
+    wait_until(LIMIT, || {
+        port = server.stdout_so_far().trim().replace("port ", "");
+        Ok(!port.is_empty())
+    })?;
+    let mut client = lab.command(Mode::Accelerated, "python3");
+    client.arg(script("forks.py"));
+    client.args(["client", &port, CONNECTIONS]);
+    run(client, lab.path(), "client", LIMIT)?.success()?;
+    let socket = lab.path().join("control.sock");
+    let (mut shown, mut asked) = (String::new(), 0);
+    let are_back = wait_until(LIMIT, || {
+        let mut status = command(sluice(&lab));
+        status.arg("status").arg("--socket").arg(&socket);
+        asked += 1;
+        let label = format!("status{asked}");
+        shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+        Ok(shown.contains(&format!("(pid {}, ", server.id())) && shown.contains("no connections"))
+    })?;
+    server.stop(LIMIT)?;
+    ensure(are_back, || shown)
+}
+
 #[test]
 fn children_that_end_give_their_records_back() {
-    check("children_that_end_give_their_records_back", || {
-        const CONNECTIONS: &str = "40";
-        let lab = lab()?;
-        let mut program = lab.command(Mode::Accelerated, "python3");
-        program.arg(script("forks.py")).arg("server");
-        let server = Job::start(program, lab.path(), "server")?;
-        let mut port = String::new();
-        wait_until(LIMIT, || {
-            port = server.stdout_so_far().trim().replace("port ", "");
-            Ok(!port.is_empty())
-        })?;
-        let mut client = lab.command(Mode::Accelerated, "python3");
-        client.arg(script("forks.py"));
-        client.args(["client", &port, CONNECTIONS]);
-        run(client, lab.path(), "client", LIMIT)?.success()?;
-        let socket = lab.path().join("control.sock");
-        let (mut shown, mut asked) = (String::new(), 0);
-        let are_back = wait_until(LIMIT, || {
-            let mut status = command(sluice(&lab));
-            status.arg("status").arg("--socket").arg(&socket);
-            asked += 1;
-            let label = format!("status{asked}");
-            shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
-            Ok(shown.contains(&format!("(pid {}, ", server.id()))
-                && shown.contains("no connections"))
-        })?;
-        server.stop(LIMIT)?;
-        ensure(are_back, || shown)
+    check("children_that_end", || records_come_back("server"));
+}
+
+#[test]
+fn children_that_become_another_program_give_their_records_back() {
+    check("children_that_become_another_program", || {
+        records_come_back("exec")
     });
 }
 

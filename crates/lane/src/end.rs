@@ -382,6 +382,25 @@ impl End {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// This many descriptors fewer, if there are others. False, and none fewer, if not.
+    pub fn leave_to_others(&self, names: u32) -> bool {
+        let fewer = |refs: u32| refs.checked_sub(names).filter(|left| *left > 0);
+        self.refs
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fewer)
+            .is_ok()
+    }
+
+    /// This many descriptors more, if the others of [`End::leave_to_others`] have not ended this
+    /// life meanwhile.
+    pub fn return_to_life(&self, generation: u32, names: u32) -> bool {
+        let more = |refs: u32| (refs > 0).then(|| refs + names);
+        self.generation() == generation
+            && self
+                .refs
+                .fetch_update(Ordering::AcqRel, Ordering::Relaxed, more)
+                .is_ok()
+    }
+
     /// One descriptor fewer; true if it was the last.
     pub fn drop_ref(&self) -> bool {
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1

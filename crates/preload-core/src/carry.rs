@@ -14,7 +14,7 @@
 use crate::conn::{self, Conn};
 use crate::fds;
 use crate::reach::{self, Target};
-use crate::{descriptors, log, process};
+use crate::{descriptors, leave, log, process};
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
 use sluice_lane::end::{Assignment, Role};
@@ -94,6 +94,8 @@ pub struct Carry {
     end: u64,
     /// Connections whose bytes were taken out of the ring.
     taken: [Option<(u32, u32)>; RECORDS_MAX],
+    /// The process was counted out of its connections.
+    has_left: bool,
 }
 
 /// How the other program comes to be.
@@ -115,6 +117,7 @@ impl Carry {
             count: 0,
             end: BYTES_OFFSET,
             taken: [None; RECORDS_MAX],
+            has_left: false,
         }
     }
 
@@ -132,7 +135,7 @@ impl Carry {
         let (goes, reached) = match way {
             Way::Spawn => (false, true),
             Way::Exec(target, env) => (
-                is_standard_stream(cookie) || (!process::is_vfork_child() && is_ours_alone(conn)),
+                is_standard_stream(cookie) || (!process::is_vfork_child() && conn.is_ours_alone()),
                 // SAFETY: the program's own arguments of an exec function.
                 unsafe { reach::reaches(target, env) },
             ),
@@ -252,12 +255,25 @@ impl Carry {
         Err(Errno(libc::EMFILE))
     }
 
+    /// Counts the process, which is about to become the other program, out of its connections.
+    pub fn leave(&mut self) {
+        leave::before_exec(|conn| {
+            conn.end.has_gap()
+                || conn.end.unread_ring_bytes(conn.generation) > 0
+                || self.taken.contains(&Some((conn.index, conn.generation)))
+        });
+        self.has_left = true;
+    }
+
     /// Back in the program that has called: the other one runs beside it, or could not be
     /// executed, and nothing has changed.
     pub fn end(&mut self) {
         if self.placed >= 0 {
             close(self.placed);
             self.placed = -1;
+        }
+        if core::mem::take(&mut self.has_left) {
+            leave::after_failed_exec();
         }
         for (index, generation) in self.taken.iter_mut().filter_map(Option::take) {
             if let Some(conn) = conn::from_entry(-1, index, generation) {
@@ -295,13 +311,6 @@ fn for_each_fd_of(index: u32, generation: u32, each: impl Fn(c_int)) {
             each(fd);
         }
     });
-}
-
-/// Whether no other process holds the connection, as far as counted.
-fn is_ours_alone(conn: &Conn) -> bool {
-    let ours = core::cell::Cell::new(0);
-    for_each_fd_of(conn.index, conn.generation, |_| ours.set(ours.get() + 1));
-    ours.get() >= conn.end.refs()
 }
 
 /// Asked of the kernel: what a child of vfork has duplicated is not in the table.

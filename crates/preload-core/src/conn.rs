@@ -47,6 +47,15 @@ pub struct Conn {
     pub generation: u32,
 }
 
+/// The descriptors of this process that name a connection.
+#[derive(Clone, Copy)]
+pub struct Names {
+    /// The lowest.
+    pub first: i32,
+    /// How many there are.
+    pub count: u32,
+}
+
 /// The end table of this process, once it has one.
 pub fn table() -> Option<EndTable> {
     // SAFETY: the address was stored by `make_table` and stays mapped.
@@ -172,7 +181,9 @@ fn hint(index: u32, fd: i32) {
 
 /// `fd` is another descriptor of this process for the connection that `entry` names.
 pub fn add_descriptor(conn: &Conn, entry: Entry, fd: i32) {
-    conn.end.add_ref();
+    if conn.end.generation() == conn.generation {
+        conn.end.add_ref();
+    }
     fds::set(fd, entry);
     if fd <= STANDARD_LAST && conn.end.state() != State::Tracked {
         conn.pin(Reason::KernelCall);
@@ -187,6 +198,10 @@ pub fn drop_descriptor(conn: &Conn) {
 
 /// One descriptor fewer; with the last, the record is free for another connection.
 pub fn let_go(conn: &Conn) {
+    if conn.end.generation() != conn.generation {
+        // Given back before an exec that failed.
+        return;
+    }
     if !conn.end.drop_ref() {
         return;
     }
@@ -392,18 +407,28 @@ impl Conn {
     }
 
     /// Whether no other process holds the connection, as far as counted.
-    fn is_ours_alone(&self) -> bool {
+    pub fn is_ours_alone(&self) -> bool {
         let refs = self.end.refs();
-        if refs == 1 {
-            return true;
+        refs == 1 || self.own_names().count == refs
+    }
+
+    /// The descriptors of this process that name the connection.
+    pub fn own_names(&self) -> Names {
+        let mut names = Names {
+            first: self.fd,
+            count: 0,
+        };
+        if self.end.refs() == 1 {
+            names.count = 1;
+            return names;
         }
-        let mut ours = 0;
-        fds::for_each(0, i32::MAX, |_, entry| {
+        fds::for_each(0, i32::MAX, |fd, entry| {
             if entry.record() == Some((self.index, self.generation)) {
-                ours += 1;
+                names.first = names.first.min(fd);
+                names.count += 1;
             }
         });
-        ours == refs
+        names
     }
 
     /// Whether a standard stream names the connection: stdio, which the hooks do not see, may

@@ -13,6 +13,7 @@ pub mod descriptors;
 pub mod epoll;
 pub mod fds;
 pub mod io;
+pub mod leave;
 pub mod link;
 pub mod lock;
 pub mod log;

@@ -7,7 +7,7 @@ use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
-use crate::{config, conn, descriptors, epoll, link, lock, log, stats};
+use crate::{config, conn, descriptors, epoll, leave, link, lock, log, stats};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
@@ -34,6 +34,17 @@ pub fn pid() -> u32 {
 pub(crate) fn current_pid() -> u32 {
     // SAFETY: getpid takes nothing and cannot fail.
     unsafe { raw::syscall0(libc::SYS_getpid) as u32 }
+}
+
+/// Whether the process is the one that the tables are for: not a child that was made without the
+/// library's knowledge, by vfork or a bare system call.
+pub fn is_itself() -> bool {
+    current_pid() == pid()
+}
+
+/// Whether the process's end table is its parent's.
+pub fn is_forked() -> bool {
+    IS_FORKED.load(Ordering::Relaxed)
 }
 
 /// Whether seccomp limits the process, so that a system call of ours could kill it.
@@ -125,6 +136,7 @@ extern "C" fn before_fork() {
     fds::for_each(0, c_int::MAX, |fd, entry| {
         if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
+            && conn.end.generation() == generation
         {
             conn.end.add_ref();
         }
@@ -182,9 +194,10 @@ fn is_vfork_child_slow() -> bool {
 /// # Safety
 /// `target` and `env` are the program's arguments of a function like execve(2).
 pub unsafe fn before_exec(target: Target, env: *const *const c_char) -> Carry {
-    let carry = give_away(Way::Exec(target, env));
+    let mut carry = give_away(Way::Exec(target, env));
     if !is_vfork_child() {
         stats::before_exec();
+        carry.leave();
     }
     carry
 }
@@ -253,29 +266,5 @@ pub fn before_exit() {
         return;
     }
     end();
-    drop_all();
-}
-
-/// Counts the process out of its connections. Those that nobody else holds go with a process
-/// that has an end table for itself; the table of a server that forks for each client outlives
-/// the children and needs their records back.
-fn drop_all() {
-    let gives_back = IS_FORKED.load(Ordering::Relaxed) && !is_sandboxed();
-    fds::for_each(0, c_int::MAX, |fd, entry| {
-        let Some((index, generation)) = entry.record() else {
-            return;
-        };
-        let Some(conn) = conn::from_entry(fd, index, generation) else {
-            return;
-        };
-        if conn.end.refs() > 1 {
-            fds::take(fd);
-            conn.end.drop_ref();
-        } else if gives_back {
-            // What another destructor still writes is the kernel's, behind the ring.
-            conn.end.pin_tx(conn.generation);
-            fds::take(fd);
-            conn::let_go(&conn);
-        }
-    });
+    leave::at_exit();
 }

@@ -69,9 +69,16 @@ pub fn count_lane() {
     LANES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Adds up a connection whose descriptor is closed.
+/// Adds up a connection whose descriptor is closed, if it was the last.
 pub fn add_end(conn: &Conn) {
-    if !WANTED.load(Ordering::Relaxed) || conn.end.refs() > 1 {
+    if conn.end.refs() <= 1 {
+        add_last(conn);
+    }
+}
+
+/// Adds up a connection that this process alone has.
+pub fn add_last(conn: &Conn) {
+    if !WANTED.load(Ordering::Relaxed) || conn.end.generation() != conn.generation {
         return;
     }
     if conn.end.is_settled() {
