@@ -233,6 +233,11 @@ impl Recorder {
         self.off.store(true, Ordering::Relaxed);
     }
 
+    /// Whether [`Recorder::turn_off`] was called.
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
