@@ -168,10 +168,7 @@ fn is_clean(packet: &Dissected, what: &str) {
 
 #[test]
 fn every_opcode() {
-    // The dissector knows nothing of XRC: those are compared with our own view only, in robust.rs.
-    let opcodes: Vec<Opcode> = Opcode::all()
-        .filter(|opcode| opcode.service() != Service::Xrc)
-        .collect();
+    let opcodes: Vec<Opcode> = Opcode::all().collect();
     for (v6, format) in [(false, Format::PcapNg), (true, Format::Pcap)] {
         let frames: Vec<Vec<u8>> = opcodes
             .iter()
@@ -184,6 +181,10 @@ fn every_opcode() {
         for ((opcode, packet), bytes) in opcodes.iter().zip(&packets).zip(&frames) {
             let what = format!("{opcode:?}");
             is_clean(packet, &what);
+            // The dissector knows nothing of XRC: robust.rs compares those with our own view.
+            if opcode.service() == Service::Xrc {
+                continue;
+            }
             let headers = headers(*opcode);
             assert_eq!(
                 field(packet, "infiniband.bth.opcode"),

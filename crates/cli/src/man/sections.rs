@@ -267,8 +267,9 @@ pub static PAGES: [Page; 11] = [
                          that is killed leaves what it had sent up to a few milliseconds before.",
                     ),
                     Text(
-                        "Wireshark guesses at payloads: one whose third and fourth bytes are zero \
-                         is taken for an Ethertype and what belongs to it, and may be called \
+                        "Wireshark guesses at payloads. One whose third and fourth bytes are zero \
+                         is taken for an Ethertype and what belongs to it, others for NFS over \
+                         RDMA and the like, and may be called \
                          malformed for that.",
                     ),
                 ],
