@@ -264,13 +264,13 @@ pub static PAGES: [Page; 11] = [
                         "Nothing waits for the file. Up to 64 MiB wait to be written; packets \
                          beyond that are left out, and counted in the file's interface statistics \
                          (pcapng) and, at the end of the program, on standard error. A program \
-                         that is killed leaves what it had sent up to a few milliseconds before.",
+                         that is killed leaves what it had sent up to a few milliseconds before. One \
+                         without queue pairs leaves an empty file.",
                     ),
                     Text(
                         "Wireshark guesses at payloads. One whose third and fourth bytes are zero \
                          is taken for an Ethertype and what belongs to it, others for NFS over \
-                         RDMA and the like, and may be called \
-                         malformed for that.",
+                         RDMA and the like, and may be called malformed for that.",
                     ),
                 ],
             },
