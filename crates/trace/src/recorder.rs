@@ -178,17 +178,15 @@ impl Recorder {
         let cost = len + ENTRY_BYTES;
         let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
         if before + cost > self.limit {
-            self.waiting.fetch_sub(cost, Ordering::Relaxed);
-            let packets = message.flow.mtu.packets(len as u64);
-            self.dropped.fetch_add(packets, Ordering::Relaxed);
+            self.leave_out(message, len, cost);
             return;
         }
         let mut payload = vec![0; len];
         fill(offset, &mut payload);
         let mut queue = self.lock();
         if queue.closing {
-            let packets = message.flow.mtu.packets(len as u64);
-            self.dropped.fetch_add(packets, Ordering::Relaxed);
+            drop(queue);
+            self.leave_out(message, len, cost);
             return;
         }
         queue.entries.push_back(Entry {
@@ -210,6 +208,13 @@ impl Recorder {
         if before < half && before + cost >= half {
             self.hurry.notify_one();
         }
+    }
+
+    /// Counts the packets of a piece that is dropped.
+    fn leave_out(&self, message: &Message<'_>, len: usize, cost: usize) {
+        self.waiting.fetch_sub(cost, Ordering::Relaxed);
+        let packets = message.flow.mtu.packets(len as u64);
+        self.dropped.fetch_add(packets, Ordering::Relaxed);
     }
 
     /// Has everything written that was taken, and waits for it, but not longer than `patience`.
