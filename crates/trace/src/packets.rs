@@ -1,4 +1,4 @@
-//! Packets of a message: segmentation, headers, sequence numbers (IBTA 9.7.2 to 9.7.5, 9.8).
+//! Packets of a message: segmentation, headers, sequence numbers (IBTA 9.7, 9.8).
 
 use sluice_wire::bth::Bth;
 use sluice_wire::capture::Direction;

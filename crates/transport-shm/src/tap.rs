@@ -349,7 +349,7 @@ impl Tap {
             Self::set_flow(&mut state, self.flow(qp, ud.ah, ud.qpn, Mtu::Bytes4096));
         }
         let Some(flow) = &state.flow else { return };
-        // A READ takes the numbers of its answer (IBTA 9.7.3.1.1); an atomic takes one.
+        // A READ takes the numbers of its answer (IBTA 9.7.3); an atomic takes one.
         let packets = match wqe.wr.opcode {
             WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => 1,
             _ => flow.mtu.packets(wqe.length),

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::number::{Psn, Qpn};
 use crate::opcode::Opcode;
 
-/// The P_Key of the default partition, full member (IBTA 10.9.1.2); the only one of RoCEv2 unless
+/// The P_Key of the default partition, full member (IBTA 10.9); the only one of RoCEv2 unless
 /// somebody configures others.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -13,23 +13,23 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 pub struct Bth {
     /// What the packet is.
     pub opcode: Opcode,
-    /// The receiver is to raise a solicited event (IBTA 9.2.3).
+    /// The receiver is to raise a solicited event (IBTA 9.2).
     pub solicited: bool,
-    /// The sender's path migration state is "migrated" (IBTA 9.2.4).
+    /// The sender's path migration state is "migrated" (IBTA 9.2).
     pub migrated: bool,
-    /// Bytes that pad the payload to a multiple of 4, 0 to 3 (IBTA 9.2.5).
+    /// Bytes that pad the payload to a multiple of 4, 0 to 3 (IBTA 9.2).
     pub pad: u8,
-    /// The partition (IBTA 9.2.7).
+    /// The partition (IBTA 9.2).
     pub pkey: u16,
-    /// Forward explicit congestion notification (annex A10.2.1).
+    /// Forward explicit congestion notification (annex A10).
     pub fecn: bool,
     /// Backward explicit congestion notification.
     pub becn: bool,
-    /// To whom (IBTA 9.2.8).
+    /// To whom (IBTA 9.2).
     pub destination: Qpn,
-    /// The sender wants an acknowledgement now (IBTA 9.2.9).
+    /// The sender wants an acknowledgement now (IBTA 9.2).
     pub ack_request: bool,
-    /// The packet's number (IBTA 9.2.10).
+    /// The packet's number (IBTA 9.2).
     pub psn: Psn,
 }
 

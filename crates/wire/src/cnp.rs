@@ -24,12 +24,14 @@ pub const fn headers(destination: Qpn, pkey: u16) -> Headers {
 mod tests {
     use super::*;
 
+    /// As in the packet that NVIDIA (Mellanox) publishes as the example of its adapters, "RoCEv2 CNP
+    /// Packet Format Example".
     #[test]
     fn a_notification_has_one_form() {
         let mut buffer = [0xff; 28];
-        let used = headers(Qpn::new(0x1234), 0xffff).emit(&PAYLOAD, &mut buffer);
+        let used = headers(Qpn::new(0xd2), 0xffff).emit(&PAYLOAD, &mut buffer);
         assert_eq!(used, Ok(28));
-        let head = [0x81, 0, 0xff, 0xff, 0x40, 0, 0x12, 0x34, 0, 0, 0, 0];
+        let head = [0x81, 0, 0xff, 0xff, 0x40, 0, 0, 0xd2, 0, 0, 0, 0];
         assert_eq!(buffer[..12], head);
         assert_eq!(buffer[12..], [0; 16]);
     }

@@ -15,7 +15,7 @@ pub enum Error {
     Checksum,
     /// IPv4 options, a fragment, or another protocol than UDP to port 4791.
     NotRoce,
-    /// An opcode that does not exist (IBTA table 38).
+    /// An opcode that does not exist (IBTA 9.2).
     Opcode(u8),
     /// A field has a value that is reserved.
     Reserved(&'static str),

@@ -1,4 +1,4 @@
-//! The headers that follow a base transport header (IBTA 9.3 to 9.6, annex A14.4).
+//! The headers that follow a base transport header (IBTA 9.3, annex A14).
 
 use core::time::Duration;
 
@@ -42,7 +42,7 @@ impl Deth {
     }
 }
 
-/// XRC extended transport header (annex A14.4.1): in every XRC request.
+/// XRC extended transport header (annex A14): in every XRC request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XrcEth {
     /// The shared receive queue whose domain and receives count.
@@ -74,14 +74,14 @@ pub struct Reth {
     pub address: u64,
     /// The region's key.
     pub rkey: u32,
-    /// Bytes of the whole message, up to 2³¹ (IBTA 9.7.2).
+    /// Bytes of the whole message, up to 2³¹ (IBTA 9.7).
     pub length: u32,
 }
 
 impl Reth {
     /// Bytes of the header.
     pub const BYTES: usize = 16;
-    /// The longest message (IBTA 9.7.2).
+    /// The longest message (IBTA 9.7).
     pub const LENGTH_MAX: u32 = 1 << 31;
 
     /// [`Error::Reserved`] when the length exceeds [`Reth::LENGTH_MAX`].
@@ -143,7 +143,7 @@ impl AtomicEth {
     pub const BYTES: usize = 28;
 
     /// All bytes are legal; an address that is not aligned is the responder's to refuse, since
-    /// the requester learns of that by a NAK (IBTA 9.7.4.1.6).
+    /// the requester learns of that by a NAK (IBTA 9.7.4.1).
     pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
         let mut reader = crate::bytes::Reader::new(bytes);
         Self {
@@ -165,7 +165,7 @@ impl AtomicEth {
     }
 }
 
-/// How many more messages the responder can take (IBTA 9.7.7.2, table 46), as its code 0 to 30.
+/// How many more messages the responder can take (IBTA 9.7.7.2), as its code 0 to 30.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits(u8);
 
@@ -198,7 +198,7 @@ impl Credits {
     }
 }
 
-/// How long a requester waits for a receiver that is not ready (IBTA 9.7.5.2.8, table 45), as its
+/// How long a requester waits for a receiver that is not ready (IBTA 9.7.5.2.8), as its
 /// code 0 to 31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RnrTimer(u8);
@@ -226,7 +226,7 @@ impl RnrTimer {
     }
 }
 
-/// Why a request was refused (IBTA 9.7.5.2.1, table 47).
+/// Why a request was refused (IBTA 9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum NakCode {
@@ -240,11 +240,11 @@ pub enum NakCode {
     RemoteOperational = 3,
 }
 
-/// What an AETH says (IBTA 9.7.5.2, table 44).
+/// What an AETH says (IBTA 9.7.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syndrome {
     /// Everything up to the packet's PSN is done. None: the responder gives no credits, as with a
-    /// shared receive queue (IBTA 9.7.7.2.5).
+    /// shared receive queue (IBTA 9.7.7.2).
     Ack(Option<Credits>),
     /// No receive is posted; try again after that time.
     RnrNak(RnrTimer),
@@ -252,12 +252,12 @@ pub enum Syndrome {
     Nak(NakCode),
 }
 
-/// ACK extended transport header (IBTA 9.5).
+/// ACK extended transport header (IBTA 9.3.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aeth {
     /// What the responder says.
     pub syndrome: Syndrome,
-    /// Messages that the responder has completed, modulo 2²⁴ (IBTA 9.7.7.1).
+    /// Messages that the responder has completed, modulo 2²⁴ (IBTA 9.7.7).
     pub msn: Psn,
 }
 
@@ -301,7 +301,7 @@ impl Aeth {
     }
 }
 
-/// Atomic ACK extended transport header (IBTA 9.5.3): the value from before the operation.
+/// Atomic ACK extended transport header (IBTA 9.3): the value from before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicAckEth {
     /// What was there.
@@ -325,11 +325,11 @@ impl AtomicAckEth {
     }
 }
 
-/// Immediate data (IBTA 9.6.1): 4 bytes for the receiver's program, in no byte order.
+/// Immediate data (IBTA 9.3): 4 bytes for the receiver's program, in no byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImmDt(pub [u8; 4]);
 
-/// Invalidate extended transport header (IBTA 9.6.2).
+/// Invalidate extended transport header (IBTA 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ieth {
     /// The receiver's key that is to open nothing any more.

@@ -1,4 +1,4 @@
-//! The invariant checksum (IBTA 7.8.1 as RoCEv2 changes it, annex A17.3.3).
+//! The invariant checksum (IBTA 7.8.1 as RoCEv2 changes it, annex A17.3).
 //!
 //! It is the CRC-32 of Ethernet over what no router changes: eight bytes of ones in the place of
 //! InfiniBand's local header, then the packet from the IP header to the pad, with fields that

@@ -17,7 +17,7 @@ pub struct Header {
     pub ecn: Ecn,
     /// Names the packet among fragments; part of the ICRC.
     pub identification: u16,
-    /// Routers must not fragment it (annex A17.4.5.1 recommends it).
+    /// Routers must not fragment it (annex A17.4 recommends it).
     pub dont_fragment: bool,
     /// Hops that are left.
     pub ttl: u8,

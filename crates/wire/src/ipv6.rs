@@ -1,5 +1,5 @@
 //! IPv6 headers (RFC 8200 §3). Extension headers are not followed: RoCEv2 has UDP right behind
-//! the header (annex A17.3.1).
+//! the header (annex A17.3).
 
 use core::net::Ipv6Addr;
 

@@ -8,9 +8,9 @@
 //! |---|---|---|
 //! | [`ethernet`], [`ipv4`], [`ipv6`], [`udp`] | what carries them | IEEE 802.3, 802.1Q; RFC 791, 8200, 768 |
 //! | [`opcode`] | which headers and how much payload each opcode has | IBTA 9.2, annex A14 |
-//! | [`bth`], [`extended`], [`grh`] | transport headers | IBTA 8.3, 9.2 to 9.6, annex A14 |
+//! | [`bth`], [`extended`], [`grh`] | transport headers | IBTA 8.3, 9.2, 9.3, annex A14 |
 //! | [`packet`] | one transport packet, from BTH to pad | IBTA 9.2 |
-//! | [`icrc`] | the invariant checksum | IBTA 7.8.1, annex A17.3.3 |
+//! | [`icrc`] | the invariant checksum | IBTA 7.8.1, annex A17.3 |
 //! | [`frame`] | one whole RoCEv2 frame | annex A17.3 |
 //! | [`cnp`] | congestion notification packets | annex A17.9.3 |
 //! | [`mad`], [`cm`] | management datagrams, connection management | IBTA 13.4, 12.6, annex A11 |

@@ -12,7 +12,7 @@ pub const DATA_BYTES: usize = BYTES - Header::BYTES;
 /// The Q_Key of queue pair 1 (IBTA 10.2.5).
 pub const QKEY: u32 = 0x8001_0000;
 
-/// A management class (IBTA table 112).
+/// A management class (IBTA 13.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Connection management, 0x07 (IBTA 16.7).

@@ -27,21 +27,21 @@ impl Psn {
     }
 
     /// How far this is behind `other`; negative if it comes before it. Exact while the two are
-    /// less than 2²³ apart (IBTA 9.7.5.1.1 allows no more in flight).
+    /// less than 2²³ apart (IBTA 9.7.5 allows no more in flight).
     pub const fn distance(self, other: Self) -> i32 {
         // The 24 bits at the top, so that the sign is where it belongs.
         (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
     }
 }
 
-/// A queue pair number, 24 bits (IBTA 3.5.1).
+/// A queue pair number, 24 bits (IBTA 3.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The general service interface, which connection management uses (IBTA 13.5.1).
+    /// The general service interface, which connection management uses (IBTA 13.5).
     pub const GSI: Self = Self(1);
-    /// Whom datagrams to a multicast group go to (IBTA 10.5.1).
+    /// Whom datagrams to a multicast group go to (IBTA 10.5).
     pub const MULTICAST: Self = Self(MASK);
 
     /// The number's low 24 bits.
@@ -55,7 +55,7 @@ impl Qpn {
     }
 }
 
-/// The largest payload of a packet on a path, by its code (IBTA table 6, 12.7.2).
+/// The largest payload of a packet on a path, by its code (IBTA 12.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -90,7 +90,7 @@ impl Mtu {
         128 << self as u8
     }
 
-    /// Packets of a message with `len` bytes; an empty one has one (IBTA 9.7.2).
+    /// Packets of a message with `len` bytes; an empty one has one (IBTA 9.7).
     pub const fn packets(self, len: u64) -> u64 {
         let packets = len.div_ceil(self.bytes() as u64);
         if packets == 0 { 1 } else { packets }

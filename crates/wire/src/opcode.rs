@@ -1,5 +1,5 @@
 //! What each opcode of the base transport header means: who sends it, which headers follow, and
-//! how much payload it carries (IBTA 9.2.1, tables 38 and 39; XRC: annex A14; CNP: annex
+//! how much payload it carries (IBTA 9.2, 9.3; XRC: annex A14; CNP: annex
 //! A17.9.3). Reliable datagrams (RD) are not part of RoCEv2 and their opcodes are refused.
 
 use crate::error::{Error, Result};
@@ -84,7 +84,7 @@ const OPERATIONS: [Op; 23] = [
     Op::SendOnlyWithInvalidate,
 ];
 
-/// Where in its message a packet is (IBTA 9.2.1). It decides how long the payload is.
+/// Where in its message a packet is (IBTA 9.2). It decides how long the payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// The first of several: its payload fills the path MTU.
@@ -252,12 +252,12 @@ impl Opcode {
         }
     }
 
-    /// The headers behind the BTH (IBTA table 39).
+    /// The headers behind the BTH (IBTA 9.3).
     pub const fn following(self) -> Following {
         let operation = self.operation;
         Following {
             deth: matches!(self.service, Service::Ud),
-            // Requests only: annex A14.4.
+            // Requests only: annex A14.
             xrceth: matches!(self.service, Service::Xrc) && !self.is_response(),
             reth: matches!(
                 operation,
@@ -280,8 +280,8 @@ impl Opcode {
         }
     }
 
-    /// Whether a payload of `len` bytes is allowed on a path with this MTU (IBTA 9.7.4.1.3 to
-    /// 9.7.4.1.5 and 9.8.2.2.2).
+    /// Whether a payload of `len` bytes is allowed on a path with this MTU (IBTA 9.7.4.1
+    /// and 9.8).
     pub const fn allows(self, len: usize, mtu: Mtu) -> bool {
         match self.position() {
             Position::First | Position::Middle => len == mtu.bytes(),
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(Opcode::all().count(), count);
     }
 
-    /// IBTA table 39, by hand: D deth, X xrceth, R reth, C atomic, A aeth, V atomic ack, I
+    /// The table of IBTA 9.3, by hand: D deth, X xrceth, R reth, C atomic, A aeth, V atomic ack, I
     /// immediate, K ieth.
     #[test]
     fn headers_are_those_of_the_table() {

@@ -158,7 +158,7 @@ impl<'a> Packet<'a> {
     /// Looks at bytes from the base transport header to the pad, without the ICRC.
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let (headers, rest) = Headers::parse(bytes)?;
-        // The pad makes payload and pad a multiple of 4 (IBTA 9.2.5).
+        // The pad makes payload and pad a multiple of 4 (IBTA 9.2).
         if !rest.len().is_multiple_of(4) {
             return Err(Error::Length);
         }

@@ -1,12 +1,12 @@
-//! UDP headers (RFC 768) as RoCEv2 uses them (annex A17.3.2).
+//! UDP headers (RFC 768) as RoCEv2 uses them (annex A17.3).
 
 use crate::error::{Error, Result};
 use crate::ipv4::{UDP, sum};
 
-/// The destination port of RoCEv2 (annex A17.3.2).
+/// The destination port of RoCEv2 (annex A17.3).
 pub const ROCE_PORT: u16 = 4791;
 
-/// Source ports for entropy, so that routers spread flows (annex A17.3.2, RFC 6335 §6).
+/// Source ports for entropy, so that routers spread flows (annex A17.3, RFC 6335 §6).
 pub const ENTROPY_PORTS: core::ops::RangeInclusive<u16> = 0xc000..=0xffff;
 
 /// A header.

@@ -11,7 +11,7 @@ use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
 use crate::stage::{LIMIT, Stage};
 
-/// What a file must have: opcodes, and how often each is there. (IBTA table 38; decimal, as
+/// What a file must have: opcodes, and how often each is there. (IBTA 9.2; decimal, as
 /// tshark prints them.)
 type Expected = &'static [(u8, usize)];
 
@@ -221,7 +221,7 @@ fn frames(file: &Path) -> Verdict<Vec<Vec<u8>>> {
     Ok(frames)
 }
 
-/// The ICRC by its definition (IBTA annex A17.3.3): is that of the frame right? The programs here
+/// The ICRC by its definition (IBTA annex A17.3): is that of the frame right? The programs here
 /// use IPv4 or IPv6 without tags.
 fn has_valid_icrc(frame: &[u8]) -> bool {
     let Some((body, sent)) = frame.split_last_chunk::<4>() else {

@@ -7,7 +7,7 @@ use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result};
 use crate::number::{Mtu, Psn, Qpn};
 
-/// The service that a connection is of (IBTA 12.7.20 and annex A14.5.1).
+/// The service that a connection is of (IBTA 12.7 and annex A14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Transport {
@@ -19,8 +19,8 @@ pub enum Transport {
     Xrc = 3,
 }
 
-/// A path to the peer (IBTA 12.7.21 to 12.7.31). With RoCEv2 the GIDs are IP addresses, IPv4 in
-/// its mapped form, and the LIDs are not used (annex A17.4.4).
+/// A path to the peer (IBTA 12.7). With RoCEv2 the GIDs are IP addresses, IPv4 in
+/// its mapped form, and the LIDs are not used (annex A17.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// The sender's LID.
@@ -33,7 +33,7 @@ pub struct Path {
     pub remote_gid: Ipv6Addr,
     /// 20 bits.
     pub flow_label: u32,
-    /// The static rate's code, 6 bits (IBTA table 224).
+    /// The static rate's code, 6 bits.
     pub packet_rate: u8,
     /// Type of service.
     pub traffic_class: u8,
@@ -43,7 +43,7 @@ pub struct Path {
     pub sl: u8,
     /// Both ends are in one subnet.
     pub subnet_local: bool,
-    /// 4.096 µs times two to the power of this, 5 bits (IBTA 12.7.34).
+    /// 4.096 µs times two to the power of this, 5 bits (IBTA 12.7).
     pub local_ack_timeout: u8,
 }
 
@@ -114,9 +114,9 @@ pub struct Req<'a> {
     pub local_qkey: u32,
     /// The sender's queue pair.
     pub local_qpn: Qpn,
-    /// READs and atomics that the sender can answer at a time (IBTA 12.7.29).
+    /// READs and atomics that the sender can answer at a time (IBTA 12.7).
     pub responder_resources: u8,
-    /// Those that it wants to have out (IBTA 12.7.30).
+    /// Those that it wants to have out (IBTA 12.7).
     pub initiator_depth: u8,
     /// How long the receiver may take to answer: 4.096 µs times two to this power, 5 bits.
     pub remote_response_timeout: u8,
@@ -259,9 +259,9 @@ pub struct Rep<'a> {
     pub responder_resources: u8,
     /// Those that it will have out.
     pub initiator_depth: u8,
-    /// How long an acknowledgement may take, 5 bits (IBTA 12.7.33).
+    /// How long an acknowledgement may take, 5 bits (IBTA 12.7).
     pub target_ack_delay: u8,
-    /// What became of the alternate path, 2 bits (IBTA 12.7.32).
+    /// What became of the alternate path, 2 bits (IBTA 12.7).
     pub failover: u8,
     /// The sender gives credits.
     pub end_to_end_flow_control: bool,

@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result};
 
-/// What a port number is a number of (annex A11.2, the numbers of the IP protocols).
+/// What a port number is a number of (annex A11, the numbers of the IP protocols).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PortSpace {
@@ -16,7 +16,7 @@ pub enum PortSpace {
     Udp = 0x11,
 }
 
-/// The five bytes in front of port space and port (annex A11.2).
+/// The five bytes in front of port space and port (annex A11).
 const PREFIX: u64 = 0x01;
 
 /// The service ID of a port.
@@ -37,7 +37,7 @@ pub const fn split_service_id(id: u64) -> Option<(PortSpace, u16)> {
     Some((space, id as u16))
 }
 
-/// The header at the front of the private data (annex A11.3).
+/// The header at the front of the private data (annex A11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpService {
     /// The sender's port.

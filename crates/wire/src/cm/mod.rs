@@ -18,15 +18,15 @@ pub use sidr::{SidrRep, SidrReq, SidrStatus};
 use crate::error::{Error, Result};
 use crate::mad::{self, Class, DATA_BYTES, Header, Mad};
 
-/// The version of the class (IBTA 16.7.1).
+/// The version of the class (IBTA 16.7).
 pub const CLASS_VERSION: u8 = 2;
-/// The only method: Send (IBTA 16.7.2).
+/// The only method: Send (IBTA 16.7).
 const METHOD_SEND: u8 = 0x03;
 
 /// What follows a management datagram's header.
 type Data = [u8; DATA_BYTES];
 
-/// A message of connection management, by its attribute (IBTA table 304).
+/// A message of connection management, by its attribute (IBTA 16.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// 0x0010 ConnectRequest.

@@ -49,7 +49,7 @@ impl<'a> SidrReq<'a> {
     }
 }
 
-/// What became of the question (IBTA 12.11.2.1).
+/// What became of the question (IBTA 12.11.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SidrStatus {

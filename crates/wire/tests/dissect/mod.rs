@@ -86,7 +86,7 @@ fn flatten(packet: &serde_json::Value) -> Dissected {
     fields
 }
 
-/// The checksum of a frame by its definition (IBTA annex A17.3.3), a bit at a time, from the bytes
+/// The checksum of a frame by its definition (IBTA annex A17.3), a bit at a time, from the bytes
 /// alone. The four bytes as they are sent, read with the highest first.
 pub fn icrc(frame: &[u8]) -> u32 {
     let start = if frame[12..14] == [0x81, 0] { 18 } else { 14 };
