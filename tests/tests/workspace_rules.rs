@@ -16,6 +16,7 @@ const LINES_MAX: usize = 800;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-wire", &[]),
     ("sluice-protocol", &["sluice-wire"]),
+    ("sluice-trace", &["sluice-wire"]),
     ("sluice-sys", &[]),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
@@ -36,7 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-transport-shm",
-        &["sluice-shmem", "sluice-sys", "sluice-verbs"],
+        &["sluice-shmem", "sluice-sys", "sluice-trace", "sluice-verbs"],
     ),
     (
         "sluice-ibverbs",

@@ -18,6 +18,7 @@ use crate::os;
 use crate::qp::Part;
 use crate::reach;
 use crate::route;
+use crate::tap;
 use crate::wire::{Datagram, flags, request};
 
 /// The header that a receiver finds in front of the data (IBTA 8.3).
@@ -188,6 +189,9 @@ pub fn take(node: &Node, incoming: &Incoming, record: &Record) -> bool {
     if header.target == MULTICAST_QPN {
         let group = Gid(datagram.dgid.to_ne_bytes());
         for part in multicast::attached(node, &group) {
+            if let Some(tap) = tap::responder(&part, incoming) {
+                tap.datagram(record, &datagram, len);
+            }
             deliver(&part, record, &datagram, len);
         }
         return true;
@@ -198,6 +202,9 @@ pub fn take(node: &Node, incoming: &Incoming, record: &Record) -> bool {
         .and_then(|slot| node.part(slot as u32))
         .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
     if let Some(part) = part {
+        if let Some(tap) = tap::responder(&part, incoming) {
+            tap.datagram(record, &datagram, len);
+        }
         deliver(&part, record, &datagram, len);
     }
     true

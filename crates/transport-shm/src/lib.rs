@@ -8,6 +8,7 @@
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
 //! | [`reach`] | one-sided operations without the responder |
+//! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
 
 mod area;
@@ -25,6 +26,7 @@ pub mod rendezvous;
 mod requester;
 mod responder;
 mod route;
+mod tap;
 mod wire;
 
 use core::sync::atomic::Ordering;

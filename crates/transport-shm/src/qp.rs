@@ -14,6 +14,7 @@ use sluice_verbs::{
 use crate::link::lock;
 use crate::node::Node;
 use crate::route::Route;
+use crate::tap::Tap;
 use crate::{datagram, multicast, requester, route};
 
 /// Requests that a link carries for one queue pair without growing its list.
@@ -89,6 +90,8 @@ pub struct Part {
     pub pd: u32,
     pub send: Mutex<SendSide>,
     pub recv: Mutex<RecvSide>,
+    /// Somebody traces.
+    pub tap: Option<Box<Tap>>,
     /// The receive that is being filled must be given back by whoever fills it.
     flush: AtomicBool,
 }
@@ -128,6 +131,7 @@ impl Part {
                 taken: false,
                 received: 0,
             }),
+            tap: Tap::new(kind, qpn),
             flush: AtomicBool::new(false),
         }
     }
@@ -214,15 +218,22 @@ impl QpTransport for ShmQp {
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
-        if self.0.kind == QpType::Ud {
+        let posted = if self.0.kind == QpType::Ud {
             datagram::post(&self.0, qp, wqe)
         } else {
             requester::post(&self.0, wqe)
+        };
+        if let Some(tap) = &self.0.tap {
+            tap.posted(qp, wqe, &posted);
         }
+        posted
     }
 
-    fn modify(&self, _qp: &Qp, change: &QpChange<'_>) -> Result<()> {
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()> {
         let (part, attr) = (&*self.0, change.attr);
+        if let Some(tap) = &part.tap {
+            tap.modified(qp, change);
+        }
         let receives = matches!(
             change.to,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe

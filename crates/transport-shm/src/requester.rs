@@ -512,6 +512,9 @@ fn acknowledged(part: &Part, sequence: u32, turn: u16) {
         let qp = side.qp.clone();
         drop(side);
         if let Some(qp) = qp {
+            if let Some(tap) = &part.tap {
+                tap.completing(&qp, seq, &outcome);
+            }
             qp.complete_send(seq, outcome);
         }
     }
@@ -568,6 +571,11 @@ fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record
     if side.next_send == 0 && entry.sent == 0 || record_index >= entry.records {
         return;
     }
+    if let Some(tap) = &part.tap
+        && header.kind != answer::REFUSED
+    {
+        tap.put_off(header.kind, header.immediate);
+    }
     let now = os::now_ns();
     let status = match header.kind {
         answer::REFUSED => Some(wire::reason(header.immediate).requester_status()),
@@ -618,9 +626,12 @@ fn fail_first(part: &Part, mut side: std::sync::MutexGuard<'_, SendSide>, status
     let qp = side.qp.clone();
     drop(side);
     if let Some(qp) = qp {
-        qp.complete_send(entry.seq, SendDone::failed(status));
+        let outcome = SendDone::failed(status);
+        if let Some(tap) = &part.tap {
+            tap.completing(&qp, entry.seq, &outcome);
+        }
+        qp.complete_send(entry.seq, outcome);
     }
-    let _ = part;
 }
 
 /// Data of a READ or the value of an atomic.
@@ -688,7 +699,11 @@ pub fn pump(part: &Part) {
             match side.queue.get(index) {
                 Some(entry) if entry.seq == seq && side.blocked_until == 0 => {
                     push_records(part, &mut side, &route, link, wqe);
-                    side.next_send > index
+                    let complete = side.next_send > index;
+                    if complete && let Some(tap) = &part.tap {
+                        tap.sent(wqe);
+                    }
+                    complete
                 }
                 _ => true,
             }

@@ -13,6 +13,7 @@ use crate::node::{self, Node};
 use crate::os;
 use crate::qp::{Part, RecvSide};
 use crate::reach;
+use crate::tap;
 use crate::wire::{self, Atomic, Piece, Span, answer, flags, request};
 use crate::{datagram, link};
 
@@ -126,9 +127,17 @@ fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Re
     }
     match outcome {
         Outcome::Done | Outcome::Answered => true,
-        Outcome::Rnr => answer(incoming, state, header, answer::RNR, rnr_code),
+        Outcome::Rnr => {
+            if let Some(tap) = tap::responder(&part, incoming) {
+                tap.not_ready(rnr_code);
+            }
+            answer(incoming, state, header, answer::RNR, rnr_code)
+        }
         Outcome::NotReady => answer(incoming, state, header, answer::NOT_READY, 0),
         Outcome::Refused(reason) | Outcome::RefusedByEngine(reason) => {
+            if let Some(tap) = tap::responder(&part, incoming) {
+                tap.refused(reason);
+            }
             let code = wire::reason_code(reason);
             let answered = answer(incoming, state, header, answer::REFUSED, code);
             if let Some(qp) = qp {
@@ -187,8 +196,8 @@ fn run(
     match header.kind {
         request::SEND => send(part, &qp, side, incoming, record),
         request::WRITE => write(part, &qp, side, incoming, record),
-        request::READ => read(&qp, incoming, state, record),
-        request::ATOMIC => atomic(&qp, incoming, state, record),
+        request::READ => read(part, &qp, incoming, state, record),
+        request::ATOMIC => atomic(part, &qp, incoming, state, record),
         _ => Outcome::Broken,
     }
 }
@@ -266,6 +275,9 @@ fn send(
     }
     if header.flags & flags::LAST == 0 {
         return Outcome::Done;
+    }
+    if let Some(tap) = tap::responder(part, incoming) {
+        tap.received(header, total as u32, side.recv.sges());
     }
     let mut done = RecvDone {
         solicited: header.flags & flags::SOLICITED != 0,
@@ -398,6 +410,9 @@ fn write(
                     let source = record.payload.add(Span::BYTES);
                     copy::ascending(target, source, len as usize);
                 }
+                if let Some(tap) = tap::responder(part, incoming) {
+                    tap.written(header, &span, memory.as_ptr());
+                }
             }
             Err(reason) => {
                 if side.taken {
@@ -409,6 +424,9 @@ fn write(
         }
     }
     if immediate {
+        if written && let Some(tap) = tap::responder(part, incoming) {
+            tap.written_by_peer(qp, header, &span);
+        }
         side.taken = false;
         let done = RecvDone {
             opcode: WcOpcode::RecvRdmaWithImm,
@@ -424,7 +442,13 @@ fn write(
     Outcome::Done
 }
 
-fn read(qp: &Qp, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Outcome {
+fn read(
+    part: &Part,
+    qp: &Qp,
+    incoming: &Incoming,
+    state: &mut IncomingState,
+    record: &Record,
+) -> Outcome {
     let header = &record.header;
     let Some(span) = span(record) else {
         return Outcome::Broken;
@@ -446,6 +470,9 @@ fn read(qp: &Qp, incoming: &Incoming, state: &mut IncomingState, record: &Record
         Ok(memory) => memory,
         Err(reason) => return Outcome::Refused(reason),
     };
+    if let Some(tap) = tap::responder(part, incoming) {
+        tap.read(header, &span, memory.as_ptr());
+    }
     let reply = answer_header(header, answer::DATA, span.offset);
     let source = memory.as_ptr().wrapping_add(span.offset as usize);
     // SAFETY: the engine gave `total` bytes, and the part lies within them.
@@ -456,7 +483,13 @@ fn read(qp: &Qp, incoming: &Incoming, state: &mut IncomingState, record: &Record
     }
 }
 
-fn atomic(qp: &Qp, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Outcome {
+fn atomic(
+    part: &Part,
+    qp: &Qp,
+    incoming: &Incoming,
+    state: &mut IncomingState,
+    record: &Record,
+) -> Outcome {
     let header = &record.header;
     let mut bytes = [0; Atomic::BYTES];
     if record.payload_bytes < bytes.len() {
@@ -483,6 +516,9 @@ fn atomic(qp: &Qp, incoming: &Incoming, state: &mut IncomingState, record: &Reco
     let swaps = operation.swaps == 1;
     // SAFETY: 8 bytes that the engine gave, aligned.
     let old = unsafe { reach::atomic(target, swaps, operation.compare_add, operation.swap) };
+    if let Some(tap) = tap::responder(part, incoming) {
+        tap.operated(header, &operation, old);
+    }
     let mut reply = answer_header(header, answer::VALUE, 0);
     reply.argument = old;
     if incoming.respond(state, &reply, &[]) {

@@ -6,6 +6,7 @@ mod pingpong;
 mod rdmacm;
 mod stage;
 mod symbols;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     trials.extend(pingpong::trials());
     trials.extend(perftest::trials());
     trials.extend(rdmacm::trials());
+    trials.extend(trace::trials());
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
 }

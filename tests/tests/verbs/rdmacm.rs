@@ -2,7 +2,7 @@
 
 use libtest_mimic::Trial;
 use sluice_tests::net::free_port;
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::suite::{Verdict, trial};
 
 use crate::stage::{LIMIT, Stage};
 
@@ -66,27 +66,12 @@ pub fn trials() -> Vec<Trial> {
         .collect()
 }
 
-/// A client that comes before the server listens is refused, and tries again: there is no socket
-/// of the kernel's to wait for.
 fn meet(server: Program, client: Program) -> Verdict {
-    const ATTEMPTS: u32 = 20;
     let mut stage = Stage::new()?;
     let port = free_port()?.to_string();
     let with_port = |arguments: &[&'static str]| [&["-p", port.as_str()], arguments].concat();
-    let mut server_job = stage.start(server.0, &with_port(server.1))?;
-    let client_arguments = with_port(client.1);
-    for attempt in 1.. {
-        let outcome = stage.run(client.0, &client_arguments)?;
-        if outcome.status.success() || attempt == ATTEMPTS {
-            outcome.success()?;
-            break;
-        }
-        let ended = server_job.poll()?.is_some();
-        ensure(!ended, || {
-            format!("{}\n{}", outcome.describe(), server_job.describe())
-        })?;
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    server_job.finish(LIMIT)?.success()?;
+    let mut job = stage.start(server.0, &with_port(server.1))?;
+    stage.until_success(client.0, &with_port(client.1), &[], &mut job)?;
+    job.finish(LIMIT)?.success()?;
     Ok(())
 }

@@ -1,14 +1,14 @@
 //! How the tests start verbs programs: alone, and as a server and its client.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use sluice_tests::job::{Job, Outcome, command, find_program, run};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::net::free_port;
-use sluice_tests::suite::{Verdict, skip};
+use sluice_tests::suite::{Verdict, ensure, skip};
 use tempfile::TempDir;
 
 /// For one program, on a machine that does other things too.
@@ -19,6 +19,8 @@ pub struct Stage {
     dir: TempDir,
     sluice: PathBuf,
     started: u32,
+    /// Of every program.
+    environment: Vec<(&'static str, &'static str)>,
 }
 
 impl Stage {
@@ -29,19 +31,33 @@ impl Stage {
                 .tempdir()?,
             sluice: find_sluice()?,
             started: 0,
+            environment: Vec::new(),
         })
     }
 
-    /// `sluice verbs -- PROGRAM ARGUMENTS`; skips where the program is not installed.
-    pub fn verbs(&self, program: &str, arguments: &[&str]) -> Verdict<Command> {
+    /// Where outputs are.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Sets a variable for the programs that are started from now on.
+    pub fn set(&mut self, name: &'static str, value: &'static str) {
+        self.environment.push((name, value));
+    }
+
+    /// `sluice verbs OPTIONS -- PROGRAM ARGUMENTS`; skips where the program is not installed.
+    fn verbs(&self, program: &str, arguments: &[&str], options: &[String]) -> Verdict<Command> {
         let Some(path) = find_program(program) else {
             return skip(format!("{program} is not installed; scripts/setup test"));
         };
         let mut command = command(&self.sluice);
         command
-            .args(["verbs", "--"])
+            .arg("verbs")
+            .args(options)
+            .arg("--")
             .arg(path)
             .args(arguments)
+            .envs(self.environment.iter().copied())
             .env_remove("LD_LIBRARY_PATH");
         Ok(command)
     }
@@ -52,14 +68,24 @@ impl Stage {
     }
 
     pub fn start(&mut self, program: &str, arguments: &[&str]) -> Verdict<Job> {
-        let command = self.verbs(program, arguments)?;
+        self.start_with(program, arguments, &[])
+    }
+
+    /// With options of `sluice verbs`.
+    pub fn start_with(
+        &mut self,
+        program: &str,
+        arguments: &[&str],
+        options: &[String],
+    ) -> Verdict<Job> {
+        let command = self.verbs(program, arguments, options)?;
         let label = self.label(program);
         Job::start(command, self.dir.path(), &label)
     }
 
     /// Runs a program to its end, whatever that is.
     pub fn run(&mut self, program: &str, arguments: &[&str]) -> Verdict<Outcome> {
-        let command = self.verbs(program, arguments)?;
+        let command = self.verbs(program, arguments, &[])?;
         let label = self.label(program);
         run(command, self.dir.path(), &label, LIMIT)
     }
@@ -67,14 +93,26 @@ impl Stage {
     /// Runs a server and, once it listens, its client with the server's address as the last
     /// argument. Both get `-p` with a free port. Both must end with status 0.
     pub fn pair(&mut self, program: &str, arguments: &[&str]) -> Verdict<(Outcome, Outcome)> {
+        self.pair_with(program, arguments, &[], &[])
+    }
+
+    /// With options of `sluice verbs` for the server and for the client.
+    pub fn pair_with(
+        &mut self,
+        program: &str,
+        arguments: &[&str],
+        server_options: &[String],
+        client_options: &[String],
+    ) -> Verdict<(Outcome, Outcome)> {
         let number = free_port()?;
         let port = number.to_string();
         let mut all = vec!["-p", port.as_str()];
         all.extend(arguments);
-        let mut server = self.start(program, &all)?;
+        let mut server = self.start_with(program, &all, server_options)?;
         server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
         all.push("127.0.0.1");
-        let client = match self.start(program, &all)?.finish(LIMIT) {
+        let client = self.start_with(program, &all, client_options)?;
+        let client = match client.finish(LIMIT) {
             Ok(client) => client,
             // What the server said belongs to the picture.
             Err(problem) => {
@@ -87,6 +125,31 @@ impl Stage {
         }
         let client = client.success()?;
         Ok((server.finish(LIMIT)?.success()?, client))
+    }
+
+    /// Runs a client until it succeeds. One that comes before the server listens is refused, and
+    /// there is no socket of the kernel's to wait for.
+    pub fn until_success(
+        &mut self,
+        program: &str,
+        arguments: &[&str],
+        options: &[String],
+        server: &mut Job,
+    ) -> Verdict<Outcome> {
+        const ATTEMPTS: u32 = 20;
+        for attempt in 1.. {
+            let client = self.start_with(program, arguments, options)?;
+            let outcome = client.finish(LIMIT)?;
+            if outcome.status.success() || attempt == ATTEMPTS {
+                return outcome.success();
+            }
+            let ended = server.poll()?.is_some();
+            ensure(!ended, || {
+                format!("{}\n{}", outcome.describe(), server.describe())
+            })?;
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        unreachable!("the loop ends at the last attempt")
     }
 }
 

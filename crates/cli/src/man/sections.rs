@@ -236,6 +236,44 @@ pub static PAGES: [Page; 11] = [
                         "sluice verbs -- ib_write_lat &\n\
                          sluice verbs --stats -- ib_write_lat 127.0.0.1",
                     ),
+                    Example(
+                        "What a client sends and gets, one packet a line:",
+                        "sluice verbs -- rping -s -C 3 &\n\
+                         sluice verbs --trace rping.pcapng -- rping -c -a 127.0.0.1 -C 3\n\
+                         tshark -r rping.pcapng",
+                    ),
+                ],
+            },
+            Section {
+                title: "TRACES",
+                blocks: &[
+                    Text(
+                        "Messages between processes of one host are no packets. A trace has those \
+                         that an adapter would send for them: cut at the path MTU of the queue \
+                         pair, numbered from the PSN that the program set, with the keys and \
+                         addresses that the program used, GIDs as IP addresses, acknowledgements \
+                         and refusals, and a valid ICRC. Ethernet addresses are made up.",
+                    ),
+                    Text(
+                        "A process traces what its queue pairs ask for and the answers, and what \
+                         peers ask through it. What a peer reads or writes in this process's \
+                         memory by itself is in the peer's trace only, and the PSNs of that peer \
+                         count on without it. Between two queue pairs of one process each packet \
+                         is there once. Connection management is not traced, and neither is a \
+                         child that was forked after its parent had made a queue pair.",
+                    ),
+                    Text(
+                        "Nothing waits for the file. Up to 64 MiB wait to be written; packets \
+                         beyond that are left out, and counted in the file's interface statistics \
+                         (pcapng) and, at the end of the program, on standard error. A program \
+                         that is killed leaves what it had sent up to a few milliseconds before. One \
+                         without queue pairs leaves an empty file.",
+                    ),
+                    Text(
+                        "Wireshark guesses at payloads. One whose third and fourth bytes are zero \
+                         is taken for an Ethertype and what belongs to it, others for NFS over \
+                         RDMA and the like, and may be called malformed for that.",
+                    ),
                 ],
             },
             Section {
@@ -260,6 +298,11 @@ pub static PAGES: [Page; 11] = [
                         "SLUICE_VERBS_STATS_FILE",
                         "A file to which the library appends a line of JSON for each queue pair. \
                          --stats sets it for its own use; without --stats you may.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_TRACE_FILE",
+                        "The file of a trace. --trace sets it. A process takes it if it is empty \
+                         and no other has it open.",
                     ),
                 ],
             },

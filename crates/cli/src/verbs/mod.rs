@@ -1,6 +1,7 @@
 //! `sluice verbs`: becomes a verbs program that finds our libibverbs and librdmacm.
 
 mod stats;
+mod trace;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -21,6 +22,8 @@ const PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
 const DEVICES_VARIABLE: &str = "SLUICE_VERBS_DEVICES";
 /// Tells the library where to append what its queue pairs did.
 const STATS_VARIABLE: &str = "SLUICE_VERBS_STATS_FILE";
+/// Names the library's file for a trace.
+const TRACE_VARIABLE: &str = "SLUICE_VERBS_TRACE_FILE";
 /// The two names of the library, in a folder of their own: nothing else may be found there.
 const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
@@ -29,12 +32,15 @@ pub fn run(args: &VerbsArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     let folder = library_folder().map_err(own)?;
     warn_of_obstacles(&args.command[0]);
+    let trace_file = args.trace.as_deref().map(trace::prepare).transpose();
+    let trace_file = trace_file.map_err(own)?;
     let stats_file = launch::stats_file(args.stats)?;
     let environment = environment(
         std::env::vars_os().collect(),
         args,
         &folder,
         stats_file.as_ref().map(StatsFile::path),
+        trace_file,
     );
     launch::start(&args.command, &environment, stats_file, |file| {
         stats::table(fs::File::open(file.path())?)
@@ -106,6 +112,7 @@ fn environment(
     args: &VerbsArgs,
     folder: &Path,
     stats_file: Option<&Path>,
+    trace_file: Option<PathBuf>,
 ) -> Environment {
     let present = launch::variable(&environment, PATH_VARIABLE);
     let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
@@ -113,6 +120,9 @@ fn environment(
     set(DEVICES_VARIABLE, args.device.name().into());
     if let Some(path) = stats_file {
         set(STATS_VARIABLE, path.into());
+    }
+    if let Some(path) = trace_file {
+        set(TRACE_VARIABLE, path.into());
     }
     environment
 }

@@ -1,0 +1,234 @@
+//! One transport packet: base transport header, the headers of its opcode, payload and pad (IBTA
+//! 9.2). The ICRC behind it needs the IP header and is [`crate::icrc`]'s.
+
+use crate::bth::Bth;
+use crate::bytes::{Reader, Writer};
+use crate::error::{Error, Result};
+use crate::extended::{Aeth, AtomicAckEth, AtomicEth, Deth, Ieth, ImmDt, Reth, XrcEth};
+use crate::opcode::{Following, Position};
+
+/// The headers of a packet. Exactly those that the opcode has are there
+/// ([`crate::Opcode::following`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Their types say what they are.
+pub struct Headers {
+    pub bth: Bth,
+    pub deth: Option<Deth>,
+    pub xrceth: Option<XrcEth>,
+    pub reth: Option<Reth>,
+    pub atomic_eth: Option<AtomicEth>,
+    pub aeth: Option<Aeth>,
+    pub atomic_ack_eth: Option<AtomicAckEth>,
+    pub immediate: Option<ImmDt>,
+    pub ieth: Option<Ieth>,
+}
+
+impl Headers {
+    /// The longest headers that an opcode has, bytes: atomics of XRC.
+    pub const BYTES_MAX: usize = Bth::BYTES + XrcEth::BYTES + AtomicEth::BYTES;
+
+    /// A base transport header and nothing else.
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            deth: None,
+            xrceth: None,
+            reth: None,
+            atomic_eth: None,
+            aeth: None,
+            atomic_ack_eth: None,
+            immediate: None,
+            ieth: None,
+        }
+    }
+
+    const fn following(&self) -> Following {
+        Following {
+            deth: self.deth.is_some(),
+            xrceth: self.xrceth.is_some(),
+            reth: self.reth.is_some(),
+            atomic_eth: self.atomic_eth.is_some(),
+            aeth: self.aeth.is_some(),
+            atomic_ack_eth: self.atomic_ack_eth.is_some(),
+            immediate: self.immediate.is_some(),
+            ieth: self.ieth.is_some(),
+        }
+    }
+
+    /// Bytes of these headers.
+    pub const fn bytes(&self) -> usize {
+        Bth::BYTES + self.following().bytes()
+    }
+
+    /// The headers at the front of a packet, and what is behind them.
+    pub fn parse(packet: &[u8]) -> Result<(Self, &[u8])> {
+        let mut reader = Reader::new(packet);
+        let bth = reader.array();
+        reader.finish()?;
+        let bth = Bth::parse(&bth)?;
+        let wanted = bth.opcode.following();
+        let headers = Self {
+            bth,
+            deth: wanted.deth.then(|| Deth::parse(&reader.array())),
+            xrceth: wanted.xrceth.then(|| XrcEth::parse(&reader.array())),
+            reth: wanted
+                .reth
+                .then(|| Reth::parse(&reader.array()))
+                .transpose()?,
+            atomic_eth: wanted.atomic_eth.then(|| AtomicEth::parse(&reader.array())),
+            aeth: wanted
+                .aeth
+                .then(|| Aeth::parse(&reader.array()))
+                .transpose()?,
+            atomic_ack_eth: wanted
+                .atomic_ack_eth
+                .then(|| AtomicAckEth::parse(&reader.array())),
+            immediate: wanted.immediate.then(|| ImmDt(reader.array())),
+            ieth: wanted.ieth.then(|| Ieth::parse(&reader.array())),
+        };
+        reader.finish()?;
+        Ok((headers, reader.rest()))
+    }
+
+    /// Writes the headers, `payload` and its pad to the front of `buffer`; the pad count of the
+    /// base transport header is set from the payload. Bytes written.
+    ///
+    /// [`Error::Headers`] when these are not the opcode's, [`Error::Payload`] for a payload where
+    /// the opcode has none, or none where it must have one; whether it fits the path MTU is for
+    /// [`crate::Opcode::allows`] to say.
+    pub fn emit(&self, payload: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let opcode = self.bth.opcode;
+        if self.following() != opcode.following() {
+            return Err(Error::Headers);
+        }
+        check_payload(opcode.position(), payload.len())?;
+        let pad = payload.len().wrapping_neg() & 3;
+        let mut writer = Writer::new(buffer);
+        let bth = Bth {
+            pad: pad as u8,
+            ..self.bth
+        };
+        writer.put(&bth.emit());
+        let deth = self.deth.map(|header| header.emit());
+        let xrceth = self.xrceth.map(|header| header.emit());
+        let reth = self.reth.map(|header| header.emit());
+        let atomic_eth = self.atomic_eth.map(|header| header.emit());
+        let aeth = self.aeth.map(|header| header.emit());
+        let atomic_ack_eth = self.atomic_ack_eth.map(|header| header.emit());
+        let immediate = self.immediate.map(|header| header.0);
+        let ieth = self.ieth.map(|header| header.emit());
+        let all: [Option<&[u8]>; 8] = [
+            deth.as_ref().map(|bytes| bytes.as_slice()),
+            xrceth.as_ref().map(|bytes| bytes.as_slice()),
+            reth.as_ref().map(|bytes| bytes.as_slice()),
+            atomic_eth.as_ref().map(|bytes| bytes.as_slice()),
+            aeth.as_ref().map(|bytes| bytes.as_slice()),
+            atomic_ack_eth.as_ref().map(|bytes| bytes.as_slice()),
+            immediate.as_ref().map(|bytes| bytes.as_slice()),
+            ieth.as_ref().map(|bytes| bytes.as_slice()),
+        ];
+        for header in all.into_iter().flatten() {
+            writer.put(header);
+        }
+        writer.put(payload);
+        writer.zeros(pad);
+        writer.finish()
+    }
+}
+
+fn check_payload(position: Position, len: usize) -> Result<()> {
+    let allowed = match position {
+        Position::First | Position::Middle | Position::Last => len > 0,
+        Position::Only => true,
+        Position::Bare => len == 0,
+        Position::Notification => len == 16,
+    };
+    if allowed { Ok(()) } else { Err(Error::Payload) }
+}
+
+/// A packet that came in, checked: its headers are whole and legal, and so is its pad. Whether
+/// the payload fits the path MTU is not checked, since the packet does not say what that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    headers: Headers,
+    payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Looks at bytes from the base transport header to the pad, without the ICRC.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let (headers, rest) = Headers::parse(bytes)?;
+        // The pad makes payload and pad a multiple of 4 (IBTA 9.2).
+        if !rest.len().is_multiple_of(4) {
+            return Err(Error::Length);
+        }
+        let len = rest.len().checked_sub(usize::from(headers.bth.pad));
+        let payload = len.and_then(|len| rest.get(..len)).ok_or(Error::Length)?;
+        check_payload(headers.bth.opcode.position(), payload.len())?;
+        Ok(Self { headers, payload })
+    }
+
+    /// Its headers.
+    pub const fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// Its base transport header.
+    pub const fn bth(&self) -> &Bth {
+        &self.headers.bth
+    }
+
+    /// The bytes of the message, without the pad.
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::number::{Psn, Qpn};
+    use crate::opcode::Opcode;
+
+    fn send(payload: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let opcode = Opcode::from_byte(0x04).unwrap();
+        Headers::new(Bth::new(opcode, Qpn::new(7), Psn::new(1))).emit(payload, buffer)
+    }
+
+    #[test]
+    fn payloads_are_padded() {
+        for len in 0..9 {
+            let mut buffer = [0xff; 32];
+            let used = send(&[5; 8][..len.min(8)], &mut buffer).unwrap();
+            let packet = Packet::parse(&buffer[..used]).unwrap();
+            assert_eq!(packet.payload(), &[5; 8][..len.min(8)]);
+            assert!(used.is_multiple_of(4));
+        }
+    }
+
+    #[test]
+    fn a_pad_longer_than_the_payload_is_refused() {
+        let mut buffer = [0; 32];
+        let used = send(&[], &mut buffer).unwrap();
+        buffer[1] |= 3 << 4;
+        assert_eq!(Packet::parse(&buffer[..used]), Err(Error::Length));
+        assert_eq!(Packet::parse(&buffer[..used + 1]), Err(Error::Length));
+        assert_eq!(Packet::parse(&buffer[..11]), Err(Error::Truncated));
+    }
+
+    #[test]
+    fn headers_must_be_the_opcodes() {
+        let opcode = Opcode::from_byte(0x0c).unwrap();
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(7), Psn::new(1)));
+        let mut buffer = [0; 64];
+        assert_eq!(headers.emit(&[], &mut buffer), Err(Error::Headers));
+        headers.reth = Some(Reth {
+            address: 0,
+            rkey: 0,
+            length: 0,
+        });
+        assert_eq!(headers.emit(&[], &mut buffer), Ok(28));
+        assert_eq!(headers.emit(&[0], &mut buffer), Err(Error::Payload));
+        assert_eq!(headers.emit(&[], &mut buffer[..27]), Err(Error::NoRoom));
+    }
+}
