@@ -386,7 +386,7 @@ impl End {
         let now_us = || (now_ns() / 1000) as u32;
         let reads = self.empty_reads.load(Ordering::Relaxed);
         match (is_empty, reads) {
-            (false, 0) => return,
+            (false, 0) => {}
             (false, _) => self.empty_reads.store(0, Ordering::Relaxed),
             (true, 0) => {
                 self.empty_since_us.store(now_us(), Ordering::Relaxed);
