@@ -58,16 +58,19 @@ impl Limits {
         }
     }
 
-    /// Raises the soft limit of open files to the hard one and divides that.
+    /// Raises the soft limits to the hard ones, of open files and of the size of chunks, which
+    /// are files, too; divides the former.
     pub fn of_this_process() -> Limits {
-        let limit = getrlimit(Resource::Nofile);
-        let raised = Rlimit {
-            current: limit.maximum,
-            maximum: limit.maximum,
-        };
-        // An unprivileged process may always raise the soft limit; should a sandbox refuse, the
-        // soft limit is what there is.
-        let _ = setrlimit(Resource::Nofile, raised);
+        for resource in [Resource::Nofile, Resource::Fsize] {
+            let maximum = getrlimit(resource).maximum;
+            let raised = Rlimit {
+                current: maximum,
+                maximum,
+            };
+            // An unprivileged process may always raise the soft limit; should a sandbox refuse,
+            // the soft limit is what there is.
+            let _ = setrlimit(resource, raised);
+        }
         Limits::for_descriptors(getrlimit(Resource::Nofile).current.unwrap_or(1 << 20))
     }
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::net::{Shutdown, shutdown};
@@ -26,6 +26,8 @@ const LOCK_ATTEMPTS_MAX: usize = 16;
 pub struct Listener {
     socket: Fd,
     path: PathBuf,
+    /// Device and inode of the socket's file.
+    file: (u64, u64),
     lock_path: PathBuf,
     mode: u32,
     /// Held for its lock.
@@ -38,6 +40,8 @@ pub enum ListenError {
     /// Another sluiced serves it.
     Taken(PathBuf),
     Directory(PathError),
+    /// Something else is there, which is not ours to replace.
+    Occupied(PathBuf, &'static str),
     Lock(PathBuf, io::Error),
     Socket(PathBuf, io::Error),
 }
@@ -51,6 +55,11 @@ impl fmt::Display for ListenError {
                 path.display()
             ),
             Self::Directory(error) => error.fmt(f),
+            Self::Occupied(path, what) => write!(
+                f,
+                "{} is {what}; choose another --socket, or remove it",
+                path.display()
+            ),
             Self::Lock(path, error) => write!(
                 f,
                 "the lock file {} cannot be used: {error}; choose another --socket",
@@ -73,6 +82,8 @@ impl Listener {
     /// With `everybody` all users may connect; otherwise the directory is made private.
     pub fn bind(path: &Path, everybody: bool) -> Result<Listener, ListenError> {
         paths::prepare_directory(path).map_err(ListenError::Directory)?;
+        // Before there is a lock file: there is to be none beside the files of others.
+        check_is_replaceable(path)?;
         let mut lock_path = OsString::from(path);
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
@@ -82,8 +93,8 @@ impl Listener {
             Err(error) => return Err(ListenError::Lock(lock_path, error)),
         };
         let mode = if everybody { 0o666 } else { 0o600 };
-        let socket = match listen(path, mode) {
-            Ok(socket) => socket,
+        let (socket, file) = match listen(path, mode) {
+            Ok(made) => made,
             Err(error) => {
                 let _ = fs::remove_file(&lock_path);
                 return Err(ListenError::Socket(path.into(), error));
@@ -96,6 +107,7 @@ impl Listener {
         Ok(Listener {
             socket,
             path: path.into(),
+            file,
             lock_path,
             mode,
             _lock: lock,
@@ -122,16 +134,42 @@ impl Listener {
 
     /// Listens anew, after [`Listener::refuse_new`] turned out to be premature.
     pub fn listen_again(&mut self) -> io::Result<()> {
-        self.socket = listen(&self.path, self.mode)?;
+        (self.socket, self.file) = listen(&self.path, self.mode)?;
         Ok(())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // In this order, and with the lock held: nobody else makes either file meanwhile.
-        let _ = fs::remove_file(&self.path);
+        // In this order, and with the lock held: no other sluiced makes either file meanwhile.
+        // What somebody else has put there stays.
+        if file_of(&self.path).is_ok_and(|there| there == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
         let _ = fs::remove_file(&self.lock_path);
+    }
+}
+
+/// Device and inode of what is at `path`.
+fn file_of(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+}
+
+/// Whether nothing is at `path`, or the socket of a sluiced. Only the lock tells whether that one
+/// still runs; but a socket at which another kind of program listens is not ours.
+fn check_is_replaceable(path: &Path) -> Result<(), ListenError> {
+    let occupied = |what| Err(ListenError::Occupied(path.into(), what));
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(ListenError::Socket(path.into(), error)),
+        Ok(there) if !there.file_type().is_socket() => return occupied("not a socket"),
+        Ok(_) => {}
+    }
+    let socket =
+        unix::seqpacket().map_err(|error| ListenError::Socket(path.into(), error.into()))?;
+    match unix::connect(socket.raw(), path.as_os_str().as_bytes()) {
+        Err(Errno(libc::EPROTOTYPE)) => occupied("the socket of another program"),
+        _ => Ok(()),
     }
 }
 
@@ -165,7 +203,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
 
 /// Listens at `path` under the lock. The socket gets its mode and its listening state under
 /// another name, so that whoever finds it at `path` can use it.
-fn listen(path: &Path, mode: u32) -> io::Result<Fd> {
+fn listen(path: &Path, mode: u32) -> io::Result<(Fd, (u64, u64))> {
     let mut temporary = OsString::from(path);
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
@@ -177,10 +215,13 @@ fn listen(path: &Path, mode: u32) -> io::Result<Fd> {
     unix::bind(socket.raw(), temporary.as_os_str().as_bytes())?;
     let placed = fs::set_permissions(&temporary, Permissions::from_mode(mode))
         .and_then(|()| Ok(unix::listen(socket.raw(), BACKLOG)?))
-        .and_then(|()| fs::rename(&temporary, path));
-    if let Err(error) = placed {
-        let _ = fs::remove_file(&temporary);
-        return Err(error);
+        .and_then(|()| file_of(&temporary))
+        .and_then(|file| fs::rename(&temporary, path).map(|()| file));
+    match placed {
+        Ok(file) => Ok((socket, file)),
+        Err(error) => {
+            let _ = fs::remove_file(&temporary);
+            Err(error)
+        }
     }
-    Ok(socket)
 }

@@ -61,6 +61,41 @@ fn what_a_killed_one_left_is_replaced() {
 }
 
 #[test]
+fn files_and_sockets_of_others_are_left_alone() {
+    let scratch = Scratch::new();
+    let directory = scratch.0.join("run");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+    let refused = || {
+        let output = command(&scratch).output().unwrap();
+        assert!(!output.status.success());
+        assert_eq!(files(&scratch), ["control.sock"]);
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+
+    fs::write(scratch.socket(), "a letter").unwrap();
+    let text = refused();
+    assert!(text.contains("not a socket"), "{text}");
+    assert_eq!(fs::read(scratch.socket()).unwrap(), b"a letter");
+
+    fs::remove_file(scratch.socket()).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(scratch.socket()).unwrap();
+    let text = refused();
+    assert!(text.contains("the socket of another program"), "{text}");
+    assert!(std::os::unix::net::UnixStream::connect(scratch.socket()).is_ok());
+}
+
+#[test]
+fn what_took_its_place_outlives_it() {
+    let mut daemon = Daemon::start(&[]);
+    fs::remove_file(daemon.scratch.socket()).unwrap();
+    fs::write(daemon.scratch.socket(), "a letter").unwrap();
+    daemon.signal(libc::SIGTERM);
+    assert!(daemon.wait().success());
+    assert_eq!(files(&daemon.scratch), ["control.sock"]);
+}
+
+#[test]
 fn it_ends_when_asked() {
     let mut daemon = Daemon::start(&[]);
     let alive = client::shutdown(&daemon.scratch.socket(), PATIENCE).unwrap();

@@ -80,6 +80,13 @@ const FLAG_SHUT_RX: u32 = 1 << 8;
 const FLAG_OUR_NODELAY: u32 = 1 << 9;
 /// Bytes of the stream are where this process cannot read them.
 const FLAG_GAP: u32 = 1 << 10;
+/// The program waits for this connection by calls that Sluice sees.
+const FLAG_WAIT_SEEN: u32 = 1 << 11;
+
+/// A program that polls by reading finds nothing so many times in so short a time. No program
+/// does that which sleeps, in whatever way, between two reads.
+const POLLING_READS: u32 = 64;
+const POLLING_US: u32 = 100;
 
 /// Bit of [`End::turns`]: the last operation was a write.
 const WROTE_LAST: u32 = 1;
@@ -150,7 +157,10 @@ pub struct End {
     // 56 bytes; the second line starts with the sending half.
     _pad0: u64,
     pub(crate) tx: OwnerLock<Tx>,
-    _pad1: u64,
+    /// When the first of [`End::empty_reads`] was: the lower half of a clock of microseconds.
+    empty_since_us: AtomicU32,
+    /// Reads in a row that found nothing.
+    empty_reads: AtomicU32,
     pub(crate) rx: OwnerLock<Rx>,
     pub(crate) gaps: Gaps,
     role: AtomicU32,
@@ -239,6 +249,7 @@ impl End {
             &self.spins,
             &self.turns,
             &self.repeats,
+            &self.empty_reads,
         ] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -352,10 +363,52 @@ impl End {
         }
     }
 
+    /// Whether there was a read or write since the count was started.
+    pub fn has_traffic(&self) -> bool {
+        self.turns.load(Ordering::Relaxed) != 0
+    }
+
     /// Starts to count anew.
     pub fn restart_traffic(&self) {
         self.turns.store(0, Ordering::Relaxed);
         self.repeats.store(0, Ordering::Relaxed);
+    }
+
+    /// The program waits for this connection by a call that Sluice sees.
+    pub fn note_wait(&self) {
+        if !self.flag(FLAG_WAIT_SEEN) {
+            self.flags.fetch_or(FLAG_WAIT_SEEN, Ordering::Relaxed);
+        }
+    }
+
+    /// A read that does not block found nothing, or something. Racing threads may lose one.
+    pub fn note_empty_read(&self, is_empty: bool, now_ns: impl Fn() -> u64) {
+        let now_us = || (now_ns() / 1000) as u32;
+        let reads = self.empty_reads.load(Ordering::Relaxed);
+        match (is_empty, reads) {
+            (false, 0) => {}
+            (false, _) => self.empty_reads.store(0, Ordering::Relaxed),
+            (true, 0) => {
+                self.empty_since_us.store(now_us(), Ordering::Relaxed);
+                self.empty_reads.store(1, Ordering::Relaxed);
+            }
+            (true, _) if reads < POLLING_READS => {
+                self.empty_reads.store(reads + 1, Ordering::Relaxed);
+            }
+            (true, _) => {
+                self.empty_reads.store(0, Ordering::Relaxed);
+                let since = self.empty_since_us.load(Ordering::Relaxed);
+                if now_us().wrapping_sub(since) < POLLING_US {
+                    self.note_wait();
+                }
+            }
+        }
+    }
+
+    /// Whether a program whose calls do not block was seen to wait for this connection, or to
+    /// poll it by reading. One that was not may sleep where nobody would wake it for ring bytes.
+    pub fn is_wait_seen(&self) -> bool {
+        self.flag(FLAG_WAIT_SEEN)
     }
 
     /// Says why the connection is on TCP.

@@ -34,10 +34,12 @@ pub enum Reason {
     Policy = 13,
     /// Shut down for writing, or the peer has.
     HalfClosed = 14,
+    /// Calls do not block, and nobody saw the program wait for the connection.
+    UnseenWaits = 15,
 }
 
 /// All of them, in the order of their numbers.
-pub const ALL: [Reason; 15] = [
+pub const ALL: [Reason; 16] = [
     Reason::None,
     Reason::FewOperations,
     Reason::NoPeer,
@@ -53,6 +55,7 @@ pub const ALL: [Reason; 15] = [
     Reason::NoMemory,
     Reason::Policy,
     Reason::HalfClosed,
+    Reason::UnseenWaits,
 ];
 
 impl Reason {
@@ -79,6 +82,7 @@ impl Reason {
             Self::NoMemory => "no memory for a lane",
             Self::Policy => "excluded by policy",
             Self::HalfClosed => "half closed",
+            Self::UnseenWaits => "program waits by calls that sluice does not see",
         }
     }
 }

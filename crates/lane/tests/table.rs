@@ -107,3 +107,34 @@ fn turns_are_told_from_repeats() {
     assert_eq!(end.count_operation(false), traffic(1, 1, false));
     end.finish(generation);
 }
+
+#[test]
+fn program_that_polls_by_reading_is_told_from_one_that_sleeps_in_between() {
+    let table = common::new_table();
+    let (index, _) = table.take().unwrap();
+    let end = table.end(index);
+    let clock = std::cell::Cell::new(0_u64);
+    let reads = |count: u32, step_ns: u64, is_empty: bool| {
+        for _ in 0..count {
+            clock.set(clock.get() + step_ns);
+            end.note_empty_read(is_empty, || clock.get());
+        }
+    };
+    end.start(Role::Accepted);
+    assert!(!end.is_wait_seen());
+    reads(1000, 50_000, true);
+    assert!(!end.is_wait_seen(), "it sleeps between its reads");
+    for _ in 0..100 {
+        reads(50, 300, true);
+        reads(1, 300, false);
+    }
+    assert!(!end.is_wait_seen(), "most of its reads find something soon");
+    reads(200, 300, true);
+    assert!(end.is_wait_seen());
+    // The next connection of this record starts anew.
+    end.start(Role::Accepted);
+    assert!(!end.is_wait_seen());
+    end.note_wait();
+    assert!(end.is_wait_seen());
+    end.finish(end.generation());
+}

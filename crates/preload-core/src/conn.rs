@@ -388,8 +388,11 @@ impl Conn {
             self.keep_off(Reason::KernelCall);
         } else {
             self.ask_kernel();
-            link::announce(self);
-            return;
+            if self.is_waited_for() {
+                link::announce(self);
+                return;
+            }
+            self.keep_off(Reason::UnseenWaits);
         }
         // Asked again after as much traffic as there was so far.
         self.end.restart_traffic();
@@ -404,6 +407,12 @@ impl Conn {
         self.end
             .set_nonblocking(descriptors::is_nonblocking(self.fd));
         crate::real::set_errno(before);
+    }
+
+    /// Whether the program waits for the connection where ring bytes can end the wait. Some
+    /// programs read and write through the C library, and wait by system calls of their own.
+    fn is_waited_for(&self) -> bool {
+        !self.end.is_nonblocking() || self.end.is_wait_seen() || epoll::is_watched(self.fd)
     }
 
     /// Whether no other process holds the connection, as far as counted.

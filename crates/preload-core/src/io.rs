@@ -10,6 +10,7 @@ use crate::{epoll, link, to_c};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
+use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 use sluice_lane::{Piece, receive, send};
 use sluice_sys::errno::Errno;
@@ -172,6 +173,11 @@ fn read_parts(
             }
         })
     });
+    if conn.end.state() == State::Tracked && !conn.end.is_wait_seen() {
+        let is_empty = result == Err(Errno::AGAIN);
+        conn.end
+            .note_empty_read(is_empty, sluice_lane::clock::now_ns);
+    }
     conn.note_operation(false);
     result
 }

@@ -160,9 +160,13 @@ fn poll_with(
     }
 }
 
-fn lane_of(fd: i32) -> Option<Ready> {
+fn lane_of(fd: i32, events: i16) -> Option<Ready> {
     let conn = conn::get(fd)?;
     if conn.end.state() != State::Attached {
+        // Before the first byte, waiting for room is waiting for the connection to be made.
+        if events & IN != 0 || conn.end.has_traffic() {
+            conn.end.note_wait();
+        }
         return None;
     }
     wait::ready(conn.end, conn.generation, fd)
@@ -176,7 +180,7 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
         entry.revents = 0;
         match fds::get(entry.fd) {
             Entry::Conn { .. } => {
-                let Some(lane) = lane_of(entry.fd) else {
+                let Some(lane) = lane_of(entry.fd, entry.events) else {
                     rings.ask = true;
                     continue;
                 };

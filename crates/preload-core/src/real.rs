@@ -7,8 +7,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, off_t, pid_t, pollfd, sigset_t, size_t,
+    sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// Sets `errno` of this thread.
@@ -95,6 +95,11 @@ real! {
     getsockopt(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
     setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     fdopen(c_int, *const c_char) -> *mut c_void;
+    vdprintf(c_int, *const c_char, *mut c_void) -> c_int;
+    __vdprintf_chk(c_int, c_int, *const c_char, *mut c_void) -> c_int;
+    aio_read(*mut aiocb) -> c_int;
+    aio_write(*mut aiocb) -> c_int;
+    lio_listio(c_int, *const *mut aiocb, c_int, *mut c_void) -> c_int;
     execve(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
     execv(*const c_char, *const *const c_char) -> c_int;
     execvp(*const c_char, *const *const c_char) -> c_int;

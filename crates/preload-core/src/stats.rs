@@ -9,7 +9,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::end::{END_BYTES, EndSnapshot, State};
 use sluice_lane::reason::{self, Reason};
-use sluice_sys::raw;
+use sluice_sys::{memfd, raw};
 
 static CONNECTIONS: AtomicU32 = AtomicU32::new(0);
 static LANES: AtomicU32 = AtomicU32::new(0);
@@ -223,27 +223,33 @@ fn write_line(line: &mut Line, program: &[u8]) -> fmt::Result {
     line.write_str("}}\n")
 }
 
+/// The file of all lines is smaller. A write beyond the limit of file sizes would end the program.
+const FILE_BYTES_ENOUGH: u64 = 1 << 20;
+
 fn append(path: &[u8; PATH_MAX], line: &[u8]) {
     // SAFETY: the path is a zero-terminated copy made at start; the line lives on the caller's
     // stack.
     let written = unsafe {
-        raw::check(raw::syscall4(
-            libc::SYS_openat,
-            libc::AT_FDCWD as usize,
-            path.as_ptr() as usize,
-            (libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC) as usize,
-            0,
-        ))
-        .and_then(|fd| {
-            let written = raw::check(raw::syscall3(
-                libc::SYS_write,
-                fd,
-                line.as_ptr() as usize,
-                line.len(),
-            ));
-            raw::syscall1(libc::SYS_close, fd);
-            written
-        })
+        memfd::check_size_limit(FILE_BYTES_ENOUGH)
+            .and_then(|()| {
+                raw::check(raw::syscall4(
+                    libc::SYS_openat,
+                    libc::AT_FDCWD as usize,
+                    path.as_ptr() as usize,
+                    (libc::O_WRONLY | libc::O_APPEND | libc::O_CLOEXEC) as usize,
+                    0,
+                ))
+            })
+            .and_then(|fd| {
+                let written = raw::check(raw::syscall3(
+                    libc::SYS_write,
+                    fd,
+                    line.as_ptr() as usize,
+                    line.len(),
+                ));
+                raw::syscall1(libc::SYS_close, fd);
+                written
+            })
     };
     if let Err(errno) = written {
         log!(

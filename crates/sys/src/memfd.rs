@@ -36,8 +36,32 @@ pub fn create(name: &CStr) -> Result<Fd, Errno> {
     check(ret).map(|fd| Fd::own(fd as RawFd))
 }
 
-/// Sets the size in bytes; new bytes read as zero and cost no memory until touched.
+/// `EFBIG` if no file of this process may have so many bytes (`RLIMIT_FSIZE`, which memory files
+/// are under, too). The kernel would say the same, and send `SIGXFSZ`, which ends the program.
+pub fn check_size_limit(bytes: u64) -> Result<(), Errno> {
+    let mut limit = MaybeUninit::<libc::rlimit64>::uninit();
+    // SAFETY: the kernel writes one `struct rlimit64`; no new limit is given.
+    check(unsafe {
+        syscall4(
+            libc::SYS_prlimit64,
+            0,
+            libc::RLIMIT_FSIZE as usize,
+            0,
+            limit.as_mut_ptr() as usize,
+        )
+    })?;
+    // SAFETY: the call succeeded, so it was filled.
+    let limit = unsafe { limit.assume_init() };
+    if bytes > limit.rlim_cur {
+        return Err(Errno(libc::EFBIG));
+    }
+    Ok(())
+}
+
+/// Sets the size in bytes; new bytes read as zero and cost no memory until touched. `EFBIG` as
+/// [`check_size_limit`] has it.
 pub fn set_len(fd: RawFd, bytes: u64) -> Result<(), Errno> {
+    check_size_limit(bytes)?;
     let bytes = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
     // SAFETY: ftruncate takes integers only.
     check(unsafe { syscall2(libc::SYS_ftruncate, int(fd), bytes) }).map(drop)
@@ -124,8 +148,10 @@ pub fn read_at(fd: RawFd, buffer: &mut [u8], offset: u64) -> Result<usize, Errno
     check(ret)
 }
 
-/// `pwrite` of all of `bytes`; `EIO` when the kernel took only a part.
+/// `pwrite` of all of `bytes`; `EIO` when the kernel took only a part, `EFBIG` as
+/// [`check_size_limit`] has it.
 pub fn write_at(fd: RawFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+    check_size_limit(offset.saturating_add(bytes.len() as u64))?;
     // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`.
     let ret = unsafe {
         syscall4(
@@ -245,6 +271,32 @@ mod tests {
         read_at(fd.raw(), &mut buffer, 4096).unwrap();
         assert_eq!(buffer, [0; 5]);
         assert_eq!(stat(fd.raw()).unwrap().bytes, 16384);
+    }
+
+    #[test]
+    fn limit_of_file_sizes_is_an_error_and_no_signal() {
+        let fd = create(c"sluice-test").unwrap();
+        // SAFETY: the child makes system calls only, and ends without running anything of ours.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let limit = libc::rlimit {
+                rlim_cur: 4096,
+                rlim_max: 4096,
+            };
+            // SAFETY: setrlimit reads one struct.
+            unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+            let too_big = Err(Errno(libc::EFBIG));
+            let is_right = set_len(fd.raw(), 8192) == too_big
+                && write_at(fd.raw(), b"x", 4096) == too_big
+                && set_len(fd.raw(), 4096) == Ok(())
+                && write_at(fd.raw(), b"x", 4095) == Ok(());
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: waitpid writes one integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
     }
 
     #[test]

@@ -235,6 +235,7 @@ pub unsafe fn ctl(
                 }
             }
             if let Some(conn) = crate::conn::get(fd) {
+                conn.end.note_wait();
                 state.watch_attached(&conn);
                 if state.asleep > 0
                     && conn.end.state() == EndState::Attached
@@ -291,6 +292,13 @@ pub fn watchers(fd: i32, board: &Board) -> Option<u64> {
         };
     });
     mask
+}
+
+/// Whether an instance watches `fd`.
+pub fn is_watched(fd: i32) -> bool {
+    let mut found = false;
+    for_watchers_of(fd, |_, _, _| found = true);
+    found
 }
 
 /// A watched connection has got its lane.

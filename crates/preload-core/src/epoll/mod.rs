@@ -13,7 +13,8 @@ mod wait;
 
 pub use instance::{
     add_descriptor, after_fork, before_fork, close_descriptor, conn_attached, created, ctl,
-    forget_socket, release_after_fork, settle, watched_from_outside, watchers, write_blocked,
+    forget_socket, is_watched, release_after_fork, settle, watched_from_outside, watchers,
+    write_blocked,
 };
 pub use item::Glance;
 pub use wait::{Timeout, enter_sleep, glance, leave_sleep, wait};

@@ -90,4 +90,5 @@ aliases! {
     fn fcntl64(fd: c_int, command: c_int, arg: usize) -> c_int = fcntl;
     fn __fcntl(fd: c_int, command: c_int, arg: usize) -> c_int = fcntl;
     fn __dup2(fd: c_int, target: c_int) -> c_int = dup2;
+    fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut c_void = fdopen;
 }

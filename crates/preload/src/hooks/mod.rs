@@ -24,6 +24,7 @@ macro_rules! aliases {
 }
 
 mod descriptors;
+mod inside;
 mod io;
 mod process;
 mod sockets;

@@ -166,15 +166,6 @@ pub unsafe extern "C" fn vfork() -> pid_t {
     )
 }
 
-/// Called by `dprintf` below with its first argument; returns the real one.
-extern "C" fn sluice_before_dprintf(fd: usize) -> *const c_void {
-    if let Some(conn) = conn::get(fd as c_int) {
-        descriptors::export(&conn, Reason::KernelCall);
-    }
-    // SAFETY: the name is a string.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, c"dprintf".as_ptr()) }
-}
-
 /// Called by `execl`, `execlp` and `execle` below. `block` is what lies on the stack: the words
 /// that came in the five registers behind the path, the return address, then the other words.
 ///
@@ -233,48 +224,3 @@ exec_list!(execl, 0);
 exec_list!(execlp, 1);
 #[cfg(target_arch = "x86_64")]
 exec_list!(execle, 2);
-
-// Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C" fn dprintf() {
-    core::arch::naked_asm!(
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "push rax",
-        "sub rsp, 128",
-        "movups [rsp], xmm0",
-        "movups [rsp + 16], xmm1",
-        "movups [rsp + 32], xmm2",
-        "movups [rsp + 48], xmm3",
-        "movups [rsp + 64], xmm4",
-        "movups [rsp + 80], xmm5",
-        "movups [rsp + 96], xmm6",
-        "movups [rsp + 112], xmm7",
-        "call {before}",
-        "mov r11, rax",
-        "movups xmm0, [rsp]",
-        "movups xmm1, [rsp + 16]",
-        "movups xmm2, [rsp + 32]",
-        "movups xmm3, [rsp + 48]",
-        "movups xmm4, [rsp + 64]",
-        "movups xmm5, [rsp + 80]",
-        "movups xmm6, [rsp + 96]",
-        "movups xmm7, [rsp + 112]",
-        "add rsp, 128",
-        "pop rax",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "jmp r11",
-        before = sym sluice_before_dprintf,
-    )
-}

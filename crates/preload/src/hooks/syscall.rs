@@ -36,8 +36,25 @@ hooks! {
                 libc::SYS_accept => sockets::accept(a as c_int, b as _, c as _).into(),
                 libc::SYS_accept4 => sockets::accept4(a as c_int, b as _, c as _, d as c_int).into(),
                 libc::SYS_shutdown => sockets::shutdown(a as c_int, b as c_int).into(),
+                libc::SYS_bind => sockets::bind(a as c_int, b as _, c as _).into(),
+                libc::SYS_listen => sockets::listen(a as c_int, b as c_int).into(),
+                libc::SYS_setsockopt => {
+                    sockets::setsockopt(a as c_int, b as c_int, c as c_int, d as _, e as _).into()
+                }
+                libc::SYS_getsockopt => {
+                    sockets::getsockopt(a as c_int, b as c_int, c as c_int, d as _, e as _).into()
+                }
+                // The offset is one word on a machine of 64 bits; the upper half is not looked at.
+                libc::SYS_preadv2 => {
+                    io::preadv2(a as c_int, b as _, c as c_int, d as _, f as c_int) as c_long
+                }
+                libc::SYS_pwritev2 => {
+                    io::pwritev2(a as c_int, b as _, c as c_int, d as _, f as c_int) as c_long
+                }
                 libc::SYS_dup => descriptors::dup(a as c_int).into(),
                 libc::SYS_dup3 => descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
+                libc::SYS_fcntl => descriptors::fcntl(a as c_int, b as c_int, c).into(),
+                libc::SYS_ioctl => descriptors::ioctl(a as c_int, b as _, c).into(),
                 libc::SYS_close_range => {
                     descriptors::close_range(a as _, b as _, c as c_int).into()
                 }
@@ -70,6 +87,10 @@ hooks! {
                 libc::SYS_epoll_pwait => {
                     wait::epoll_pwait(a as c_int, b as _, c as c_int, d as c_int, e as _).into()
                 }
+                libc::SYS_epoll_pwait2 => {
+                    wait::epoll_pwait2(a as c_int, b as _, c as c_int, d as _, e as _).into()
+                }
+                libc::SYS_epoll_create => wait::epoll_create(a as c_int).into(),
                 libc::SYS_prctl => {
                     process::prctl(a as c_int, b, c, d, e).into()
                 }

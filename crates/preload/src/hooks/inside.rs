@@ -1,0 +1,141 @@
+//! Functions of the C library that enter the kernel by themselves, with no call of ours in
+//! between: formatted printing to a descriptor, and asynchronous I/O in threads of the library.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use libc::aiocb;
+use sluice_preload_core::real::real;
+use sluice_preload_core::{Reason, conn, descriptors};
+
+/// The kernel is to carry this connection from here on.
+fn leave_lane(fd: c_int) {
+    if let Some(conn) = conn::get(fd) {
+        descriptors::export(&conn, Reason::KernelCall);
+    }
+}
+
+/// # Safety
+/// `request` is null or points to a control block, as the program's call demands.
+unsafe fn leave_lane_of(request: *const aiocb) {
+    if !request.is_null() {
+        // SAFETY: the caller's.
+        leave_lane(unsafe { (*request).aio_fildes });
+    }
+}
+
+hooks! {
+    // On this machine a `va_list` that is passed on is a pointer.
+    fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        leave_lane(fd);
+        // SAFETY: the program's own arguments, here and below.
+        unsafe { (real().vdprintf)(fd, format, list) }
+    }
+
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        leave_lane(fd);
+        // SAFETY: as above.
+        unsafe { (real().__vdprintf_chk)(fd, flag, format, list) }
+    }
+
+    fn aio_read(request: *mut aiocb) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            leave_lane_of(request);
+            (real().aio_read)(request)
+        }
+    }
+
+    fn aio_write(request: *mut aiocb) -> c_int {
+        // SAFETY: as above.
+        unsafe {
+            leave_lane_of(request);
+            (real().aio_write)(request)
+        }
+    }
+
+    fn lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut c_void) -> c_int {
+        // SAFETY: as above; the list has `count` entries.
+        unsafe {
+            for at in 0..usize::try_from(count).unwrap_or(0) {
+                leave_lane_of(*list.add(at));
+            }
+            (real().lio_listio)(mode, list, count, event)
+        }
+    }
+}
+
+aliases! {
+    fn aio_read64(request: *mut aiocb) -> c_int = aio_read;
+    fn aio_write64(request: *mut aiocb) -> c_int = aio_write;
+    fn lio_listio64(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut c_void) -> c_int = lio_listio;
+}
+
+fn next(name: &CStr) -> *const c_void {
+    // SAFETY: the name is a string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Called by `dprintf` below with its first argument; returns the real one.
+extern "C" fn sluice_before_dprintf(fd: usize) -> *const c_void {
+    leave_lane(fd as c_int);
+    next(c"dprintf")
+}
+
+/// The same for its fortified name.
+extern "C" fn sluice_before_dprintf_chk(fd: usize) -> *const c_void {
+    leave_lane(fd as c_int);
+    next(c"__dprintf_chk")
+}
+
+// Variadic functions cannot be written in stable Rust: keep all argument registers, look, jump.
+#[cfg(target_arch = "x86_64")]
+macro_rules! variadic {
+    ($name:ident, $before:ident) => {
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push rcx",
+                "push r8",
+                "push r9",
+                "push rax",
+                "sub rsp, 128",
+                "movups [rsp], xmm0",
+                "movups [rsp + 16], xmm1",
+                "movups [rsp + 32], xmm2",
+                "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4",
+                "movups [rsp + 80], xmm5",
+                "movups [rsp + 96], xmm6",
+                "movups [rsp + 112], xmm7",
+                "call {before}",
+                "mov r11, rax",
+                "movups xmm0, [rsp]",
+                "movups xmm1, [rsp + 16]",
+                "movups xmm2, [rsp + 32]",
+                "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]",
+                "movups xmm5, [rsp + 80]",
+                "movups xmm6, [rsp + 96]",
+                "movups xmm7, [rsp + 112]",
+                "add rsp, 128",
+                "pop rax",
+                "pop r9",
+                "pop r8",
+                "pop rcx",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "jmp r11",
+                before = sym $before,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+variadic!(dprintf, sluice_before_dprintf);
+#[cfg(target_arch = "x86_64")]
+variadic!(__dprintf_chk, sluice_before_dprintf_chk);
