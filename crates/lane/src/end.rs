@@ -86,7 +86,7 @@ const FLAG_WAIT_SEEN: u32 = 1 << 11;
 /// A program that polls by reading finds nothing so many times in so short a time. No program
 /// does that which sleeps, in whatever way, between two reads.
 const POLLING_READS: u32 = 64;
-const POLLING_US: u32 = 100;
+const POLLING_US: u32 = 1000;
 
 /// Bit of [`End::turns`]: the last operation was a write.
 const WROTE_LAST: u32 = 1;
