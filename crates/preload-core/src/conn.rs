@@ -303,7 +303,7 @@ pub fn settle(index: u32, generation: u32) {
     log!(Debug, "fd {}: settled on TCP", conn.fd);
     fds::for_each(0, i32::MAX, |fd, entry| {
         if entry == from && fds::replace(fd, from, to) {
-            epoll::settle(fd);
+            epoll::settle(fd, to);
         }
     });
 }

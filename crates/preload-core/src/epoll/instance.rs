@@ -2,7 +2,8 @@
 //! sleep is announced.
 #![allow(unsafe_code)]
 
-use super::item::{Item, KERNEL_INTEREST, Kind};
+use super::item::{Glance, Item, KERNEL_INTEREST, Kind};
+use super::wait::join_sleepers;
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
 use crate::io::LOWEST_ADDRESS;
@@ -93,6 +94,11 @@ impl Instance {
             .store(count.wrapping_add_signed(by), Ordering::Release);
     }
 
+    /// A descriptor that names the instance.
+    pub(super) fn epfd(&self) -> c_int {
+        self.epfd.load(Ordering::Relaxed)
+    }
+
     /// `None` only in a signal handler that interrupted a holder of such a lock.
     pub(super) fn lock(&self) -> Option<SpinGuard<'_, State>> {
         self.state.lock()
@@ -146,8 +152,12 @@ pub fn add_descriptor(index: u32, fd: i32) {
 /// A descriptor of the instance is being closed.
 pub fn close_descriptor(index: u32, fd: i32) {
     let this = instance(index);
-    if this.refs.load(Ordering::Acquire) > 1 {
-        this.refs.fetch_sub(1, Ordering::AcqRel);
+    let is_another_left = this
+        .refs
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |refs| {
+            (refs > 1).then(|| refs - 1)
+        });
+    if is_another_left.is_ok() {
         if this.epfd.load(Ordering::Relaxed) == fd {
             fds::for_each(0, i32::MAX, |other, entry| {
                 if other != fd && entry == (Entry::Epoll { index }) {
@@ -162,9 +172,16 @@ pub fn close_descriptor(index: u32, fd: i32) {
             state.unwatch(number);
         }
         for (board, slot) in &state.slots {
+            for _ in 0..state.asleep {
+                board.withdraw_sleep(*slot);
+            }
             board.free_slot(*slot);
         }
-        *state = State::new();
+        *state = State {
+            // Whoever sleeps still takes it back, when another instance may have this place.
+            asleep: state.asleep,
+            ..State::new()
+        };
         this.item_count.store(0, Ordering::Relaxed);
     }
     this.refs.store(0, Ordering::Release);
@@ -234,6 +251,14 @@ pub unsafe fn ctl(
                     state.add(this, Item::new(fd, events, data, kind));
                 }
             }
+            if let Kind::Instance(inner) = kind
+                && state.asleep > 0
+            {
+                let sleepers = state.asleep;
+                drop(state);
+                join_sleepers(inner, sleepers);
+                return 0;
+            }
             if let Some(conn) = crate::conn::get(fd) {
                 state.watch_attached(&conn);
                 if state.asleep > 0
@@ -299,10 +324,12 @@ pub fn conn_attached(conn: &Conn) {
 }
 
 /// A connection is left to the kernel from now on, which knows its registrations as the program
-/// made them.
-pub fn settle(fd: i32) {
+/// made them. `entry` is what `fd` has just become: another thread may close it and register
+/// another connection under the same number.
+pub fn settle(fd: i32, entry: Entry) {
     for_watchers_of(fd, |this, state, number| {
-        if state.item(number).is_some_and(|item| !item.is_tagged) {
+        let is_that_one = fds::get(fd) == entry;
+        if is_that_one && state.item(number).is_some_and(|item| !item.is_tagged) {
             state.forget(this, number);
         }
     });
@@ -334,7 +361,7 @@ pub fn write_blocked(conn: &Conn) {
         state.enqueue(number);
         if state.asleep > 0 {
             // Whoever sleeps has to look at it.
-            let epfd = this.epfd.load(Ordering::Relaxed);
+            let epfd = this.epfd();
             if is_tagged {
                 tag(epfd, libc::EPOLL_CTL_MOD, conn.fd, number);
             } else if conn.end.state() == EndState::Attached {
@@ -366,7 +393,7 @@ pub fn forget_socket(fd: i32) {
                 _ => {
                     if is_tagged && !this.is_inherited.load(Ordering::Relaxed) {
                         // Another process that has the socket keeps the registration alive.
-                        untag(this.epfd.load(Ordering::Relaxed), fd);
+                        untag(this.epfd(), fd);
                     }
                     state.forget(this, number);
                 }
@@ -729,6 +756,26 @@ impl State {
         }
     }
 
+    /// Makes the kernel report the connections whose rings have, or are about to have, something.
+    pub fn rouse(&mut self, epfd: c_int) {
+        self.collect();
+        for at in 0..self.queue.len() {
+            let number = self.queue[at];
+            let Some(item) = self.item(number) else {
+                continue;
+            };
+            if item.kind != Kind::Socket || item.peek() == Glance::Nothing {
+                continue;
+            }
+            let fd = item.fd;
+            if !item.is_tagged {
+                self.adopt(epfd, number);
+            } else {
+                tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
+            }
+        }
+    }
+
     /// One more thread is about to enter the kernel's wait.
     pub fn announce_sleep(&mut self) {
         self.asleep += 1;
@@ -747,5 +794,57 @@ impl State {
         for (board, slot) in &self.slots {
             board.withdraw_sleep(*slot);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+    use sluice_shmem::board::BOARD_BYTES;
+
+    /// A number that no descriptor of the test has.
+    const EPFD: c_int = 70_001;
+
+    fn make() -> &'static Instance {
+        created(EPFD);
+        match fds::get(EPFD) {
+            Entry::Epoll { index } => instance(index),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn instance_closed_under_a_sleeper_and_its_place_reused() {
+        fds::init();
+        let memory: NonNull<u8> = crate::memory::zeroed(BOARD_BYTES).unwrap();
+        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+        let board = unsafe { Board::from_raw(memory) };
+        let sleep = |this: &Instance| {
+            let mut state = this.lock().unwrap();
+            let slot = state.slot(&board).unwrap();
+            state.announce_sleep();
+            slot
+        };
+
+        let first = make();
+        sleep(first);
+        let Entry::Epoll { index } = fds::take(EPFD) else {
+            panic!("not an instance");
+        };
+        close_descriptor(index, EPFD);
+        assert!(!board.any_asleep(u64::MAX), "nobody rings for a closed one");
+
+        let second = make();
+        assert!(
+            core::ptr::eq(first, second),
+            "the test needs the same place"
+        );
+        let slot = sleep(second);
+        // The first one's sleeper wakes.
+        second.lock().unwrap().withdraw_sleep();
+        assert!(board.any_asleep(1 << slot), "the second one's sleeper");
+        second.lock().unwrap().withdraw_sleep();
+        assert!(!board.any_asleep(u64::MAX));
     }
 }
