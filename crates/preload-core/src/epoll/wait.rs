@@ -1,8 +1,9 @@
 //! Waiting on an epoll instance.
 #![allow(unsafe_code)]
 
-use super::instance::{Instance, State, instance, tagged};
+use super::instance::{Instance, instance};
 use super::item::{Glance, Kind};
+use super::state::{State, tagged};
 use crate::io::{LOWEST_ADDRESS, cancellation_point};
 use crate::link;
 use crate::lock::SpinGuard;
