@@ -132,7 +132,7 @@ impl Carry {
         let (goes, reached) = match way {
             Way::Spawn => (false, true),
             Way::Exec(target, env) => (
-                is_standard_stream(cookie) || (!process::is_vfork_child() && is_ours_alone(conn)),
+                is_standard_stream(cookie) || (!process::is_vfork_child() && conn.is_ours_alone()),
                 // SAFETY: the program's own arguments of an exec function.
                 unsafe { reach::reaches(target, env) },
             ),
@@ -213,7 +213,7 @@ impl Carry {
             Err(errno) => {
                 log!(Warn, "unread bytes cannot be handed on: {}", errno.name());
                 for (index, generation) in self.taken.iter().flatten() {
-                    for_each_fd_of(*index, *generation, reset);
+                    conn::for_each_fd_of(*index, *generation, reset);
                 }
             }
         }
@@ -287,21 +287,6 @@ fn reset(fd: c_int) {
             size_of::<libc::sockaddr>(),
         );
     }
-}
-
-fn for_each_fd_of(index: u32, generation: u32, each: impl Fn(c_int)) {
-    fds::for_each(0, c_int::MAX, |fd, entry| {
-        if entry.record() == Some((index, generation)) {
-            each(fd);
-        }
-    });
-}
-
-/// Whether no other process holds the connection, as far as counted.
-fn is_ours_alone(conn: &Conn) -> bool {
-    let ours = core::cell::Cell::new(0);
-    for_each_fd_of(conn.index, conn.generation, |_| ours.set(ours.get() + 1));
-    ours.get() >= conn.end.refs()
 }
 
 /// Asked of the kernel: what a child of vfork has duplicated is not in the table.

@@ -279,8 +279,9 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     }
 }
 
-/// sluiced has heard everybody, and nobody has the other end: the kernel's hooks are enough
-/// from now on. Another process that holds the connection, too, may find a peer for it.
+/// sluiced has heard everybody, and nobody has the other end, so it has forgotten this one: the
+/// kernel alone is enough from now on. While another process holds the connection, too, it is
+/// announced again instead, once one of them has it alone.
 pub fn settle(index: u32, generation: u32) {
     let (from, to) = (
         Entry::Conn { index, generation },
@@ -289,10 +290,13 @@ pub fn settle(index: u32, generation: u32) {
     let Some(conn) = first_named(from) else {
         return;
     };
-    if conn.end.generation() != generation
-        || conn.end.state() != State::Announced
-        || !conn.is_ours_alone()
-    {
+    if conn.end.generation() != generation || conn.end.state() != State::Announced {
+        return;
+    }
+    if !conn.is_ours_alone() {
+        if conn.end.unmark_announced() {
+            conn.keep_off(Reason::Shared);
+        }
         return;
     }
     conn.end.pin(generation, Reason::NoPeer);
@@ -304,6 +308,15 @@ pub fn settle(index: u32, generation: u32) {
     fds::for_each(0, i32::MAX, |fd, entry| {
         if entry == from && fds::replace(fd, from, to) {
             epoll::settle(fd, to);
+        }
+    });
+}
+
+/// Calls `each` with every descriptor of this process for a connection, settled or not.
+pub(crate) fn for_each_fd_of(index: u32, generation: u32, mut each: impl FnMut(i32)) {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if entry.record() == Some((index, generation)) {
+            each(fd);
         }
     });
 }
@@ -392,18 +405,14 @@ impl Conn {
     }
 
     /// Whether no other process holds the connection, as far as counted.
-    fn is_ours_alone(&self) -> bool {
+    pub(crate) fn is_ours_alone(&self) -> bool {
         let refs = self.end.refs();
         if refs == 1 {
             return true;
         }
         let mut ours = 0;
-        fds::for_each(0, i32::MAX, |_, entry| {
-            if entry.record() == Some((self.index, self.generation)) {
-                ours += 1;
-            }
-        });
-        ours == refs
+        for_each_fd_of(self.index, self.generation, |_| ours += 1);
+        ours >= refs
     }
 
     /// Whether a standard stream names the connection: stdio, which the hooks do not see, may

@@ -1,5 +1,6 @@
-"""A client of an echo server that Sluice does not know: many turns, with the connection's names,
-event loops and processes changing while it is left to the kernel."""
+"""Clients of an echo server that Sluice does not know: many turns, with the connection's names,
+event loops and processes changing while it is left to the kernel (`client`), or another process
+that holds it when it would be (`shared`)."""
 
 import os
 import select
@@ -78,6 +79,31 @@ def talk(port):
     print("done")
 
 
+def share(port):
+    connection = socket.create_connection(("127.0.0.1", port))
+    for number in range(10):
+        turn(connection, number)
+    ours, others = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(others)
+        os.read(ours, 1)
+        os._exit(0)
+    os.close(ours)
+    for number in range(200):
+        turn(connection, number)
+    print("still shared", file=sys.stderr, flush=True)
+    os.close(others)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit("the child failed")
+    for number in range(200):
+        turn(connection, number)
+    print("done")
+
+
 if sys.argv[1] == "server":
     serve()
-talk(int(sys.argv[2]))
+elif sys.argv[1] == "shared":
+    share(int(sys.argv[2]))
+else:
+    talk(int(sys.argv[2]))
