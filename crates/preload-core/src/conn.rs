@@ -31,6 +31,9 @@ const REPEATS_PER_TURN: u32 = 8;
 /// come. The other end, which took part in all of them, was to be announced after a few.
 const SETTLE_TURNS: u32 = 64;
 
+/// How often `O_NONBLOCK` is looked at until it stays what it was noted to be.
+const NONBLOCK_LOOKS_MAX: u32 = 8;
+
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
 
@@ -399,8 +402,14 @@ impl Conn {
         if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
             self.end.set_addresses(&local, &peer);
         }
-        self.end
-            .set_nonblocking(descriptors::is_nonblocking(self.fd));
+        // Another thread may change it, and note that, between the question and the note.
+        for _ in 0..NONBLOCK_LOOKS_MAX {
+            let is_nonblocking = descriptors::is_nonblocking(self.fd);
+            if self.end.is_nonblocking() == is_nonblocking {
+                break;
+            }
+            self.end.set_nonblocking(is_nonblocking);
+        }
         crate::real::set_errno(before);
     }
 
