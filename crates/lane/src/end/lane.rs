@@ -238,6 +238,28 @@ impl End {
         }
     }
 
+    /// The program has dissolved the connection, and may connect the socket anew: the lane and what
+    /// is in it are gone, as the kernel's queues are. What comes next stays on TCP.
+    pub fn disconnect(&self, generation: u32, reason: Reason) {
+        let Locked::Held(_rx) = self.lock_rx(generation) else {
+            return;
+        };
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return;
+        };
+        self.flags
+            .fetch_or(FLAG_PIN_TX | FLAG_PIN_RX, Ordering::Relaxed);
+        self.leave_ring(&mut tx);
+        if let Some(into) = self.incoming() {
+            into.close();
+        }
+        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+        // An error of the former connection.
+        let _ = self.take_postponed();
+        self.set_reason(reason);
+    }
+
     /// Keeps only what this end sends on TCP (it is about to end its half).
     pub fn pin_tx(&self, generation: u32) {
         if let Locked::Held(mut tx) = self.lock_tx(generation) {
