@@ -249,3 +249,26 @@ fn connections_shared_when_they_would_be_left_are_announced_again() {
         Ok(())
     });
 }
+
+/// While one thread waits or reads, another one finds the connection left to the kernel; then the
+/// number and its place in an epoll instance belong to the next connection.
+#[test]
+fn connections_are_left_while_other_threads_use_them() {
+    check("connections_are_left_while_other_threads_use_them", || {
+        let lab = Lab::with_library()?;
+        let (server, port) = serve(&lab, command("python3"), "alone.py")?;
+        let mut client = lab.command(Mode::Accelerated, "python3");
+        client.arg(script("alone.py")).args(["threads", &port]);
+        client.env("SLUICE_LOG", "debug");
+        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        ensure(said.contains("settled on TCP"), || said.clone())?;
+        let totals = lab.totals()?;
+        let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
+        ensure(counted == (5 * 200 * 8, 5 * 200 * 8), || {
+            format!("{counted:?}")
+        })?;
+        server.stop(LIMIT)?;
+        Ok(())
+    });
+}
