@@ -44,7 +44,8 @@ pub(super) struct State {
     /// Where sleep is announced.
     slots: Vec<(Board, u32)>,
     watched: Vec<Watched>,
-    /// Threads in the kernel's wait. Every slot counts exactly these.
+    /// Threads in the kernel's wait, on this instance or one that it is in, and those that
+    /// [`super::wait::join_sleepers`] has counted for good. Every slot counts exactly these.
     pub asleep: u32,
     /// Items that are instances.
     pub children: Vec<u32>,
