@@ -56,6 +56,15 @@ impl Lab {
         })
     }
 
+    /// The same, for tests of what a plain run does not have.
+    pub fn with_library() -> Verdict<Lab> {
+        let lab = Lab::new()?;
+        if lab.is_standin() {
+            return skip("there is no library in a plain run");
+        }
+        Ok(lab)
+    }
+
     pub fn path(&self) -> &Path {
         self.dir
             .as_ref()

@@ -55,6 +55,22 @@ pub fn trial(name: impl Into<String>, body: impl FnOnce() -> Verdict + Send + 's
     })
 }
 
+/// Runs the body of a `#[test]` function. A skip is printed as by [`trial`], and passes unless
+/// skips are forbidden.
+///
+/// # Panics
+/// When the test fails.
+pub fn check(name: &str, body: impl FnOnce() -> Verdict) {
+    match body() {
+        Ok(()) => {}
+        Err(Problem::Failed(text)) => panic!("{text}"),
+        Err(Problem::Skipped(reason)) => {
+            assert!(!skips_forbidden(), "skips are forbidden here: {reason}");
+            println!("SKIP {name}: {reason}");
+        }
+    }
+}
+
 /// Runs the tests as `cargo test` would; `threads` bounds how many run at once,
 /// unless the command line says otherwise.
 pub fn run(trials: Vec<Trial>, threads: usize) -> Conclusion {

@@ -11,31 +11,11 @@ use std::time::Duration;
 use sluice_tests::apps::apps_dir;
 use sluice_tests::job::{Job, Outcome, command, run, wait_until};
 use sluice_tests::lab::{Lab, Mode};
-use sluice_tests::suite::{Problem, Verdict, ensure, fail, skip, skips_forbidden};
+use sluice_tests::suite::{Verdict, check, ensure, fail, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// A user that nobody is.
 const STRANGER: u32 = 54_321;
-
-/// Runs the body; a skip is printed, as the other suites do.
-fn check(name: &str, body: impl FnOnce() -> Verdict) {
-    match body() {
-        Ok(()) => {}
-        Err(Problem::Failed(text)) => panic!("{text}"),
-        Err(Problem::Skipped(reason)) => {
-            assert!(!skips_forbidden(), "skips are forbidden here: {reason}");
-            println!("SKIP {name}: {reason}");
-        }
-    }
-}
-
-fn lab() -> Verdict<Lab> {
-    let lab = Lab::new()?;
-    if lab.is_standin() {
-        return skip("there is no library in a plain run");
-    }
-    Ok(lab)
-}
 
 fn script(name: &str) -> PathBuf {
     apps_dir().join("scripts").join(name)
@@ -64,6 +44,18 @@ fn daemon(lab: &Lab, socket: &Path, change: impl FnOnce(&mut Command)) -> Verdic
     Ok(job)
 }
 
+/// Starts a script that serves and prints `port NUMBER`; the number is the second value.
+fn serve(lab: &Lab, mut program: Command, name: &str, way: &str) -> Verdict<(Job, String)> {
+    program.arg(script(name)).arg(way);
+    let server = Job::start(program, lab.path(), "server")?;
+    let mut port = String::new();
+    wait_until(LIMIT, || {
+        port = server.stdout_so_far().trim().replace("port ", "");
+        Ok(!port.is_empty())
+    })?;
+    Ok((server, port))
+}
+
 fn stderr(outcome: &Outcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
@@ -71,7 +63,7 @@ fn stderr(outcome: &Outcome) -> String {
 #[test]
 fn connections_that_wait_are_announced_to_the_next_daemon() {
     check("connections_that_wait_are_announced", || {
-        let mut lab = lab()?;
+        let mut lab = Lab::with_library()?;
         lab.announce_at_once();
         let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
         let mut program = lab.command(Mode::Accelerated, "python3");
@@ -108,15 +100,9 @@ fn connections_that_wait_are_announced_to_the_next_daemon() {
 /// The end table of a server that forks is shared with its children, and small enough to fill.
 fn records_come_back(way: &str) -> Verdict {
     const CONNECTIONS: &str = "40";
-    let lab = lab()?;
-    let mut program = lab.command(Mode::Accelerated, "python3");
-    program.arg(script("forks.py")).arg(way);
-    let server = Job::start(program, lab.path(), "server")?;
-    let mut port = String::new();
-    wait_until(LIMIT, || {
-        port = server.stdout_so_far().trim().replace("port ", "");
-        Ok(!port.is_empty())
-    })?;
+    let lab = Lab::with_library()?;
+    let program = lab.command(Mode::Accelerated, "python3");
+    let (server, port) = serve(&lab, program, "forks.py", way)?;
     let mut client = lab.command(Mode::Accelerated, "python3");
     client.arg(script("forks.py"));
     client.args(["client", &port, CONNECTIONS]);
@@ -153,7 +139,7 @@ fn a_daemon_of_a_third_user_gets_no_sockets() {
         if !rustix::process::geteuid().is_root() {
             return skip("only root can be several users");
         }
-        let mut lab = lab()?;
+        let mut lab = Lab::with_library()?;
         lab.announce_at_once();
         let theirs = tempfile::tempdir()?;
         chown(theirs.path(), Some(STRANGER), Some(STRANGER))?;
@@ -181,7 +167,7 @@ fn a_daemon_of_a_third_user_gets_no_sockets() {
 #[test]
 fn each_connection_says_why_it_had_no_lane() {
     check("each_connection_says_why", || {
-        let lab = lab()?;
+        let lab = Lab::with_library()?;
         let mut program = command(sluice(&lab));
         program.args(["run", "--log", "debug", "--min-ops", "1000", "python3"]);
         program.arg(script("self_talk.py"));
@@ -198,7 +184,7 @@ fn each_connection_says_why_it_had_no_lane() {
 #[test]
 fn statistics_reach_any_path_or_are_said_to_be_lost() {
     check("statistics_reach_any_path", || {
-        let lab = lab()?;
+        let lab = Lab::with_library()?;
         let deep = lab.path().join("d".repeat(200)).join("e".repeat(200));
         fs::create_dir_all(&deep)?;
         let file = deep.join("stats");
@@ -233,15 +219,8 @@ const ALONE_BYTES: u64 = 8 * (500 + 100 + 200 + 1) + 3 * 3;
 #[test]
 fn connections_without_a_peer_are_left_to_the_kernel() {
     check("connections_without_a_peer_are_left_to_the_kernel", || {
-        let lab = lab()?;
-        let mut program = command("python3");
-        program.arg(script("alone.py")).arg("server");
-        let server = Job::start(program, lab.path(), "server")?;
-        let mut port = String::new();
-        wait_until(LIMIT, || {
-            port = server.stdout_so_far().trim().replace("port ", "");
-            Ok(!port.is_empty())
-        })?;
+        let lab = Lab::with_library()?;
+        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
         let mut client = lab.command(Mode::Accelerated, "python3");
         client.arg(script("alone.py")).args(["client", &port]);
         client.env("SLUICE_LOG", "debug");
@@ -253,6 +232,49 @@ fn connections_without_a_peer_are_left_to_the_kernel() {
         let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
         ensure(counted == (ALONE_BYTES, ALONE_BYTES), || {
             format!("{counted:?} of {ALONE_BYTES} bytes counted\n{said}")
+        })?;
+        server.stop(LIMIT)?;
+        Ok(())
+    });
+}
+
+/// One that another process holds when nobody announces its other end is not forgotten: it is
+/// announced again once it is held by one process alone.
+#[test]
+fn connections_shared_when_they_would_be_left_are_announced_again() {
+    check("connections_shared_when_they_would_be_left", || {
+        let lab = Lab::with_library()?;
+        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
+        let mut client = lab.command(Mode::Accelerated, "python3");
+        client.arg(script("alone.py")).args(["shared", &port]);
+        client.env("SLUICE_LOG", "debug");
+        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        let (shared, alone) = said.split_once("still shared").unwrap_or((&said, ""));
+        ensure(!shared.contains("settled on TCP"), || said.clone())?;
+        ensure(alone.contains("settled on TCP"), || said.clone())?;
+        server.stop(LIMIT)?;
+        Ok(())
+    });
+}
+
+/// While one thread waits or reads, another one finds the connection left to the kernel; then the
+/// number and its place in an epoll instance belong to the next connection.
+#[test]
+fn connections_are_left_while_other_threads_use_them() {
+    check("connections_are_left_while_other_threads_use_them", || {
+        let lab = Lab::with_library()?;
+        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
+        let mut client = lab.command(Mode::Accelerated, "python3");
+        client.arg(script("alone.py")).args(["threads", &port]);
+        client.env("SLUICE_LOG", "debug");
+        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        ensure(said.contains("settled on TCP"), || said.clone())?;
+        let totals = lab.totals()?;
+        let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
+        ensure(counted == (5 * 200 * 8, 5 * 200 * 8), || {
+            format!("{counted:?}")
         })?;
         server.stop(LIMIT)?;
         Ok(())

@@ -8,24 +8,12 @@ use sluice_tests::apps::apps_dir;
 use sluice_tests::job::{Outcome, command, find_program, run};
 use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::stats::Totals;
-use sluice_tests::suite::{Problem, Verdict, ensure, fail, skip, skips_forbidden};
+use sluice_tests::suite::{Verdict, check, ensure, fail, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// What `memfd_create` is called by number; no program here needs it but the library.
 const MEMFD_CREATE: &str = "319";
 const CONFINED: &str = "program confined by seccomp";
-
-/// Runs the body; a skip is printed, as the other suites do.
-fn check(name: &str, body: impl FnOnce() -> Verdict) {
-    match body() {
-        Ok(()) => {}
-        Err(Problem::Failed(text)) => panic!("{text}"),
-        Err(Problem::Skipped(reason)) => {
-            assert!(!skips_forbidden(), "skips are forbidden here: {reason}");
-            println!("SKIP {name}: {reason}");
-        }
-    }
-}
 
 struct Stage {
     lab: Lab,
@@ -37,10 +25,7 @@ impl Stage {
         if cfg!(not(target_arch = "x86_64")) {
             return skip("the number of memfd_create is that of x86-64");
         }
-        let mut lab = Lab::new()?;
-        if lab.is_standin() {
-            return skip("there is no library in a plain run");
-        }
+        let mut lab = Lab::with_library()?;
         lab.announce_at_once();
         let Some(compiler) = find_program("cc") else {
             return skip("no C compiler");

@@ -216,7 +216,7 @@ impl Carry {
             Err(errno) => {
                 log!(Warn, "unread bytes cannot be handed on: {}", errno.name());
                 for (index, generation) in self.taken.iter().flatten() {
-                    for_each_fd_of(*index, *generation, reset);
+                    conn::for_each_fd_of(*index, *generation, reset);
                 }
             }
         }
@@ -303,14 +303,6 @@ fn reset(fd: c_int) {
             size_of::<libc::sockaddr>(),
         );
     }
-}
-
-fn for_each_fd_of(index: u32, generation: u32, each: impl Fn(c_int)) {
-    fds::for_each(0, c_int::MAX, |fd, entry| {
-        if entry.record() == Some((index, generation)) {
-            each(fd);
-        }
-    });
 }
 
 /// Asked of the kernel: what a child of vfork has duplicated is not in the table.

@@ -31,6 +31,9 @@ const REPEATS_PER_TURN: u32 = 8;
 /// come. The other end, which took part in all of them, was to be announced after a few.
 const SETTLE_TURNS: u32 = 64;
 
+/// How often `O_NONBLOCK` is looked at until it stays what it was noted to be.
+const NONBLOCK_LOOKS_MAX: u32 = 8;
+
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
 
@@ -294,8 +297,9 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     }
 }
 
-/// sluiced has heard everybody, and nobody has the other end: the kernel's hooks are enough
-/// from now on. Another process that holds the connection, too, may find a peer for it.
+/// sluiced has heard everybody, and nobody has the other end, so it has forgotten this one: the
+/// kernel alone is enough from now on. While another process holds the connection, too, it is
+/// announced again instead, once one of them has it alone.
 pub fn settle(index: u32, generation: u32) {
     let (from, to) = (
         Entry::Conn { index, generation },
@@ -304,10 +308,13 @@ pub fn settle(index: u32, generation: u32) {
     let Some(conn) = first_named(from) else {
         return;
     };
-    if conn.end.generation() != generation
-        || conn.end.state() != State::Announced
-        || !conn.is_ours_alone()
-    {
+    if conn.end.generation() != generation || conn.end.state() != State::Announced {
+        return;
+    }
+    if !conn.is_ours_alone() {
+        if conn.end.unmark_announced() {
+            conn.keep_off(Reason::Shared);
+        }
         return;
     }
     conn.end.pin(generation, Reason::NoPeer);
@@ -318,7 +325,16 @@ pub fn settle(index: u32, generation: u32) {
     log!(Debug, "fd {}: settled on TCP", conn.fd);
     fds::for_each(0, i32::MAX, |fd, entry| {
         if entry == from && fds::replace(fd, from, to) {
-            epoll::settle(fd);
+            epoll::settle(fd, to);
+        }
+    });
+}
+
+/// Calls `each` with every descriptor of this process for a connection, settled or not.
+pub(crate) fn for_each_fd_of(index: u32, generation: u32, mut each: impl FnMut(i32)) {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if entry.record() == Some((index, generation)) {
+            each(fd);
         }
     });
 }
@@ -404,8 +420,14 @@ impl Conn {
         if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
             self.end.set_addresses(&local, &peer);
         }
-        self.end
-            .set_nonblocking(descriptors::is_nonblocking(self.fd));
+        // Another thread may change it, and note that, between the question and the note.
+        for _ in 0..NONBLOCK_LOOKS_MAX {
+            let is_nonblocking = descriptors::is_nonblocking(self.fd);
+            if self.end.is_nonblocking() == is_nonblocking {
+                break;
+            }
+            self.end.set_nonblocking(is_nonblocking);
+        }
         crate::real::set_errno(before);
     }
 
@@ -416,7 +438,7 @@ impl Conn {
     }
 
     /// Whether no other process holds the connection, as far as counted.
-    pub fn is_ours_alone(&self) -> bool {
+    pub(crate) fn is_ours_alone(&self) -> bool {
         let refs = self.end.refs();
         refs == 1 || self.own_names().count == refs
     }
@@ -431,11 +453,9 @@ impl Conn {
             names.count = 1;
             return names;
         }
-        fds::for_each(0, i32::MAX, |fd, entry| {
-            if entry.record() == Some((self.index, self.generation)) {
-                names.first = names.first.min(fd);
-                names.count += 1;
-            }
+        for_each_fd_of(self.index, self.generation, |fd| {
+            names.first = names.first.min(fd);
+            names.count += 1;
         });
         names
     }

@@ -54,14 +54,27 @@ pub fn listening() {
     set_errno(before);
 }
 
-/// `connect` returned for a TCP socket: done, or on its way.
-pub fn connected(fd: c_int, result: c_int) {
-    let in_progress = result != 0 && errno() == libc::EINPROGRESS;
-    if (result == 0 || in_progress) && fds::get(fd) == Entry::Socket {
-        let errno = errno();
-        conn::track(fd, Role::Connected);
-        set_errno(errno);
+/// `connect` returned for a TCP socket: done, or on its way, or undone (`AF_UNSPEC`, connect(2)).
+///
+/// # Safety
+/// `address` is what the kernel has read, if `result` is 0.
+pub unsafe fn connected(fd: c_int, result: c_int, address: *const libc::sockaddr) {
+    let before = errno();
+    let in_progress = result != 0 && before == libc::EINPROGRESS;
+    // SAFETY: the caller's promise.
+    let is_undone = result == 0 && unsafe { (*address).sa_family } == libc::AF_UNSPEC as u16;
+    match fds::get(fd) {
+        Entry::Socket if !is_undone && (result == 0 || in_progress) => {
+            conn::track(fd, Role::Connected);
+        }
+        Entry::Conn { .. } if is_undone => {
+            if let Some(conn) = conn::get(fd) {
+                conn.end.disconnect(conn.generation, Reason::KernelCall);
+            }
+        }
+        _ => {}
     }
+    set_errno(before);
 }
 
 /// `accept` returned a descriptor. `listener` tells by its own entry that it is TCP; sockets

@@ -355,11 +355,9 @@ pub fn make_way(wanted: i32) {
 /// Ends the connection with sluiced, for a program that may make no more system calls of ours.
 pub fn leave() {
     if let Some(mut link) = LINK.lock() {
-        let fd = link.fd;
+        // In a forked child it may be the parent's still.
+        drop(link.take_inherited());
         link.forget();
-        if fd >= 0 {
-            let _ = unix::close(fd);
-        }
     }
 }
 
@@ -580,6 +578,27 @@ pub fn new_table() -> Result<(EndTable, Fd), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nobody else in these tests uses the link.
+    #[test]
+    fn left_link_whose_number_was_reused() {
+        let (ours, others) = unix::seqpacket_pair().unwrap();
+        let (ours, others) = (ours.into_raw(), others.into_raw());
+        let set = |fd, inode| {
+            let mut link = LINK.lock().unwrap();
+            (link.fd, link.inode) = (fd, inode);
+        };
+        let inode_of = |fd| memfd::stat(fd).map(|stat| stat.inode);
+        // The program closed the number by a way that nobody saw, and opened something else.
+        set(others, inode_of(ours).unwrap());
+        leave();
+        assert!(inode_of(others).is_ok(), "the program's descriptor is open");
+        // A child that has its parent's link, and confines itself.
+        set(-2 - ours, inode_of(ours).unwrap());
+        leave();
+        assert!(inode_of(ours).is_err(), "the parent's link is closed here");
+        let _ = unix::close(others);
+    }
 
     #[test]
     fn only_root_and_the_own_user_serve() {

@@ -11,7 +11,7 @@ use crate::{conn, link, memory};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
-use sluice_lane::end::State;
+use sluice_lane::end::{End, State};
 use sluice_lane::spin::{Gaps, Spinner, yield_processor};
 use sluice_lane::wait::{self, Announced, Ready};
 
@@ -43,7 +43,9 @@ pub fn concerns(entries: &[pollfd]) -> bool {
 struct Slot {
     /// What the kernel is asked.
     asked: pollfd,
-    announced: Option<Announced>,
+    /// On which connection a sleep is announced: the descriptor may name another one when the
+    /// call returns.
+    announced: Option<(&'static End, Announced)>,
     /// An epoll instance announced asleep.
     instance: Option<u32>,
 }
@@ -257,7 +259,7 @@ fn sleep(
                 let Some(conn) = conn::from_entry(entry.fd, index, generation) else {
                     continue;
                 };
-                slot.announced = wait::announce(conn.end, generation);
+                slot.announced = wait::announce(conn.end, generation).map(|it| (conn.end, it));
                 may_sleep &= slot.announced.is_some();
             }
             Entry::Epoll { index } => {
@@ -280,11 +282,9 @@ fn sleep(
         None
     };
     let before = errno();
-    for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
-        if let Some(announced) = slot.announced.take()
-            && let Some(conn) = conn::get(entry.fd)
-        {
-            wait::withdraw(conn.end, announced);
+    for slot in slots.iter_mut() {
+        if let Some((end, announced)) = slot.announced.take() {
+            wait::withdraw(end, announced);
         }
         if let Some(index) = slot.instance.take() {
             epoll::leave_sleep(index, 1);

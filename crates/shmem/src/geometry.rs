@@ -1,7 +1,7 @@
 //! Where everything lies inside a pair chunk.
 //!
 //! ```text
-//! 0       header page (magic and geometry, for people with a debugger)
+//! 0       header page, reserved
 //! 4096    ready lines: 2 receiving sides x 64 slots x 64 bytes
 //! 12288   lane headers: lanes x 512 bytes
 //!         rings, page aligned: lanes x 2 directions x ring_bytes

@@ -1,10 +1,13 @@
-"""A client of an echo server that Sluice does not know: many turns, with the connection's names,
-event loops and processes changing while it is left to the kernel."""
+"""Clients of an echo server that Sluice does not know: many turns, with the connection's names,
+event loops and processes changing while it is left to the kernel (`client`), or another process
+that holds it when it would be (`shared`), or one thread waiting and reading while another writes,
+on one number after the other (`threads`)."""
 
 import os
 import select
 import socket
 import sys
+import threading
 
 
 def serve():
@@ -78,6 +81,66 @@ def talk(port):
     print("done")
 
 
+def share(port):
+    connection = socket.create_connection(("127.0.0.1", port))
+    for number in range(10):
+        turn(connection, number)
+    ours, others = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(others)
+        os.read(ours, 1)
+        os._exit(0)
+    os.close(ours)
+    for number in range(200):
+        turn(connection, number)
+    print("still shared", file=sys.stderr, flush=True)
+    os.close(others)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit("the child failed")
+    for number in range(200):
+        turn(connection, number)
+    print("done")
+
+
+def reader(connection, poller, turns, arrived):
+    fd = connection.fileno()
+    for number in range(turns):
+        if not poller.poll(20):
+            os._exit(4)
+        got = connection.recv(8)
+        if got != b"%08d" % number:
+            os._exit(5)
+        poller.modify(fd, select.EPOLLIN | select.EPOLLONESHOT)
+        arrived.release()
+
+
+def thread(port):
+    numbers = set()
+    poller = select.epoll()
+    for _ in range(5):
+        connection = socket.create_connection(("127.0.0.1", port))
+        numbers.add(connection.fileno())
+        poller.register(connection.fileno(), select.EPOLLIN | select.EPOLLONESHOT)
+        arrived = threading.Semaphore(0)
+        other = threading.Thread(target=reader, args=(connection, poller, 200, arrived))
+        other.start()
+        for number in range(200):
+            connection.sendall(b"%08d" % number)
+            if not arrived.acquire(timeout=20):
+                sys.exit("the answer was not reported")
+        other.join()
+        connection.close()
+    if len(numbers) != 1:
+        sys.exit("the number was not used again")
+    print("done")
+
+
 if sys.argv[1] == "server":
     serve()
-talk(int(sys.argv[2]))
+elif sys.argv[1] == "shared":
+    share(int(sys.argv[2]))
+elif sys.argv[1] == "threads":
+    thread(int(sys.argv[2]))
+else:
+    talk(int(sys.argv[2]))

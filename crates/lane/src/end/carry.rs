@@ -111,7 +111,7 @@ impl End {
         into.publish_mode(Mode::Tcp, 0);
         self.take_lane(&mut tx, &mut rx, a);
         rx.tcp_read = read;
-        self.settle(FLAG_SENDER_GONE);
+        self.attach_pinned(FLAG_SENDER_GONE);
         true
     }
 
@@ -126,12 +126,12 @@ impl End {
         };
         if self.state() == State::Tracked {
             self.take_lane(&mut tx, &mut rx, a);
-            self.settle(FLAG_SENDER_GONE | FLAG_GAP);
+            self.attach_pinned(FLAG_SENDER_GONE | FLAG_GAP);
         }
     }
 
     /// From here on the end is read by the rules of its lane, and both directions stay on TCP.
-    fn settle(&self, flags: u32) {
+    fn attach_pinned(&self, flags: u32) {
         let flags = flags | FLAG_ADOPTED | FLAG_PIN_RX | FLAG_PIN_TX;
         self.flags.fetch_or(flags, Ordering::Relaxed);
         self.set_reason(Reason::Shared);

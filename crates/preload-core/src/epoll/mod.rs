@@ -9,6 +9,7 @@
 
 mod instance;
 mod item;
+mod state;
 mod wait;
 
 pub use instance::{

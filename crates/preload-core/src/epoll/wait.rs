@@ -1,8 +1,9 @@
 //! Waiting on an epoll instance.
 #![allow(unsafe_code)]
 
-use super::instance::{Instance, State, instance, tagged};
+use super::instance::{Instance, instance};
 use super::item::{Glance, Kind};
+use super::state::{State, tagged};
 use crate::io::{LOWEST_ADDRESS, cancellation_point};
 use crate::link;
 use crate::lock::SpinGuard;
@@ -57,8 +58,8 @@ impl Timeout {
     }
 }
 
-/// `epoll_wait` and its kin on an instance that watches tracked connections. `kernel` is the
-/// program's own call, with another timeout and another piece of its array.
+/// `epoll_wait` and its kin on an instance that we know. `kernel` is the program's own call, with
+/// another timeout and another piece of its array.
 ///
 /// # Safety
 /// `events` has room for `max` events, as epoll_wait(2) demands.
@@ -71,10 +72,10 @@ pub unsafe fn wait(
     kernel: &mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
 ) -> c_int {
     let this = instance(index);
-    if this.item_count.load(Ordering::Acquire) == 0
-        || max <= 0
-        || (events as usize) < LOWEST_ADDRESS
-    {
+    // A sleep is announced even on an instance that watches nothing of ours: another thread may
+    // add a connection meanwhile, and its peer has to know.
+    let is_empty_look = timeout == Timeout::Ns(0) && this.item_count.load(Ordering::Acquire) == 0;
+    if is_empty_look || max <= 0 || (events as usize) < LOWEST_ADDRESS {
         return kernel(events, max, timeout);
     }
     let mut waiter = Waiter {
@@ -85,9 +86,10 @@ pub unsafe fn wait(
         kernel,
     };
     link::check_mail();
-    if let Some(result) = waiter.wait_without_lanes(timeout) {
-        return result;
-    }
+    let timeout = match waiter.wait_without_lanes(timeout) {
+        Ok(result) => return result,
+        Err(left) => left,
+    };
     cancellation_point();
     if this.turn.load(Ordering::Relaxed) >= KERNEL_TURN {
         this.turn.store(0, Ordering::Relaxed);
@@ -154,27 +156,38 @@ struct Waiter<'k> {
 
 impl Waiter<'_> {
     /// While no connection here has a lane the kernel knows everything. Only that somebody sleeps
-    /// has to be known, should another thread attach a lane meanwhile. `None`: there are lanes.
-    fn wait_without_lanes(&mut self, timeout: Timeout) -> Option<c_int> {
+    /// has to be known, should another thread add or attach a lane meanwhile. Where there are lanes
+    /// the time that is left is the error.
+    fn wait_without_lanes(&mut self, timeout: Timeout) -> Result<c_int, Timeout> {
         let is_sleep = timeout != Timeout::Ns(0);
         {
-            let mut state = self.this.lock()?;
+            let Some(mut state) = self.this.lock() else {
+                return Err(timeout);
+            };
             if state.has_lanes() {
-                return None;
+                return Err(timeout);
             }
             if is_sleep {
                 state.announce_sleep();
             }
         }
+        let start_ns = match timeout {
+            Timeout::Ns(1..) => now_ns(),
+            _ => 0,
+        };
         let got = (self.kernel)(self.events, self.max as c_int, timeout);
         if is_sleep && let Some(mut state) = self.this.lock() {
             state.withdraw_sleep();
         }
         if got <= 0 {
-            return Some(got);
+            return Ok(got);
         }
-        let kept = self.translate(self.events, got);
-        (kept > 0).then_some(kept)
+        match self.translate(self.events, got) {
+            // Only our tags, of a lane that came meanwhile.
+            0 if start_ns == 0 => Err(timeout),
+            0 => Err(timeout.after(now_ns().saturating_sub(start_ns))),
+            kept => Ok(kept),
+        }
     }
 
     /// Reports what rings have. How many events, whether somebody must not sleep, and whether
@@ -452,5 +465,29 @@ pub fn leave_sleep(index: u32, depth: u32) {
     }
     for child in children(this).iter().flatten() {
         leave_sleep(*child, depth + 1);
+    }
+}
+
+/// The instance was put into one on which `sleepers` threads sleep already. They are woken if its
+/// rings have something, and sleep on it, too, otherwise.
+pub fn join_sleepers(index: u32, sleepers: u32) {
+    for _ in 0..sleepers {
+        // The sleepers do not know of it, so nobody takes this back: what is in the instance goes
+        // by TCP from now on.
+        enter_sleep(index, 1);
+    }
+    rouse(index, 1);
+}
+
+fn rouse(index: u32, depth: u32) {
+    if depth > NESTING_MAX {
+        return;
+    }
+    let this = instance(index);
+    if let Some(mut state) = this.lock() {
+        state.rouse(this.epfd());
+    }
+    for child in children(this).iter().flatten() {
+        rouse(*child, depth + 1);
     }
 }

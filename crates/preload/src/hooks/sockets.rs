@@ -19,7 +19,8 @@ hooks! {
         // SAFETY: the program's own arguments.
         let result = unsafe { (real().connect)(fd, address, len) };
         if fds::is_known(fd) {
-            descriptors::connected(fd, result);
+            // SAFETY: the kernel has read the address if the call succeeded.
+            unsafe { descriptors::connected(fd, result, address) };
         }
         result
     }

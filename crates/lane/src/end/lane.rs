@@ -1,0 +1,289 @@
+//! An end's lane: how it is given, put to use, left and broken.
+#![allow(unsafe_code)]
+
+use super::{
+    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_SIDE1, Locked,
+    Rx, State, Tx,
+};
+use crate::counts::tcp_bytes_read;
+use crate::reason::Reason;
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering;
+use sluice_shmem::board::Board;
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::geometry::Geometry;
+use sluice_shmem::{Broken, Consumer, Producer};
+use sluice_sys::errno::Errno;
+
+/// A lane of a chunk, and this end's side of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The memory shared with the peer.
+    pub chunk: Chunk,
+    /// The lane in it.
+    pub lane: u32,
+    /// Which side this end is, 0 or 1.
+    pub side: u32,
+}
+
+/// The peer's process, for a lane that sluiced assigned.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment {
+    /// The memory shared with the peer.
+    pub chunk: Chunk,
+    /// The lane in it.
+    pub lane: u32,
+    /// Which side this end is, 0 or 1.
+    pub side: u32,
+    /// Where the peer announces the sleep of its epoll instances.
+    pub peer_board: Option<Board>,
+    /// Where this process announces the sleep of its own.
+    pub own_board: Board,
+    /// The slots of `own_board` that watch this connection.
+    pub watchers: u64,
+}
+
+impl Place {
+    fn is_of(&self, a: &Assignment) -> bool {
+        (self.chunk.address(), self.lane, self.side) == (a.chunk.address(), a.lane, a.side & 1)
+    }
+}
+
+impl End {
+    fn chunk(&self) -> Option<Chunk> {
+        let base = NonNull::new(self.chunk.load(Ordering::Acquire) as *mut u8)?;
+        let geometry = Geometry::new(
+            self.lanes.load(Ordering::Relaxed),
+            self.ring_bytes.load(Ordering::Relaxed),
+        )
+        .ok()?;
+        // SAFETY: `attach` stored the address and shape of a chunk that stays mapped.
+        Some(unsafe { Chunk::from_raw(base, geometry) })
+    }
+
+    /// Whether the lane lies in the chunk at this address.
+    pub fn is_in_chunk(&self, address: u64) -> bool {
+        self.chunk.load(Ordering::Acquire) == address
+    }
+
+    /// Whether the peer announces its sleep on the board at this address.
+    pub fn uses_board(&self, address: u64) -> bool {
+        self.peer_board.load(Ordering::Relaxed) == address
+    }
+
+    /// Where the lane lies, if there is one.
+    pub fn place(&self) -> Option<Place> {
+        Some(Place {
+            chunk: self.chunk()?,
+            lane: self.lane.load(Ordering::Relaxed),
+            side: self.side(),
+        })
+    }
+
+    fn side(&self) -> u32 {
+        u32::from(self.flag(FLAG_SIDE1))
+    }
+
+    /// The direction that this end writes, if there is a lane.
+    pub fn outgoing(&self) -> Option<Direction> {
+        Some(
+            self.chunk()?
+                .direction(self.lane.load(Ordering::Relaxed), self.side()),
+        )
+    }
+
+    /// The direction that this end reads, if there is a lane.
+    pub fn incoming(&self) -> Option<Direction> {
+        Some(
+            self.chunk()?
+                .direction(self.lane.load(Ordering::Relaxed), 1 - self.side()),
+        )
+    }
+
+    /// Where the peer announces the sleep of its epoll instances.
+    pub(crate) fn peer_board(&self) -> Option<Board> {
+        // SAFETY: `attach` stored the address of a board that stays mapped.
+        NonNull::new(self.peer_board.load(Ordering::Relaxed) as *mut u8)
+            .map(|base| unsafe { Board::from_raw(base) })
+    }
+
+    /// Where this process announces the sleep of epoll instances that watch this connection.
+    pub fn own_board(&self) -> Option<Board> {
+        // SAFETY: `attach` stored the address of a board that stays mapped.
+        NonNull::new(self.own_board.load(Ordering::Relaxed) as *mut u8)
+            .map(|base| unsafe { Board::from_raw(base) })
+    }
+
+    /// Gives the connection its lane. False if it cannot take one (any more): closed, pinned,
+    /// or its present lane is in use.
+    pub fn attach(&self, generation: u32, a: &Assignment) -> bool {
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
+            return false;
+        };
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return false;
+        };
+        if self.place().is_some_and(|place| place.is_of(a)) {
+            // Told twice. The peer may rely on this end's adoption already.
+            return true;
+        }
+        let replaces = match self.state() {
+            State::Announced => true,
+            State::Attached => self.is_lane_untouched(&tx, &rx),
+            _ => false,
+        };
+        if !replaces || self.flag(FLAG_PIN_RX | FLAG_PIN_TX) {
+            return false;
+        }
+        self.take_lane(&mut tx, &mut rx, a);
+        self.reason.store(Reason::None as u32, Ordering::Relaxed);
+        self.state.store(State::Attached as u32, Ordering::Release);
+        true
+    }
+
+    /// Stores where the lane lies; nothing was written to it or read from it yet.
+    pub(super) fn take_lane(&self, tx: &mut Tx, rx: &mut Rx, a: &Assignment) {
+        tx.producer = Producer::default();
+        tx.ring = false;
+        tx.tcp_follows = false;
+        tx.full_since_ns = 0;
+        rx.consumer = Consumer::default();
+        rx.is_counting = false;
+        let geometry = a.chunk.geometry();
+        self.lanes.store(geometry.lanes(), Ordering::Relaxed);
+        self.ring_bytes
+            .store(geometry.ring_bytes(), Ordering::Relaxed);
+        self.lane.store(a.lane, Ordering::Relaxed);
+        self.peer_board
+            .store(a.peer_board.map_or(0, |b| b.address()), Ordering::Relaxed);
+        self.own_board
+            .store(a.own_board.address(), Ordering::Relaxed);
+        self.flags
+            .fetch_and(!(FLAG_SIDE1 | FLAG_ADOPTED), Ordering::Relaxed);
+        if a.side & 1 == 1 {
+            self.flags.fetch_or(FLAG_SIDE1, Ordering::Relaxed);
+        }
+        self.chunk.store(a.chunk.address(), Ordering::Release);
+        let into = a.chunk.direction(a.lane, 1 - (a.side & 1));
+        let mut watchers = a.watchers;
+        while watchers != 0 {
+            into.watch(watchers.trailing_zeros());
+            watchers &= watchers - 1;
+        }
+    }
+
+    fn is_lane_untouched(&self, tx: &Tx, rx: &Rx) -> bool {
+        !tx.ring
+            && tx.producer == Producer::default()
+            && rx.consumer == Consumer::default()
+            && self
+                .incoming()
+                .is_some_and(|into| into.mode() == Mode::Tcp && !into.is_write_in_flight())
+    }
+
+    /// Starts to read by the lane's rules, if no thread is inside the kernel reading this
+    /// socket. The kernel tells how many bytes of the stream were read from it so far.
+    pub(crate) fn try_adopt(&self, fd: i32, rx: &mut Rx) {
+        if self.is_adopted()
+            || self.flag(FLAG_PIN_RX | FLAG_PEER_DONE)
+            || self.rx.in_kernel.load(Ordering::SeqCst) != 0
+        {
+            return;
+        }
+        let Some(into) = self.incoming() else {
+            return;
+        };
+        if let Ok(read) = tcp_bytes_read(fd) {
+            rx.tcp_read = read;
+            self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
+            into.adopt();
+        }
+    }
+
+    /// Gives the reading of a pinned connection back to the kernel once its ring is empty: from
+    /// then on the program's own calls are made, which matters to a process that seccomp allows
+    /// no others.
+    ///
+    /// The announcement of [`End::pin`] is never taken back, so every write that begins behind it
+    /// goes to TCP. One that began before is in flight or can be seen.
+    pub(crate) fn leave_rules_if_pinned(&self, rx: &mut Rx) {
+        if self.flag(FLAG_PIN_RX)
+            && !self.is_broken()
+            && let Some(into) = self.incoming().filter(|_| self.is_adopted())
+            && !self.is_write_in_flight(&into)
+            && matches!(rx.consumer.available(&into), Ok(0))
+        {
+            self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps both directions on TCP from now on, as far as this end decides: it writes no more
+    /// to its ring and accepts no more from the peer's. Bytes that are in the peer's ring
+    /// already stay readable by this process.
+    pub fn pin(&self, generation: u32, reason: Reason) {
+        if let Locked::Held(mut tx) = self.lock_tx(generation) {
+            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.leave_ring(&mut tx);
+        }
+        if let Locked::Held(_rx) = self.lock_rx(generation) {
+            let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
+            if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED
+                && let Some(into) = self.incoming()
+            {
+                // A sleeper that never wakes: the peer's sender stays on TCP.
+                into.announce_sleep();
+            }
+            self.set_reason(reason);
+        }
+    }
+
+    /// The program has dissolved the connection, and may connect the socket anew: the lane and what
+    /// is in it are gone, as the kernel's queues are. What comes next stays on TCP.
+    pub fn disconnect(&self, generation: u32, reason: Reason) {
+        let Locked::Held(_rx) = self.lock_rx(generation) else {
+            return;
+        };
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return;
+        };
+        self.flags
+            .fetch_or(FLAG_PIN_TX | FLAG_PIN_RX, Ordering::Relaxed);
+        self.leave_ring(&mut tx);
+        if let Some(into) = self.incoming() {
+            into.close();
+        }
+        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+        // An error of the former connection.
+        let _ = self.take_postponed();
+        self.set_reason(reason);
+    }
+
+    /// Keeps only what this end sends on TCP (it is about to end its half).
+    pub fn pin_tx(&self, generation: u32) {
+        if let Locked::Held(mut tx) = self.lock_tx(generation) {
+            self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
+            self.leave_ring(&mut tx);
+        }
+    }
+
+    pub(crate) fn leave_ring(&self, tx: &mut Tx) {
+        if tx.ring {
+            if let Some(out) = self.outgoing() {
+                out.publish_mode(Mode::Tcp, 0);
+            }
+            tx.ring = false;
+            tx.full_since_ns = 0;
+            self.switches.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The peer broke the rules of shared memory: the ring is never touched again.
+    pub(crate) fn break_lane(&self, _: Broken) -> Errno {
+        self.flags
+            .fetch_or(FLAG_PIN_RX | FLAG_PIN_TX | FLAG_BROKEN, Ordering::Relaxed);
+        self.set_reason(Reason::Broken);
+        Errno(libc::ECONNRESET)
+    }
+}

@@ -1,0 +1,449 @@
+//! What an epoll instance knows: registrations, their queue, the lanes it watches, and where its
+//! sleep is announced.
+#![allow(unsafe_code)]
+
+use super::instance::Instance;
+use super::item::{Glance, Item, KERNEL_INTEREST, Kind};
+use crate::conn::Conn;
+use crate::real::{errno, real, set_errno};
+use core::ffi::c_int;
+use sluice_lane::end::State as EndState;
+use sluice_lane::reason::Reason;
+use sluice_shmem::board::Board;
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::LANES_MAX;
+use std::collections::VecDeque;
+
+/// Upper half of the data of a registration of ours. No user-space pointer and no small
+/// integer looks like this.
+const TAG: u64 = 0xd15c_51e7_0000_0000;
+const TAG_MASK: u64 = 0xffff_ffff_0000_0000;
+
+/// The lanes of one chunk that an instance watches, at least one. The instance takes the bits of
+/// its ready line, so this goes with the last lane: another peer's chunk may come to lie at the
+/// same address, and there the same line may be the peer's.
+struct Watched {
+    chunk: Chunk,
+    side: u32,
+    slot: u32,
+    /// Lanes with an item.
+    count: u32,
+    /// Item number plus one, for each lane; 0 for none.
+    items: Box<[u32; LANES_MAX as usize]>,
+}
+
+/// What an instance knows.
+#[derive(Default)]
+pub(super) struct State {
+    items: Vec<Option<Item>>,
+    free: Vec<u32>,
+    /// Item number plus one, by descriptor; 0 for none.
+    by_fd: Vec<u32>,
+    /// Items to look at.
+    pub queue: VecDeque<u32>,
+    /// Where sleep is announced.
+    slots: Vec<(Board, u32)>,
+    watched: Vec<Watched>,
+    /// Threads in the kernel's wait, on this instance or one that it is in, and those that
+    /// [`super::wait::join_sleepers`] has counted for good. Every slot counts exactly these.
+    pub asleep: u32,
+    /// Items that are instances.
+    pub children: Vec<u32>,
+    /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
+    renamed: u32,
+}
+
+impl State {
+    /// Nothing registered yet.
+    pub const fn new() -> Self {
+        Self {
+            items: Vec::new(),
+            free: Vec::new(),
+            by_fd: Vec::new(),
+            queue: VecDeque::new(),
+            slots: Vec::new(),
+            watched: Vec::new(),
+            asleep: 0,
+            children: Vec::new(),
+            renamed: 0,
+        }
+    }
+
+    /// The instance is closed. Whoever sleeps on it still takes its announcement back, when
+    /// another instance may have this place.
+    pub fn close(&mut self) {
+        for number in 0..self.items.len() as u32 {
+            self.unwatch(number);
+        }
+        for (board, slot) in &self.slots {
+            for _ in 0..self.asleep {
+                board.withdraw_sleep(*slot);
+            }
+            board.free_slot(*slot);
+        }
+        *self = Self {
+            asleep: self.asleep,
+            ..Self::new()
+        };
+    }
+
+    /// An item of the descriptor, be it registered by it or renamed to it.
+    pub fn any_number(&self, fd: i32) -> Option<u32> {
+        let renamed = |item: &Option<Item>| item.as_ref().is_some_and(|item| item.fd == fd);
+        match self.number(fd) {
+            None if self.renamed > 0 => {
+                let number = self.items.iter().position(renamed)?;
+                Some(number as u32)
+            }
+            number => number,
+        }
+    }
+
+    /// The item's connection goes on under the name `twin`. The kernel, and epoll_ctl, know the
+    /// registration by the closed number still (epoll(7), questions and answers, 6).
+    pub fn rename(&mut self, number: u32, twin: i32) {
+        let Some(item) = self.item(number) else {
+            return;
+        };
+        let (fd, is_attached) = (item.fd, item.is_attached());
+        item.fd = twin;
+        if self.number(fd) == Some(number) {
+            self.by_fd[fd as usize] = 0;
+            self.renamed += 1;
+        }
+        if !is_attached && let Some(conn) = crate::conn::get(fd) {
+            // A lane that comes later would not find whom to wake.
+            conn.pin(Reason::KernelCall);
+        }
+    }
+
+    /// The item of the descriptor that the kernel knows by this number.
+    pub fn number(&self, fd: i32) -> Option<u32> {
+        self.by_fd.get(fd as u32 as usize)?.checked_sub(1)
+    }
+
+    /// The item with this number.
+    pub fn item(&mut self, number: u32) -> Option<&mut Item> {
+        self.items.get_mut(number as usize)?.as_mut()
+    }
+
+    /// Has the item looked at in the next round.
+    pub fn enqueue(&mut self, number: u32) {
+        if let Some(item) = self.item(number)
+            && !item.is_queued
+        {
+            item.is_queued = true;
+            self.queue.push_back(number);
+        }
+    }
+
+    /// A new registration.
+    pub fn add(&mut self, this: &Instance, item: Item) {
+        let fd = item.fd as usize;
+        let kind = item.kind;
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.items[number as usize] = Some(item);
+                number
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        };
+        if self.by_fd.len() <= fd {
+            self.by_fd.resize(fd + 1, 0);
+        }
+        self.by_fd[fd] = number + 1;
+        if let Kind::Instance(_) = kind {
+            self.children.push(number);
+        }
+        this.set_item_count(1);
+        // A socket is looked at once it has a lane: `watch_attached`.
+        if kind != Kind::Socket {
+            self.enqueue(number);
+        }
+    }
+
+    /// `EPOLL_CTL_ADD` and `EPOLL_CTL_MOD` of a connection that the kernel knows by our tag.
+    pub fn change_tagged(
+        &mut self,
+        epfd: c_int,
+        number: u32,
+        op: c_int,
+        event: libc::epoll_event,
+    ) -> c_int {
+        let Some(item) = self.item(number) else {
+            return -1;
+        };
+        let exclusive = event.events & libc::EPOLLEXCLUSIVE as u32 != 0;
+        let error = match op {
+            libc::EPOLL_CTL_ADD if !item.is_removed => libc::EEXIST,
+            libc::EPOLL_CTL_MOD if item.is_removed => libc::ENOENT,
+            libc::EPOLL_CTL_MOD if exclusive => libc::EINVAL,
+            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => 0,
+            _ => libc::EINVAL,
+        };
+        if error != 0 {
+            set_errno(error);
+            return -1;
+        }
+        item.is_removed = false;
+        item.modify(event.events, event.u64);
+        let fd = item.fd;
+        self.enqueue(number);
+        if self.asleep > 0 {
+            // Whoever sleeps has to look at it.
+            tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
+        }
+        0
+    }
+
+    /// `EPOLL_CTL_DEL` of such a connection.
+    pub fn remove_tagged(&mut self, number: u32) -> c_int {
+        match self.item(number) {
+            Some(item) if !item.is_removed => {
+                item.is_removed = true;
+                0
+            }
+            _ => {
+                set_errno(libc::ENOENT);
+                -1
+            }
+        }
+    }
+
+    /// Forgets what is registered by this number, if anything.
+    pub fn remove(&mut self, this: &Instance, fd: i32) {
+        if let Some(number) = self.number(fd) {
+            self.forget(this, number);
+        }
+    }
+
+    /// Forgets a registration, and gives its number to another one.
+    pub fn forget(&mut self, this: &Instance, number: u32) {
+        self.unwatch(number);
+        let Some(item) = self.items[number as usize].take() else {
+            return;
+        };
+        if self.number(item.fd) == Some(number) {
+            self.by_fd[item.fd as usize] = 0;
+        } else {
+            self.renamed = self.renamed.saturating_sub(1);
+        }
+        if item.is_queued {
+            self.queue.retain(|queued| *queued != number);
+        }
+        if item.kind != Kind::Socket {
+            self.children.retain(|child| *child != number);
+        }
+        self.free.push(number);
+        this.set_item_count(-1);
+    }
+
+    fn unwatch(&mut self, number: u32) {
+        let Some((chunk, lane)) = self.item(number).and_then(|item| item.lane.take()) else {
+            return;
+        };
+        let place = lane as usize % LANES_MAX as usize;
+        for watched in &mut self.watched {
+            if watched.chunk.address() == chunk && watched.items[place] == number + 1 {
+                watched.items[place] = 0;
+                watched.count -= 1;
+                watched
+                    .chunk
+                    .direction(lane, 1 - watched.side)
+                    .unwatch(watched.slot);
+            }
+        }
+        self.watched.retain(|watched| watched.count > 0);
+    }
+
+    /// The slot that announces this instance's sleep on `board`.
+    pub fn slot(&mut self, board: &Board) -> Option<u32> {
+        if let Some((_, slot)) = self.slots.iter().find(|(known, _)| known == board) {
+            return Some(*slot);
+        }
+        let slot = board.take_slot()?;
+        for _ in 0..self.asleep {
+            board.announce_sleep(slot);
+        }
+        self.slots.push((*board, slot));
+        Some(slot)
+    }
+
+    /// Watches the lane of a connection that is registered here, if it has one.
+    pub fn watch_attached(&mut self, conn: &Conn) {
+        if conn.end.state() != EndState::Attached {
+            return;
+        }
+        let (Some(number), Some(own_board)) = (self.number(conn.fd), conn.end.own_board()) else {
+            return;
+        };
+        let (Some(slot), Some(place)) = (self.slot(&own_board), conn.end.place()) else {
+            conn.pin(Reason::TooManyWatchers);
+            return;
+        };
+        let lane = (place.chunk.address(), place.lane);
+        if self
+            .item(number)
+            .is_some_and(|item| item.lane != Some(lane))
+        {
+            // The lane it had before was never used.
+            self.unwatch(number);
+        }
+        let index = match self.watched.iter().position(|watched| {
+            watched.chunk.address() == place.chunk.address()
+                && watched.side == place.side
+                && watched.slot == slot
+        }) {
+            Some(index) => index,
+            None => {
+                self.watched.push(Watched {
+                    chunk: place.chunk,
+                    side: place.side,
+                    slot,
+                    count: 0,
+                    items: Box::new([0; LANES_MAX as usize]),
+                });
+                self.watched.len() - 1
+            }
+        };
+        let watched = &mut self.watched[index];
+        let holder = &mut watched.items[place.lane as usize % LANES_MAX as usize];
+        watched.count += u32::from(*holder == 0);
+        *holder = number + 1;
+        place
+            .chunk
+            .direction(place.lane, 1 - place.side)
+            .watch(slot);
+        if let Some(item) = self.item(number) {
+            item.lane = Some(lane);
+            item.note_news();
+        }
+        self.enqueue(number);
+    }
+
+    /// Whether any connection here has a lane.
+    pub fn has_lanes(&self) -> bool {
+        !self.watched.is_empty() || !self.children.is_empty()
+    }
+
+    /// Queues the items that senders named.
+    pub fn collect(&mut self) {
+        let State {
+            watched,
+            items,
+            queue,
+            ..
+        } = self;
+        for watched in watched.iter() {
+            watched
+                .chunk
+                .ready(watched.side, watched.slot)
+                .take(|lane| {
+                    let number = watched.items[lane as usize % LANES_MAX as usize];
+                    let Some(number) = number.checked_sub(1) else {
+                        return;
+                    };
+                    if let Some(Some(item)) = items.get_mut(number as usize) {
+                        item.note_news();
+                        if !item.is_queued {
+                            item.is_queued = true;
+                            queue.push_back(number);
+                        }
+                    }
+                });
+        }
+    }
+
+    /// Puts a connection whose lane is in use under our tag.
+    pub fn adopt(&mut self, epfd: c_int, number: u32) {
+        let Some(item) = self.item(number) else {
+            return;
+        };
+        let (fd, exclusive) = (item.fd, item.events & libc::EPOLLEXCLUSIVE as u32 != 0);
+        let done = if exclusive {
+            // SAFETY: DEL takes no event.
+            unsafe {
+                (real().epoll_ctl)(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+            }
+            tag(epfd, libc::EPOLL_CTL_ADD, fd, number)
+        } else {
+            tag(epfd, libc::EPOLL_CTL_MOD, fd, number)
+        };
+        if done {
+            item.start_tagged();
+        } else if let Some(conn) = crate::conn::get(fd) {
+            conn.pin(Reason::KernelCall);
+        }
+    }
+
+    /// Makes the kernel report the connections whose rings have, or are about to have, something.
+    pub fn rouse(&mut self, epfd: c_int) {
+        self.collect();
+        for at in 0..self.queue.len() {
+            let number = self.queue[at];
+            let Some(item) = self.item(number) else {
+                continue;
+            };
+            if item.kind != Kind::Socket || item.peek() == Glance::Nothing {
+                continue;
+            }
+            let fd = item.fd;
+            if !item.is_tagged {
+                self.adopt(epfd, number);
+            } else {
+                tag(epfd, libc::EPOLL_CTL_MOD, fd, number);
+            }
+        }
+    }
+
+    /// One more thread is about to enter the kernel's wait.
+    pub fn announce_sleep(&mut self) {
+        self.asleep += 1;
+        for (board, slot) in &self.slots {
+            board.announce_sleep(*slot);
+        }
+    }
+
+    /// A thread has left the kernel's wait.
+    pub fn withdraw_sleep(&mut self) {
+        // In a forked child a wait that the parent's thread announced is not ours.
+        if self.asleep == 0 {
+            return;
+        }
+        self.asleep -= 1;
+        for (board, slot) in &self.slots {
+            board.withdraw_sleep(*slot);
+        }
+    }
+}
+
+/// Registers a connection in the kernel under our tag.
+pub(super) fn tag(epfd: c_int, op: c_int, fd: c_int, number: u32) -> bool {
+    let mut event = libc::epoll_event {
+        events: KERNEL_INTEREST,
+        u64: TAG | u64::from(number),
+    };
+    let before = errno();
+    // SAFETY: the event lives on this stack.
+    let ok = unsafe { (real().epoll_ctl)(epfd, op, fd, &raw mut event) } == 0;
+    set_errno(before);
+    ok
+}
+
+/// The item that data of a kernel event names, if it is a tag.
+pub(super) fn tagged(data: u64) -> Option<u32> {
+    (data & TAG_MASK == TAG).then_some(data as u32)
+}
+
+/// Takes such a registration out.
+pub(super) fn untag(epfd: c_int, fd: i32) {
+    let before = errno();
+    // SAFETY: DEL takes no event.
+    unsafe {
+        (real().epoll_ctl)(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+    }
+    set_errno(before);
+}
