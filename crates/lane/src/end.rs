@@ -104,8 +104,9 @@ pub struct Rx {
     pub(crate) consumer: Consumer,
     /// Bytes of the stream read from TCP, ever.
     pub(crate) tcp_read: u64,
-    /// When the kernel was last asked for the end of the stream.
-    pub(crate) checked_ns: u64,
+    /// When the kernel was last asked for the end of the stream, [`crate::clock::ticks`]; 0 to ask
+    /// at the next look.
+    pub(crate) checked: u64,
     /// TCP bytes are being read and not in `tcp_read` yet. Whoever finds it set has the lock from
     /// a reader that died there.
     pub(crate) is_counting: bool,

@@ -8,7 +8,7 @@
 
 mod peek;
 
-use crate::clock::now_ns;
+use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
 use crate::recall;
@@ -20,8 +20,8 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
-/// How often an idle ring's reader asks the kernel for the end of the stream, nanoseconds.
-const END_CHECK_NS: u64 = 20_000;
+/// How often an idle ring's reader asks the kernel for the end of the stream: 12 to 60 µs.
+const END_CHECK_TICKS: u64 = 60_000;
 
 /// One read call of the program.
 #[derive(Clone, Copy, Debug)]
@@ -202,16 +202,17 @@ impl<'a> Reader<'a, '_> {
 
     /// Whether the kernel has something to say about a stream that is on the ring.
     fn is_end_check_due(&self, rx: &mut Rx) -> bool {
-        let now = now_ns();
-        if now.saturating_sub(rx.checked_ns) < END_CHECK_NS {
+        let now = ticks();
+        // Should the counter have jumped, it is due.
+        if now.wrapping_sub(rx.checked) < END_CHECK_TICKS {
             return false;
         }
-        if self.request.dontwait && rx.checked_ns != 0 {
+        if self.request.dontwait && rx.checked != 0 {
             // A program that asks again and again without poll or epoll between would keep a
             // peer on the same core from running.
             yield_processor();
         }
-        rx.checked_ns = now;
+        rx.checked = now;
         kernel_events(self.fd, libc::POLLIN | libc::POLLRDHUP) != 0
     }
 

@@ -18,6 +18,8 @@ pub const CEILING_MAX_US: u32 = 10_000;
 
 /// Polling without giving the processor away, at the start of a wait.
 const HARD_NS: u64 = 8_000;
+/// Looks of that time from one look at the clock, which costs as much as one, to the next.
+const LOOKS_PER_CLOCK: u32 = 8;
 /// A yield that takes this long let somebody else run; without a switch it takes 0.3 µs.
 const YIELD_SWITCH_NS: u64 = 1_500;
 /// A yield that takes this long let somebody else run who did not give the processor back.
@@ -162,6 +164,7 @@ pub struct Spinner {
     /// Processor time spent.
     spent_ns: u64,
     lost: u32,
+    looks: u32,
 }
 
 impl Spinner {
@@ -174,10 +177,11 @@ impl Spinner {
             budget_ns,
             spent_ns: 0,
             lost: 0,
+            looks: 0,
         }
     }
 
-    /// How long this wait has lasted, as of the last step.
+    /// How long this wait has lasted, as of the last look at the clock.
     pub fn waited_ns(&self) -> u64 {
         self.now_ns - self.start_ns
     }
@@ -197,7 +201,7 @@ impl Spinner {
         }
     }
 
-    /// The time of the last step.
+    /// The time of the last look at the clock.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
@@ -219,11 +223,12 @@ impl Spinner {
         }
         let before = self.now_ns;
         if self.spent_ns < HARD_NS && !is_crowded() {
-            for _ in 0..8 {
-                core::hint::spin_loop();
+            core::hint::spin_loop();
+            self.looks += 1;
+            if self.looks.is_multiple_of(LOOKS_PER_CLOCK) {
+                self.now_ns = now_ns();
+                self.spent_ns += self.now_ns.saturating_sub(before);
             }
-            self.now_ns = now_ns();
-            self.spent_ns += self.now_ns.saturating_sub(before);
             return true;
         }
         yield_processor();

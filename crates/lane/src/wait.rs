@@ -49,7 +49,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             }
             end.recount(fd, &mut rx);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
-            rx.checked_ns = 0;
+            rx.checked = 0;
             // Before the position is read: a sender that is through by now has published. The
             // other way round it may publish and be through in between, and is missed.
             ready.in_flight = end.is_write_in_flight(&into);
