@@ -24,6 +24,9 @@ use crate::{requester, responder};
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
 
+/// In place of a queue pair's slot, a timer's: a request in some ring has waited its time.
+pub const LOOK_AT_RINGS: u32 = u32::MAX;
+
 /// How often one call looks at a link that does not become empty.
 pub const LOOKS: usize = 4;
 
@@ -282,7 +285,9 @@ impl Node {
                 due
             };
             let Some(slot) = due else { break };
-            if let Some(part) = self.part(slot) {
+            if slot == LOOK_AT_RINGS {
+                self.progress_incoming(&self.links());
+            } else if let Some(part) = self.part(slot) {
                 requester::timer(self, &part, now);
             }
             done += 1;
@@ -367,6 +372,7 @@ impl Node {
                     .users(slot)
                     .any(|user| user == (index, value))
                     && !incoming.broken.load(Ordering::Relaxed)
+                    && !incoming.ended.load(Ordering::Relaxed)
                 {
                     if os::now_ns() - start > HAZARD_PATIENCE_NS {
                         incoming.broken.store(true, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use sluice_verbs::{
 use crate::link::lock;
 use crate::node::Node;
 use crate::route::Route;
-use crate::{datagram, multicast, requester, route};
+use crate::{datagram, multicast, requester, responder, route};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
@@ -73,6 +73,8 @@ pub struct RecvSide {
     pub expected: u32,
     pub rnr_code: u32,
     pub qkey: u32,
+    /// A message has waited its time for a receive: until there is one, others do not wait.
+    pub dry: bool,
     pub recv: RecvWqe,
     /// `recv` holds a receive, into which `received` bytes have come.
     pub taken: bool,
@@ -124,6 +126,7 @@ impl Part {
                 expected: 0,
                 rnr_code: 0,
                 qkey: 0,
+                dry: false,
                 recv: RecvWqe::new(),
                 taken: false,
                 received: 0,
@@ -157,6 +160,21 @@ impl Part {
             side.taken = false;
             if let Some(qp) = side.qp.clone() {
                 qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::WrFlushErr));
+            }
+        }
+    }
+
+    /// Messages that wait for a receive of this queue pair are looked at again, here if `now`,
+    /// else by the engine thread.
+    fn release_held(&self, now: bool) {
+        for incoming in &self.node.links().incoming {
+            if !incoming.release(self.slot) {
+                continue;
+            }
+            if now {
+                responder::progress(&self.node, incoming);
+            } else {
+                self.node.wake_engine();
             }
         }
     }
@@ -232,6 +250,7 @@ impl QpTransport for ShmQp {
                 part.publish(attr, false);
                 part.forget_requests();
                 part.flush_receive();
+                part.release_held(false);
                 if change.to == QpState::Reset {
                     lock(&part.send).route = None;
                 }
@@ -265,6 +284,10 @@ impl QpTransport for ShmQp {
         Ok(())
     }
 
+    fn receives_posted(&self) {
+        self.0.release_held(true);
+    }
+
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {
         multicast::attach(&self.0, gid)
     }
@@ -279,6 +302,7 @@ impl QpTransport for ShmQp {
         part.node.directory.clear_qp(part.slot as usize);
         part.forget_requests();
         part.flush_receive();
+        part.release_held(false);
         {
             let mut side = lock(&part.send);
             side.route = None;
