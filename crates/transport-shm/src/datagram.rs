@@ -18,7 +18,7 @@ use crate::os;
 use crate::qp::{Part, RecvSide};
 use crate::reach;
 use crate::responder::{self, Taken};
-use crate::route;
+use crate::route::{self, Route};
 use crate::wire::{Datagram, flags, request};
 
 /// The header that a receiver finds in front of the data (IBTA 8.3).
@@ -59,8 +59,7 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     }
     if destination.qpn == MULTICAST_QPN {
         let members = multicast::members(&part.node, &destination.ah.grh.dgid);
-        if members.iter().any(|route| route.wait(part.slot)) {
-            lock(&part.send).busy = true;
+        if waits_for(part, &members) {
             return Posted::Busy;
         }
         for route in members {
@@ -74,8 +73,7 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         return done;
     };
     let Some(link) = route.link() else {
-        if route.wait(part.slot) {
-            lock(&part.send).busy = true;
+        if waits_for(part, core::slice::from_ref(&route)) {
             return Posted::Busy;
         }
         return match route.link() {
@@ -84,6 +82,15 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         };
     };
     sent_or_busy(part, link, &header, &head, wqe)
+}
+
+/// Whether a connection is still being made; the queue pair goes on when it is there.
+fn waits_for(part: &Part, routes: &[Arc<Route>]) -> bool {
+    // Locked before the route knows of us: it may have news at once, and must find us busy.
+    let mut side = lock(&part.send);
+    let waits = routes.iter().any(|route| route.wait(part.slot));
+    side.busy |= waits;
+    waits
 }
 
 fn sent_or_busy(

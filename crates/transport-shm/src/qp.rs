@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sluice_shmem::verbs::directory::QpEntry;
 use sluice_verbs::responder::{RecvDone, RecvWqe};
@@ -13,11 +14,16 @@ use sluice_verbs::{
 
 use crate::link::lock;
 use crate::node::Node;
+use crate::os;
 use crate::route::Route;
 use crate::{datagram, multicast, requester, responder, route};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
+
+/// How long datagrams that wait for a connection or for room outlive the program's interest.
+const LINGER_NS: u64 = 500_000_000;
+const LINGER_STEP: Duration = Duration::from_micros(100);
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
@@ -286,6 +292,14 @@ impl QpTransport for ShmQp {
 
     fn receives_posted(&self) {
         self.0.release_held(true);
+    }
+
+    fn linger(&self) {
+        let end = os::now_ns() + LINGER_NS;
+        // The thread of the transport does the work.
+        while lock(&self.0.send).busy && os::now_ns() < end {
+            std::thread::sleep(LINGER_STEP);
+        }
     }
 
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {
