@@ -169,7 +169,7 @@ pub fn wait_for_receive(
         }
     };
     incoming.hold(part.slot, now + patience);
-    part.node.set_timer(now + patience, node::LOOK_AT_RINGS);
+    part.node.held_until(now + patience);
     Some(Taken::Held { new })
 }
 
@@ -179,7 +179,7 @@ pub fn wait_for_receive(
 fn acknowledge_early(part: &Part, incoming: &Incoming, record: &Record) {
     if part.node.is_armed() {
         incoming.publish_head(record.end);
-        part.node.progress_outgoing(&part.node.links());
+        part.node.progress_answers(&part.node.links());
     }
 }
 
