@@ -403,7 +403,7 @@ impl Incoming {
 
     /// Whether there is something that can be carried out now.
     pub fn is_waiting(&self) -> bool {
-        self.has_requests() && !self.holds_until().is_some_and(|until| os::now_ns() < until)
+        self.has_requests() && self.holds_until().is_none_or(|until| os::now_ns() >= until)
     }
 
     /// Whether there is a request, held or not.
