@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::record::{Header, Record};
-use sluice_verbs::responder::RecvDone;
+use sluice_verbs::responder::{RecvDone, TakeError};
 use sluice_verbs::{
     Gid, Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
 };
 
-use crate::link::{CHUNK_BYTES, Incoming, Outgoing, lock};
+use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing, lock};
 use crate::multicast;
 use crate::node::Node;
 use crate::os;
-use crate::qp::Part;
+use crate::qp::{Part, RecvSide};
 use crate::reach;
-use crate::route;
+use crate::responder::{self, Taken};
+use crate::route::{self, Route};
 use crate::tap;
 use crate::wire::{Datagram, flags, request};
 
@@ -27,8 +28,9 @@ pub const GRH_BYTES: usize = 40;
 pub const DATAGRAM_BYTES_MAX: usize = 4096;
 /// The number by which a multicast message is addressed.
 pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
-/// How long a full ring is waited for before datagrams to it are dropped.
-const PATIENCE_NS: u64 = 100_000_000;
+/// How long a full ring is waited for before datagrams to it are dropped: longer than its reader
+/// lets one wait for a receive, so only for a reader that is stopped.
+const PATIENCE_NS: u64 = 3_000_000_000;
 const RETRY_NS: u64 = 500_000;
 
 const _: () = assert!(DATAGRAM_BYTES_MAX <= CHUNK_BYTES);
@@ -58,8 +60,7 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     }
     if destination.qpn == MULTICAST_QPN {
         let members = multicast::members(&part.node, &destination.ah.grh.dgid);
-        if members.iter().any(|route| route.wait(part.slot)) {
-            lock(&part.send).busy = true;
+        if waits_for(part, &members) {
             return Posted::Busy;
         }
         for route in members {
@@ -73,8 +74,7 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         return done;
     };
     let Some(link) = route.link() else {
-        if route.wait(part.slot) {
-            lock(&part.send).busy = true;
+        if waits_for(part, core::slice::from_ref(&route)) {
             return Posted::Busy;
         }
         return match route.link() {
@@ -83,6 +83,15 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         };
     };
     sent_or_busy(part, link, &header, &head, wqe)
+}
+
+/// Whether a connection is still being made; the queue pair goes on when it is there.
+fn waits_for(part: &Part, routes: &[Arc<Route>]) -> bool {
+    // Locked before the route knows of us: it may have news at once, and must find us busy.
+    let mut side = lock(&part.send);
+    let waits = routes.iter().any(|route| route.wait(part.slot));
+    side.busy |= waits;
+    waits
 }
 
 fn sent_or_busy(
@@ -170,21 +179,21 @@ fn push(
     pushed
 }
 
-/// A datagram from a peer. False: the link is to be broken.
-pub fn take(node: &Node, incoming: &Incoming, record: &Record) -> bool {
+/// A datagram from a peer.
+pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Taken {
     let mut bytes = [0; Datagram::BYTES];
     let Some(len) = record.payload_bytes.checked_sub(bytes.len()) else {
-        return false;
+        return Taken::Broken;
     };
     if len > DATAGRAM_BYTES_MAX {
-        return false;
+        return Taken::Broken;
     }
     // SAFETY: the payload lies in the ring and has that many bytes.
     unsafe { copy::ascending(bytes.as_mut_ptr(), record.payload, bytes.len()) };
     let datagram = Datagram::decode(&bytes);
     let header = &record.header;
     if incoming.peer.directory.qp_slot(header.origin).is_none() {
-        return true;
+        return Taken::Done;
     }
     if header.target == MULTICAST_QPN {
         let group = Gid(datagram.dgid.to_ne_bytes());
@@ -192,34 +201,61 @@ pub fn take(node: &Node, incoming: &Incoming, record: &Record) -> bool {
             if let Some(tap) = tap::responder(&part, incoming) {
                 tap.datagram(record, &datagram, len);
             }
-            deliver(&part, record, &datagram, len);
+            // One late member holds back no others.
+            deliver(&part, record, &datagram, len, |_, _| None);
         }
-        return true;
+        return Taken::Done;
     }
     let part = node
         .directory
         .qp_slot(header.target)
         .and_then(|slot| node.part(slot as u32))
         .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
-    if let Some(part) = part {
-        if let Some(tap) = tap::responder(&part, incoming) {
+    let held = part.and_then(|part| {
+        let held = deliver(&part, record, &datagram, len, |qp, side| {
+            responder::wait_for_receive(&part, qp, side, incoming, state)
+        });
+        // One that is held comes again.
+        if held.is_none()
+            && let Some(tap) = tap::responder(&part, incoming)
+        {
             tap.datagram(record, &datagram, len);
         }
-        deliver(&part, record, &datagram, len);
-    }
-    true
+        held
+    });
+    held.unwrap_or(Taken::Done)
 }
 
-fn deliver(part: &Arc<Part>, record: &Record, datagram: &Datagram, len: usize) {
+/// Puts a datagram into a receive, or asks `without_receive` what is to become of it.
+fn deliver(
+    part: &Arc<Part>,
+    record: &Record,
+    datagram: &Datagram,
+    len: usize,
+    without_receive: impl FnOnce(&Qp, &mut RecvSide) -> Option<Taken>,
+) -> Option<Taken> {
     let mut side = lock(&part.recv);
-    let Some(qp) = side.qp.clone() else { return };
-    if !side.ready || datagram.qkey != side.qkey {
-        return;
-    }
-    if qp.take_recv(&mut side.recv).is_err() {
-        return;
-    }
+    let held = match side.qp.clone() {
+        Some(qp) if side.ready && datagram.qkey == side.qkey => {
+            match qp.take_recv(&mut side.recv) {
+                Ok(()) => {
+                    fill(&qp, &mut side, record, datagram, len);
+                    None
+                }
+                Err(TakeError::Empty) => without_receive(&qp, &mut side),
+                Err(_) => None,
+            }
+        }
+        _ => None,
+    };
+    part.finish_flush(&mut side);
+    held
+}
+
+/// Fills the receive that was taken, and completes it.
+fn fill(qp: &Qp, side: &mut RecvSide, record: &Record, datagram: &Datagram, len: usize) {
     side.taken = true;
+    side.dry = false;
     let whole = (GRH_BYTES + len) as u64;
     let done = if side.recv.room() < whole {
         RecvDone::failed(WcStatus::LocLenErr)
@@ -244,7 +280,6 @@ fn deliver(part: &Arc<Part>, record: &Record, datagram: &Datagram, len: usize) {
     };
     side.taken = false;
     qp.complete_recv(&mut side.recv, &done);
-    part.finish_flush(&mut side);
 }
 
 /// The global route header (IBTA 8.3): an IPv6 header whose payload is a BTH, as RoCE has it.

@@ -14,7 +14,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
 use crate::link::{Incoming, lock};
-use crate::node::Node;
+use crate::node::{Links, Node};
 use crate::os::{self, LocalFd};
 use crate::rendezvous::check_peer;
 use crate::route::{self, Route};
@@ -67,6 +67,7 @@ fn run(weak: &Weak<Node>) {
             node.polled_outgoing.load(Ordering::Relaxed),
         );
         let links = node.links();
+        forget_ended(&node, &links);
         // A side that the program polls is left to it. One where this thread found work is on
         // its own until polls do it again, so peers have to ring.
         let mut own = 0;
@@ -91,7 +92,13 @@ fn run(weak: &Weak<Node>) {
             quiet = (quiet + 1).min(QUIET_WATCHES);
         }
         before = now;
-        let asleep = node.is_armed() || alone != [false; 2] || quiet >= QUIET_WATCHES;
+        // While all that is there waits for receives, peers need not ring for what they add.
+        let held = own == 0
+            && links
+                .incoming
+                .iter()
+                .any(|link| link.holds_until().is_some());
+        let asleep = node.is_armed() || !held && (alone != [false; 2] || quiet >= QUIET_WATCHES);
         if asleep {
             set_state(&node, ENGINE_ASLEEP);
             let links = node.links();
@@ -224,7 +231,7 @@ fn route_socket(node: &Arc<Node>, id: u64) {
 
 fn end_route(node: &Arc<Node>, route: &Arc<Route>) {
     // What the peer answered before it ended still counts.
-    while requester::progress(node, route) > 0 {}
+    requester::finish(node, route);
     route.set_down();
     node.epoll.remove(route.socket.raw());
     node.epoll.remove(route.bell.raw());
@@ -250,15 +257,34 @@ fn incoming_socket(node: &Node, id: u64) {
 }
 
 fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {
-    // What the peer had sent completely still arrives.
-    loop {
-        if incoming.broken.load(Ordering::Relaxed) || responder::progress(node, incoming) == 0 {
-            break;
-        }
-    }
-    incoming.broken.store(true, Ordering::Relaxed);
+    incoming.ended.store(true, Ordering::Relaxed);
     node.epoll.remove(incoming.socket.raw());
     node.epoll.remove(incoming.bell.raw());
+    // What the peer had sent completely still arrives, now or when there are receives for it.
+    if responder::finish(node, incoming) {
+        forget_incoming(node, id);
+    }
+}
+
+/// Forgets links of peers that have ended, when there is nothing left in them.
+fn forget_ended(node: &Node, links: &Links) {
+    let over = |incoming: &Arc<Incoming>| {
+        incoming.ended.load(Ordering::Relaxed) && !incoming.has_requests()
+    };
+    if !links.incoming.iter().any(over) {
+        return;
+    }
+    let ended: Vec<u64> = {
+        let table = lock(&node.table);
+        let ended = table.incoming.iter().filter(|(_, link)| over(link));
+        ended.map(|(id, _)| *id).collect()
+    };
+    for id in ended {
+        forget_incoming(node, id);
+    }
+}
+
+fn forget_incoming(node: &Node, id: u64) {
     let mut table = lock(&node.table);
     table.incoming.remove(&id);
     node.links_changed(&table);

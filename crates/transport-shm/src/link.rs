@@ -325,6 +325,8 @@ impl Outgoing {
 pub struct IncomingState {
     pub requests: Reader,
     pub responses: Writer,
+    /// How often the first request's wait for a receive was made longer.
+    pub extensions: u32,
 }
 
 /// The responder's side.
@@ -338,6 +340,12 @@ pub struct Incoming {
     pub hazards: Hazards,
     pub state: Mutex<IncomingState>,
     pub broken: AtomicBool,
+    /// The peer has ended; what it sent completely is still to be carried out.
+    pub ended: AtomicBool,
+    /// Until when the first request waits for a receive; 0: it does not.
+    held_until: AtomicU64,
+    /// The queue pair that it is for.
+    held_slot: AtomicU32,
     request_ring: Ring,
     request_head: AtomicU64,
     own_position: Position,
@@ -377,8 +385,12 @@ impl Incoming {
             state: Mutex::new(IncomingState {
                 requests: Reader::new(request_ring),
                 responses: Writer::new(response_ring),
+                extensions: 0,
             }),
             broken: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            held_until: AtomicU64::new(0),
+            held_slot: AtomicU32::new(0),
             request_ring,
             request_head: AtomicU64::new(0),
             own_position,
@@ -389,12 +401,45 @@ impl Incoming {
         })
     }
 
+    /// Whether there is something that can be carried out now.
     pub fn is_waiting(&self) -> bool {
+        self.has_requests() && self.holds_until().is_none_or(|until| os::now_ns() >= until)
+    }
+
+    /// Whether there is a request, held or not.
+    pub fn has_requests(&self) -> bool {
         !self.broken.load(Ordering::Relaxed)
             && Reader::is_waiting(
                 &self.request_ring,
                 self.request_head.load(Ordering::Relaxed),
             )
+    }
+
+    /// The first request waits for a receive of the queue pair at `slot`.
+    pub fn hold(&self, slot: u32, until_ns: u64) {
+        self.held_slot.store(slot, Ordering::Relaxed);
+        self.held_until.store(until_ns, Ordering::SeqCst);
+    }
+
+    /// Until when the first request waits for a receive, if it does.
+    pub fn holds_until(&self) -> Option<u64> {
+        match self.held_until.load(Ordering::SeqCst) {
+            0 => None,
+            until => Some(until),
+        }
+    }
+
+    /// The queue pair at `slot` has a receive, or takes none any more: whether a request has
+    /// waited for that.
+    pub fn release(&self, slot: u32) -> bool {
+        self.holds_until().is_some()
+            && self.held_slot.load(Ordering::Relaxed) == slot
+            && self.held_until.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// The wait is over, whoever it was for.
+    pub fn hold_no_longer(&self) {
+        self.held_until.store(0, Ordering::SeqCst);
     }
 
     /// Publishes how far requests have been carried out; answers were written before.

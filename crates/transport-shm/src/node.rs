@@ -24,6 +24,12 @@ use crate::{requester, responder};
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
 
+/// In place of a queue pair's slot, a timer's: a request in some ring has waited its time.
+const LOOK_AT_RINGS: u32 = u32::MAX;
+
+/// When a ring that somebody else works on is looked at again.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
 /// How often one call looks at a link that does not become empty.
 pub const LOOKS: usize = 4;
 
@@ -84,6 +90,8 @@ pub struct Node {
     timers: Mutex<BinaryHeap<Reverse<(u64, u32)>>>,
     /// When the first timer is due; [`u64::MAX`] for none.
     pub next_timer: AtomicU64,
+    /// When the first held request is looked at again; 0: none is held.
+    next_look: AtomicU64,
     /// Until when the engine thread sleeps.
     pub engine_until: AtomicU64,
     /// Counts of polls that found work, on either side; the engine thread watches them.
@@ -121,6 +129,7 @@ impl Node {
             stop: AtomicBool::new(false),
             timers: Mutex::default(),
             next_timer: AtomicU64::new(u64::MAX),
+            next_look: AtomicU64::new(0),
             engine_until: AtomicU64::new(0),
             polled_incoming: AtomicU64::new(0),
             polled_outgoing: AtomicU64::new(0),
@@ -240,10 +249,16 @@ impl Node {
             .sum()
     }
 
-    /// Takes what peers have answered, and runs due timers. How much was done.
-    pub fn progress_outgoing(&self, links: &Links) -> usize {
+    /// Takes what peers have answered. How much was done.
+    pub fn progress_answers(&self, links: &Links) -> usize {
         let each = links.routes.iter();
-        let done: usize = each.map(|route| requester::progress(self, route)).sum();
+        each.map(|route| requester::progress(self, route)).sum()
+    }
+
+    /// Takes what peers have answered, and runs due timers. How much was done. Not from inside
+    /// of a request: timers look at rings.
+    pub fn progress_outgoing(&self, links: &Links) -> usize {
+        let done = self.progress_answers(links);
         if self.next_timer.load(Ordering::Relaxed) != u64::MAX {
             return done + self.run_timers();
         }
@@ -261,6 +276,28 @@ impl Node {
         }
         if when_ns < self.engine_until.load(Ordering::SeqCst) {
             self.wake_engine();
+        }
+    }
+
+    /// A request is held until `when_ns`. One timer serves all that are held, however often
+    /// that happens.
+    pub fn held_until(&self, when_ns: u64) {
+        let before = self.next_look.load(Ordering::SeqCst);
+        if before == 0 || when_ns < before {
+            self.next_look.store(when_ns, Ordering::SeqCst);
+            self.set_timer(when_ns, LOOK_AT_RINGS);
+        }
+    }
+
+    fn look_at_rings(&self) {
+        // Who holds a request from now on sets a timer, or is seen below.
+        self.next_look.store(0, Ordering::SeqCst);
+        let links = self.links();
+        self.progress_incoming(&links);
+        let held = links.incoming.iter();
+        if let Some(next) = held.filter_map(|link| link.holds_until()).min() {
+            // One that is due is in the hands of another thread, or of this one further up.
+            self.held_until(next.max(os::now_ns() + LOOK_AGAIN_NS));
         }
     }
 
@@ -282,7 +319,9 @@ impl Node {
                 due
             };
             let Some(slot) = due else { break };
-            if let Some(part) = self.part(slot) {
+            if slot == LOOK_AT_RINGS {
+                self.look_at_rings();
+            } else if let Some(part) = self.part(slot) {
                 requester::timer(self, &part, now);
             }
             done += 1;
@@ -367,6 +406,7 @@ impl Node {
                     .users(slot)
                     .any(|user| user == (index, value))
                     && !incoming.broken.load(Ordering::Relaxed)
+                    && !incoming.ended.load(Ordering::Relaxed)
                 {
                     if os::now_ns() - start > HAZARD_PATIENCE_NS {
                         incoming.broken.store(true, Ordering::Relaxed);

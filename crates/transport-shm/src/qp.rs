@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sluice_shmem::verbs::directory::QpEntry;
 use sluice_verbs::responder::{RecvDone, RecvWqe};
@@ -13,12 +14,17 @@ use sluice_verbs::{
 
 use crate::link::lock;
 use crate::node::Node;
+use crate::os;
 use crate::route::Route;
 use crate::tap::Tap;
-use crate::{datagram, multicast, requester, route};
+use crate::{datagram, multicast, requester, responder, route};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
+
+/// How long datagrams that wait for a connection or for room outlive the program's interest.
+const LINGER_NS: u64 = 500_000_000;
+const LINGER_STEP: Duration = Duration::from_micros(100);
 
 /// A request on its way.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +80,8 @@ pub struct RecvSide {
     pub expected: u32,
     pub rnr_code: u32,
     pub qkey: u32,
+    /// A message has waited its time for a receive: until there is one, others do not wait.
+    pub dry: bool,
     pub recv: RecvWqe,
     /// `recv` holds a receive, into which `received` bytes have come.
     pub taken: bool,
@@ -127,6 +135,7 @@ impl Part {
                 expected: 0,
                 rnr_code: 0,
                 qkey: 0,
+                dry: false,
                 recv: RecvWqe::new(),
                 taken: false,
                 received: 0,
@@ -161,6 +170,21 @@ impl Part {
             side.taken = false;
             if let Some(qp) = side.qp.clone() {
                 qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::WrFlushErr));
+            }
+        }
+    }
+
+    /// Messages that wait for a receive of this queue pair are looked at again, here if `now`,
+    /// else by the engine thread.
+    fn release_held(&self, now: bool) {
+        for incoming in &self.node.links().incoming {
+            if !incoming.release(self.slot) {
+                continue;
+            }
+            if now {
+                responder::progress(&self.node, incoming);
+            } else {
+                self.node.wake_engine();
             }
         }
     }
@@ -243,6 +267,7 @@ impl QpTransport for ShmQp {
                 part.publish(attr, false);
                 part.forget_requests();
                 part.flush_receive();
+                part.release_held(false);
                 if change.to == QpState::Reset {
                     lock(&part.send).route = None;
                 }
@@ -276,6 +301,18 @@ impl QpTransport for ShmQp {
         Ok(())
     }
 
+    fn receives_posted(&self) {
+        self.0.release_held(true);
+    }
+
+    fn linger(&self) {
+        let end = os::now_ns() + LINGER_NS;
+        // The thread of the transport does the work.
+        while lock(&self.0.send).busy && os::now_ns() < end {
+            std::thread::sleep(LINGER_STEP);
+        }
+    }
+
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {
         multicast::attach(&self.0, gid)
     }
@@ -290,6 +327,7 @@ impl QpTransport for ShmQp {
         part.node.directory.clear_qp(part.slot as usize);
         part.forget_requests();
         part.flush_receive();
+        part.release_held(false);
         {
             let mut side = lock(&part.send);
             side.route = None;

@@ -8,7 +8,7 @@
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use sluice_shmem::verbs::record::{Header, Record};
+use sluice_shmem::verbs::record::{Header, Reader, Record};
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock, requests_max};
@@ -389,10 +389,25 @@ pub fn progress(node: &Node, route: &Arc<Route>) -> usize {
     done
 }
 
+/// Reads everything that a peer answered before it ended.
+pub fn finish(node: &Node, route: &Arc<Route>) {
+    let Some(link) = route.link() else { return };
+    while link.is_waiting() {
+        // Waits for whoever is at it: what it reads is not to be taken for lost.
+        if read_answers(node, route, link, &mut lock(&link.responses)) == 0 {
+            break;
+        }
+    }
+}
+
 fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing) -> usize {
-    let Ok(mut answers) = link.responses.try_lock() else {
-        return 0;
-    };
+    match link.responses.try_lock() {
+        Ok(mut answers) => read_answers(node, route, link, &mut answers),
+        Err(_) => 0,
+    }
+}
+
+fn read_answers(node: &Node, route: &Arc<Route>, link: &Outgoing, answers: &mut Reader) -> usize {
     let mut done = 0;
     let position = link.peer_position();
     // There cannot be more answers than requests fit the ring, so this sees all that were

@@ -22,6 +22,14 @@ const BATCH: usize = 64;
 /// Requests after which the position is published within a batch.
 const PUBLISH_EVERY: usize = 16;
 const SEQUENCE_MASK: u32 = 0xFF_FFFF;
+/// How long an unreliable message waits for a receive. The program that is to post it may have
+/// lost its processor to others, several times in a row.
+const HOLD_NS: u64 = 250_000_000;
+/// By how many of these times it is prolonged while the program has completions to poll.
+const EXTENSIONS_MAX: u32 = 7;
+/// How long a reliable one waits at most before its sender is told to try again, which costs
+/// more than the wait.
+const RELIABLE_HOLD_NS: u64 = 1_000_000;
 /// Pieces of a described message.
 const PIECES_MAX: usize = 40;
 
@@ -37,6 +45,17 @@ enum Outcome {
     /// Refused, and the engine knows already.
     RefusedByEngine(NakReason),
     /// The peer breaks the protocol.
+    Broken,
+}
+
+/// What becomes of the first request of a ring.
+pub enum Taken {
+    /// It is over.
+    Done,
+    /// It stays: there is no receive for it now. `new`: look once more, because a receive that
+    /// was posted before the wait was announced released nothing.
+    Held { new: bool },
+    /// The link is to be broken.
     Broken,
 }
 
@@ -60,31 +79,99 @@ fn progress_once(node: &Node, incoming: &Incoming) -> usize {
     let Ok(mut state) = incoming.state.try_lock() else {
         return 0;
     };
+    let done = carry_out(node, incoming, &mut state);
+    drop(state);
+    if done > 0 {
+        incoming.peer.ring_if_asleep();
+    }
+    done
+}
+
+/// Carries out everything of a peer that has ended. False: there is still something that waits
+/// for a receive.
+pub fn finish(node: &Node, incoming: &Incoming) -> bool {
+    while incoming.is_waiting() {
+        // Waits for whoever is at it: nothing may be left behind when the link is forgotten.
+        carry_out(node, incoming, &mut lock(&incoming.state));
+    }
+    !incoming.has_requests()
+}
+
+/// Carries out the first requests of a ring. How many there were.
+fn carry_out(node: &Node, incoming: &Incoming, state: &mut IncomingState) -> usize {
     let mut done = 0;
-    let mut broken = false;
-    while done < BATCH && !broken {
-        match state.requests.peek() {
+    while done < BATCH {
+        let taken = match state.requests.peek() {
             Ok(Some(record)) => {
-                broken = !take(node, incoming, &mut state, &record);
-                state.requests.advance(&record);
-                done += 1;
+                let taken = take(node, incoming, state, &record);
+                if matches!(taken, Taken::Done) {
+                    state.requests.advance(&record);
+                    done += 1;
+                }
+                taken
             }
             Ok(None) => break,
-            Err(_) => broken = true,
+            Err(_) => Taken::Broken,
+        };
+        match taken {
+            Taken::Done => {}
+            Taken::Held { new: true } => continue,
+            Taken::Held { new: false } => break,
+            Taken::Broken => {
+                incoming.broken.store(true, Ordering::Relaxed);
+                os::shutdown(incoming.socket.raw());
+                return done;
+            }
         }
         if done.is_multiple_of(PUBLISH_EVERY) {
             incoming.publish_head(state.requests.head());
         }
     }
-    if broken {
-        incoming.broken.store(true, Ordering::Relaxed);
-        os::shutdown(incoming.socket.raw());
-        return done;
-    }
+    // Also without a request: the reader may have gone past the ring's end.
     incoming.publish_head(state.requests.head());
-    drop(state);
-    incoming.peer.ring_if_asleep();
     done
+}
+
+/// There is no receive for the first request of the ring: whether it waits for one. While it
+/// waits the requests behind it do as well, the ring fills up, and the sender is held back, as
+/// by the flow control of a lossless link. None: it has waited long enough.
+pub fn wait_for_receive(
+    part: &Part,
+    qp: &Qp,
+    side: &mut RecvSide,
+    incoming: &Incoming,
+    state: &mut IncomingState,
+) -> Option<Taken> {
+    if side.dry {
+        return None;
+    }
+    let now = os::now_ns();
+    let patience = if part.is_reliable() {
+        (wire::rnr_us(side.rnr_code) * 1000).min(RELIABLE_HOLD_NS)
+    } else {
+        HOLD_NS
+    };
+    let new = match incoming.holds_until() {
+        Some(until) if now < until => return Some(Taken::Held { new: false }),
+        Some(_) => {
+            // Completions that nobody has polled: the program is late and will post again.
+            let late = qp.recv_cq().is_some_and(|cq| cq.filled() > 0);
+            if part.is_reliable() || !late || state.extensions >= EXTENSIONS_MAX {
+                incoming.hold_no_longer();
+                side.dry = true;
+                return None;
+            }
+            state.extensions += 1;
+            false
+        }
+        None => {
+            state.extensions = 0;
+            true
+        }
+    };
+    incoming.hold(part.slot, now + patience);
+    part.node.held_until(now + patience);
+    Some(Taken::Held { new })
 }
 
 /// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
@@ -93,27 +180,48 @@ fn progress_once(node: &Node, incoming: &Incoming) -> usize {
 fn acknowledge_early(part: &Part, incoming: &Incoming, record: &Record) {
     if part.node.is_armed() {
         incoming.publish_head(record.end);
-        part.node.progress_outgoing(&part.node.links());
+        part.node.progress_answers(&part.node.links());
     }
 }
 
-/// Carries out one request. False: the link is to be broken.
-fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> bool {
-    let header = &record.header;
-    if header.kind == request::DATAGRAM {
-        return datagram::take(node, incoming, record);
+/// Carries out one request.
+fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Taken {
+    if record.header.kind == request::DATAGRAM {
+        return datagram::take(node, incoming, state, record);
     }
+    match take_connected(node, incoming, state, record) {
+        Ok(true) => Taken::Done,
+        Ok(false) => Taken::Broken,
+        Err(held) => held,
+    }
+}
+
+/// A request for a connected queue pair. False: the link is to be broken.
+fn take_connected(
+    node: &Node,
+    incoming: &Incoming,
+    state: &mut IncomingState,
+    record: &Record,
+) -> Result<bool, Taken> {
+    let header = &record.header;
     let part = node
         .directory
         .qp_slot(header.target)
         .and_then(|slot| node.part(slot as u32))
         .filter(|part| part.qpn == header.target && part.kind != QpType::Ud);
     let Some(part) = part else {
-        return answer(incoming, state, header, answer::NOT_READY, 0);
+        return Ok(answer(incoming, state, header, answer::NOT_READY, 0));
     };
     let (outcome, qp, rnr_code) = {
         let mut side = lock(&part.recv);
         let outcome = run(&part, &mut side, incoming, state, record);
+        if matches!(outcome, Outcome::Rnr)
+            && let Some(qp) = side.qp.clone()
+            && let Some(held) = wait_for_receive(&part, &qp, &mut side, incoming, state)
+        {
+            part.finish_flush(&mut side);
+            return Err(held);
+        }
         if matches!(outcome, Outcome::Done | Outcome::Answered) {
             side.expected = side.expected.wrapping_add(1) & SEQUENCE_MASK;
         }
@@ -123,9 +231,9 @@ fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Re
         (outcome, qp, side.rnr_code)
     };
     if !part.is_reliable() {
-        return !matches!(outcome, Outcome::Broken);
+        return Ok(!matches!(outcome, Outcome::Broken));
     }
-    match outcome {
+    Ok(match outcome {
         Outcome::Done | Outcome::Answered => true,
         Outcome::Rnr => {
             if let Some(tap) = tap::responder(&part, incoming) {
@@ -146,7 +254,7 @@ fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Re
             answered
         }
         Outcome::Broken => false,
-    }
+    })
 }
 
 fn answer_header(header: &Header, kind: u8, immediate: u32) -> Header {
@@ -212,6 +320,7 @@ fn take_receive(part: &Part, qp: &Qp, side: &mut RecvSide, srqn: u32) -> Option<
     match taken {
         Ok(()) => {
             side.taken = true;
+            side.dry = false;
             side.received = 0;
             None
         }

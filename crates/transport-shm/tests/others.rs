@@ -143,6 +143,137 @@ fn datagrams_arrive_or_are_dropped() {
     );
 }
 
+/// More messages than the receiver ever has receives.
+const MANY: u32 = 200;
+
+fn send_many(world: &mut World, kind: QpType) -> End {
+    let end = world.connected(kind, 65_536);
+    let ah = AhAttr {
+        port_num: 1,
+        ..AhAttr::default()
+    };
+    let sge = [end.sge(0, 64)];
+    world.meet();
+    for number in 0..MANY {
+        let mut wr = end.request(WrOpcode::SendWithImm, u64::from(number), &sge, 0);
+        wr.imm = number;
+        if kind == QpType::Ud {
+            wr.ud = Some(UdDestination {
+                ah: &ah,
+                qpn: end.peer.qpn,
+                qkey: QKEY,
+            });
+        }
+        end.qp.post_send(&wr).unwrap();
+    }
+    for number in 0..MANY {
+        assert_eq!(end.good().wr_id, u64::from(number));
+    }
+    end
+}
+
+/// Four receives, and a program that comes late to its completions again and again.
+fn receive_late(world: &mut World, kind: QpType) {
+    let end = world.connected(kind, 65_536);
+    for id in 0..4 {
+        end.post_recv(id, id as usize * 128, 128);
+    }
+    world.meet();
+    for number in 0..MANY {
+        if number.is_multiple_of(50) {
+            // Meanwhile the thread of the transport works.
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+        let wc = end.good();
+        assert_eq!(wc.imm, number, "in order, and none is missing");
+        end.post_recv(wc.wr_id, wc.wr_id as usize * 128, 128);
+    }
+}
+
+#[test]
+fn a_late_receiver_of_datagrams_loses_none() {
+    pair(
+        "a_late_receiver_of_datagrams_loses_none",
+        Way::Shared,
+        |world| {
+            send_many(world, QpType::Ud);
+            world.meet();
+        },
+        |world| {
+            receive_late(world, QpType::Ud);
+            world.meet();
+        },
+    );
+}
+
+#[test]
+fn a_late_receiver_on_an_unreliable_connection_loses_nothing() {
+    pair(
+        "a_late_receiver_on_an_unreliable_connection_loses_nothing",
+        Way::Shared,
+        |world| {
+            send_many(world, QpType::Uc);
+            world.meet();
+        },
+        |world| {
+            receive_late(world, QpType::Uc);
+            world.meet();
+        },
+    );
+}
+
+#[test]
+fn datagrams_outlive_their_sender() {
+    pair(
+        "datagrams_outlive_their_sender",
+        Way::Shared,
+        |world| {
+            send_many(world, QpType::Ud);
+            std::process::exit(0);
+        },
+        |world| receive_late(world, QpType::Ud),
+    );
+}
+
+fn send_past_a_dry_one(world: &mut World) {
+    let dry = world.connected(QpType::Uc, 4096);
+    let other = world.connected(QpType::Rc, 4096);
+    let (dry_sge, sge) = ([dry.sge(0, 64)], [other.sge(0, 64)]);
+    for id in 0..100 {
+        dry.qp
+            .post_send(&dry.request(WrOpcode::Send, id, &dry_sge, 0))
+            .unwrap();
+    }
+    other.run(&other.request(WrOpcode::Send, 1, &sge, 0));
+    for id in 0..100 {
+        assert_eq!(dry.good().wr_id, id, "dropped, which it is not told");
+    }
+    world.meet();
+    dry.run(&dry.request(WrOpcode::Send, 200, &dry_sge, 0));
+    world.meet();
+}
+
+fn receive_past_a_dry_one(world: &mut World) {
+    let dry = world.connected(QpType::Uc, 4096);
+    let other = world.connected(QpType::Rc, 4096);
+    other.post_recv(1, 0, 64);
+    assert_eq!(other.good().wr_id, 1, "it does not wait for ever");
+    dry.post_recv(2, 0, 64);
+    world.meet();
+    assert_eq!(dry.good().wr_id, 2);
+    world.meet();
+}
+
+#[test]
+fn messages_without_a_receive_hold_up_others_only_once() {
+    pair(
+        "messages_without_a_receive_hold_up_others_only_once",
+        Way::Shared,
+        send_past_a_dry_one,
+        receive_past_a_dry_one,
+    );
+}
+
 fn group() -> Gid {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1], bytes[15]) = (0xff, 0x0e, 0x77);

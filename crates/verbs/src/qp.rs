@@ -96,6 +96,15 @@ pub struct Sender<'a> {
 }
 
 impl Sender<'_> {
+    /// What [`Sender::post`] would refuse if `ahead` requests were posted before this one.
+    /// While this sender lives, room only grows: after these checks nothing is refused.
+    pub fn check(&self, wr: &SendWr<'_>, ahead: usize) -> Result<()> {
+        match &self.queue {
+            Some(queue) => queue.check_post(&self.qp.credit, wr, ahead as u64),
+            None => Ok(()),
+        }
+    }
+
     /// As [`Qp::post_send`]; what a failure leads to happens when the sender is dropped.
     #[inline]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<()> {
@@ -441,6 +450,9 @@ impl Qp {
             return Err(Error::Busy);
         }
         drop(groups);
+        if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
+            self.transport.linger();
+        }
         let control = self.begin_transition();
         if !control.destroyed {
             let attr = QpAttr {

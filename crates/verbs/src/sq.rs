@@ -208,6 +208,11 @@ impl SendQueue {
         self.state == QpState::Sqd && self.head < self.handed
     }
 
+    /// Requests wait for the transport to have room.
+    pub fn holds_requests(&self) -> bool {
+        self.state == QpState::Rts && self.busy && self.handed < self.tail
+    }
+
     /// Takes a request, and carries it out if nothing is in its way.
     #[inline]
     pub fn post(&mut self, qp: &Qp, credit: &Credit, wr: &SendWr<'_>) -> Result<After> {
@@ -267,6 +272,19 @@ impl SendQueue {
             }
         }
         Ok(self.complete(qp, wr.wr_id, wr.opcode, done, seq))
+    }
+
+    /// Whether [`SendQueue::post`] would take a request that comes after `ahead` others.
+    pub fn check_post(&self, credit: &Credit, wr: &SendWr<'_>, ahead: u64) -> Result<()> {
+        if sending(self.state) == Posting::Refused {
+            return Err(Error::WrongState);
+        }
+        self.check(wr, facts(wr.opcode))?;
+        let polled = credit.sends.load(Ordering::Acquire);
+        if self.tail - polled + ahead >= u64::from(self.max_wr) {
+            return Err(Error::QueueFull);
+        }
+        Ok(())
     }
 
     /// What makes the call itself fail. Bytes of local memory.

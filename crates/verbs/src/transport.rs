@@ -200,6 +200,11 @@ pub trait QpTransport: Send + Sync {
 
     fn detach_multicast(&self, _gid: &Gid) {}
 
+    /// The program destroys a UD QP that still holds requests after [`Posted::Busy`]. A device
+    /// would have sent them in the meantime: wait a moment, of a bounded length, for the way to
+    /// be free and [`Qp::resume`] to be called. Comes without any lock.
+    fn linger(&self) {}
+
     /// The QP is in RESET and about to be gone. Let go of the `Arc` from `bind`.
     fn destroy(&self);
 }

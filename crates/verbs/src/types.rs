@@ -247,8 +247,14 @@ pub mod rereg {
 pub struct Gid(pub [u8; 16]);
 
 impl Gid {
+    /// An IPv6 group, or one of IPv4 mapped into IPv6 (224.0.0.0/4), as RoCEv2 writes it (IBTA
+    /// annex A17).
     pub const fn is_multicast(&self) -> bool {
-        self.0[0] == 0xff
+        match self.0 {
+            [0xff, ..] => true,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, first, ..] => first >> 4 == 0xe,
+            _ => false,
+        }
     }
 
     pub fn is_zero(&self) -> bool {
@@ -458,4 +464,26 @@ pub struct SrqInit {
     pub xrcd: Option<std::sync::Arc<crate::Xrcd>>,
     pub cq: Option<std::sync::Arc<crate::Cq>>,
     pub cookie: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn groups_of_both_address_families_are_multicast() {
+        let v4 = |address: [u8; 4]| Gid(Ipv4Addr::from(address).to_ipv6_mapped().octets());
+        for group in [[224, 0, 0, 1], [239, 255, 255, 255]] {
+            assert!(v4(group).is_multicast());
+        }
+        for host in [[223, 255, 255, 255], [240, 0, 0, 0], [127, 0, 0, 1]] {
+            assert!(!v4(host).is_multicast());
+        }
+        let v6 = |text: &str| Gid(text.parse::<Ipv6Addr>().unwrap().octets());
+        assert!(v6("ff0e::1").is_multicast());
+        for host in ["fe80::1", "::224.0.0.1", "1::ffff:224.0.0.1", "::1"] {
+            assert!(!v6(host).is_multicast(), "{host}");
+        }
+    }
 }

@@ -271,6 +271,34 @@ fn several_requests_under_one_lock() {
 }
 
 #[test]
+fn a_batch_is_checked_before_any_of_it_is_posted() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Rc);
+    for wr_id in 0..14 {
+        a.post_send(&write(&world, &[], wr_id)).unwrap();
+    }
+    drain(&world.cq);
+    for wr_id in 14..28 {
+        a.post_send(&write(&world, &[], wr_id)).unwrap();
+    }
+    let wr = write(&world, &[], 99);
+    let mut strange = wr;
+    strange.opcode = WrOpcode::BindMw;
+    {
+        let mut sender = a.sender();
+        assert_eq!(sender.check(&wr, 0), Ok(()));
+        assert_eq!(sender.check(&wr, 1), Ok(()));
+        assert_eq!(sender.check(&wr, 2), Err(Error::QueueFull));
+        assert!(sender.check(&strange, 0).is_err(), "no window");
+        sender.post(&wr).unwrap();
+        assert_eq!(sender.check(&wr, 0), Ok(()));
+        assert_eq!(sender.check(&wr, 1), Err(Error::QueueFull));
+    }
+    let ids: Vec<u64> = drain(&world.cq).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, (14..28).chain([99]).collect::<Vec<u64>>());
+}
+
+#[test]
 fn regions_with_other_addresses_are_translated() {
     let world = world();
     let (a, _b) = world.pair(QpType::Rc);

@@ -116,7 +116,7 @@ impl Batch {
         }
     }
 
-    /// Posts everything in order, up to the first refusal, and forgets it.
+    /// Posts everything in order, or nothing when one is refused, and forgets it.
     ///
     /// # Safety
     /// The header's contract for the objects that the requests name.
@@ -132,32 +132,47 @@ impl Batch {
             return Err(fault);
         }
         let data = self.inline.as_ptr().expose_provenance() as u64;
-        let mut sender = qp.sender();
         for request in &self.requests {
-            let sges = &mut self.sges[request.sges.clone()];
             if request.flags & IBV_SEND_INLINE != 0 {
-                for sge in sges.iter_mut() {
+                for sge in &mut self.sges[request.sges.clone()] {
                     sge.addr += data;
                 }
             }
-            let mut wr = SendWr::new(request.opcode, request.wr_id);
-            wr.flags = request.flags;
-            wr.imm = request.imm;
-            wr.sges = sges;
-            (wr.remote_addr, wr.rkey) = (request.remote_addr, request.rkey);
-            (wr.compare_add, wr.swap) = (request.compare_add, request.swap);
-            wr.xrc_srqn = request.xrc_srqn;
+        }
+        let mut sender = qp.sender();
+        for (ahead, request) in self.requests.iter().enumerate() {
             // SAFETY: the caller's contract.
-            unsafe {
-                if let Some((ah, qpn, qkey)) = request.ud {
-                    wr.ud = Some(destination(ah, qpn, qkey)?);
-                }
-                if let Some((mw, info)) = &request.bind {
-                    wr.bind = Some(window_binding(*mw, request.rkey, info)?);
-                }
-            }
-            sender.post(&wr)?;
+            unsafe { self.with_request(request, |wr| sender.check(wr, ahead)) }?;
+        }
+        for request in &self.requests {
+            // SAFETY: the caller's contract.
+            unsafe { self.with_request(request, |wr| sender.post(wr)) }?;
         }
         Ok(())
+    }
+
+    /// The request as the engine takes it.
+    unsafe fn with_request(
+        &self,
+        request: &Request,
+        use_it: impl FnOnce(&SendWr<'_>) -> engine::Result<()>,
+    ) -> engine::Result<()> {
+        let mut wr = SendWr::new(request.opcode, request.wr_id);
+        wr.flags = request.flags;
+        wr.imm = request.imm;
+        wr.sges = &self.sges[request.sges.clone()];
+        (wr.remote_addr, wr.rkey) = (request.remote_addr, request.rkey);
+        (wr.compare_add, wr.swap) = (request.compare_add, request.swap);
+        wr.xrc_srqn = request.xrc_srqn;
+        // SAFETY: the caller's contract.
+        unsafe {
+            if let Some((ah, qpn, qkey)) = request.ud {
+                wr.ud = Some(destination(ah, qpn, qkey)?);
+            }
+            if let Some((mw, info)) = &request.bind {
+                wr.bind = Some(window_binding(*mw, request.rkey, info)?);
+            }
+        }
+        use_it(&wr)
     }
 }
