@@ -13,7 +13,7 @@ use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHIN
 use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
-use crate::link::{Incoming, lock};
+use crate::link::{Incoming, lock, requests_max};
 use crate::node::Node;
 use crate::os::{self, LocalFd};
 use crate::rendezvous::check_peer;
@@ -32,6 +32,9 @@ const IN_BELL: u64 = 6;
 const WATCH_NS: u64 = 1_000_000;
 /// Watches without traffic before the thread sleeps.
 const QUIET_WATCHES: u32 = 4;
+/// Looks at a link that is over. A look takes at least one record, so they empty a ring that a
+/// dead process left, while one that only hung up could go on filling it.
+const LAST_LOOKS: usize = requests_max();
 /// Connections accepted in one go.
 const ACCEPT_MAX: usize = 64;
 
@@ -223,8 +226,20 @@ fn route_socket(node: &Arc<Node>, id: u64) {
 }
 
 fn end_route(node: &Arc<Node>, route: &Arc<Route>) {
-    // What the peer answered before it ended still counts.
-    while requester::progress(node, route) > 0 {}
+    // What the peer answered before it ended still counts, and what it had sent still arrives:
+    // this may be the first that is heard of its end.
+    for _ in 0..LAST_LOOKS {
+        if requester::progress(node, route) == 0 {
+            break;
+        }
+    }
+    if let Some(link) = route.up.get() {
+        let links = node.links();
+        let same = |incoming: &&Arc<Incoming>| incoming.peer.file == link.peer.file;
+        for incoming in links.incoming.iter().filter(same) {
+            take_the_rest(node, incoming);
+        }
+    }
     route.set_down();
     node.epoll.remove(route.socket.raw());
     node.epoll.remove(route.bell.raw());
@@ -249,13 +264,17 @@ fn incoming_socket(node: &Node, id: u64) {
     end_incoming(node, id, &incoming);
 }
 
-fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {
-    // What the peer had sent completely still arrives.
-    loop {
+/// What the peer had sent completely still arrives.
+fn take_the_rest(node: &Node, incoming: &Incoming) {
+    for _ in 0..LAST_LOOKS {
         if incoming.broken.load(Ordering::Relaxed) || responder::progress(node, incoming) == 0 {
-            break;
+            return;
         }
     }
+}
+
+fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {
+    take_the_rest(node, incoming);
     incoming.broken.store(true, Ordering::Relaxed);
     node.epoll.remove(incoming.socket.raw());
     node.epoll.remove(incoming.bell.raw());

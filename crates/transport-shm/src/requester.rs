@@ -161,7 +161,7 @@ fn direct(part: &Part, side: &mut SendSide, link: &Outgoing, wqe: &Wqe<'_>) -> O
         own_qpn: part.qpn,
         peer_qpn: side.peer_qpn,
         peer_slot: side.peer_slot,
-        same_process: link.peer.nonce == *part.node.nonce,
+        same_process: link.peer.file == part.node.file,
     };
     if let done @ Some(_) = reach::direct(link, &ends, wqe) {
         return done;
@@ -749,12 +749,34 @@ pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
     if !uses {
         return;
     }
-    if side.queue.is_empty() {
-        drop(side);
-        resume(part);
-    } else {
-        fail_first(part, side, WcStatus::RetryExcErr);
+    if !side.queue.is_empty() {
+        return fail_first(part, side, WcStatus::RetryExcErr);
     }
+    let (qp, peer_qpn) = (side.qp.clone(), side.peer_qpn);
+    drop(side);
+    resume(part);
+    if died_connected(part, route, peer_qpn)
+        && let Some(qp) = qp
+    {
+        // Whoever waits for a message gets its receives back.
+        qp.fail(None);
+    }
+}
+
+/// Whether the peer's process ended with its queue pair in place. One that destroyed it before
+/// has said goodbye, and receives may go on waiting as on other hardware.
+fn died_connected(part: &Part, route: &Route, peer_qpn: u32) -> bool {
+    let Some(link) = route.up.get() else {
+        return true;
+    };
+    let directory = &link.peer.directory;
+    let entry = directory
+        .qp_slot(peer_qpn)
+        .and_then(|slot| directory.qp(slot));
+    // Not yet connected counts: it was going to be.
+    entry.is_some_and(|entry| {
+        entry.qpn == peer_qpn && (entry.peer_qpn == part.qpn || entry.peer_qpn == 0)
+    })
 }
 
 #[cfg(test)]
