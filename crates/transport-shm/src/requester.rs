@@ -755,7 +755,9 @@ pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
     let (qp, peer_qpn) = (side.qp.clone(), side.peer_qpn);
     drop(side);
     resume(part);
-    if died_connected(part, route, peer_qpn)
+    // Unreliable connections have no end that anybody could hear of.
+    if part.is_reliable()
+        && died_connected(part, route, peer_qpn)
         && let Some(qp) = qp
     {
         // Whoever waits for a message gets its receives back.
