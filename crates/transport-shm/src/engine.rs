@@ -264,13 +264,18 @@ fn incoming_socket(node: &Node, id: u64) {
     end_incoming(node, id, &incoming);
 }
 
-/// What the peer had sent completely still arrives.
+/// What the peer had sent completely still arrives, and has arrived when this returns, whichever
+/// thread is at it.
 fn take_the_rest(node: &Node, incoming: &Incoming) {
     for _ in 0..LAST_LOOKS {
-        if incoming.broken.load(Ordering::Relaxed) || responder::progress(node, incoming) == 0 {
-            return;
+        if !incoming.is_waiting() {
+            break;
+        }
+        if responder::progress(node, incoming) == 0 {
+            std::thread::yield_now();
         }
     }
+    drop(lock(&incoming.state));
 }
 
 fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {

@@ -102,8 +102,23 @@ fn the_engine_thread_notices_the_end() {
     );
 }
 
+/// One message each way: both links are there, in both processes.
+fn greet(world: &mut World, end: &End) {
+    end.post_recv(100, 0, 64);
+    world.meet();
+    let sge = [end.sge(0, 64)];
+    end.qp
+        .post_send(&end.request(WrOpcode::Send, 101, &sge, 0))
+        .unwrap();
+    let mut ids = [end.good().wr_id, end.good().wr_id];
+    ids.sort_unstable();
+    assert_eq!(ids, [100, 101]);
+    world.meet();
+}
+
 fn expect_receives_back(world: &mut World) {
     let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
     end.post_recv(1, 0, 64);
     end.post_recv(2, 0, 64);
     world.meet();
@@ -119,6 +134,7 @@ fn expect_receives_back(world: &mut World) {
 
 fn send_and_stop(world: &mut World) {
     let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
     world.meet();
     let sge = [end.sge(0, 64)];
     end.qp
@@ -139,6 +155,7 @@ fn a_receiver_hears_of_the_end() {
 
 fn expect_nothing(world: &mut World) {
     let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
     end.post_recv(1, 0, 64);
     world.meet();
     // The witness breaks when the peer ends, in the same go.
@@ -153,6 +170,7 @@ fn expect_nothing(world: &mut World) {
 
 fn destroy_and_stop(world: &mut World) {
     let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
     world.meet();
     end.qp.destroy().unwrap();
     let _witness = world.connected(QpType::Rc, 4096);
