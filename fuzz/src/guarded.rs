@@ -62,9 +62,8 @@ impl Guarded {
     pub fn store(&self, at: usize, value: u64) {
         let at = at % self.bytes & !7;
         // SAFETY: within the memory, aligned; others reach it as atomics or by volatile copies.
-        let word = unsafe {
-            core::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(at).cast())
-        };
+        let word =
+            unsafe { core::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) };
         word.store(value, core::sync::atomic::Ordering::SeqCst);
     }
 

@@ -28,13 +28,19 @@ fn main() -> ExitCode {
     let result = match words[..] {
         ["replay"] => replay(),
         ["run", name, seconds] => target(name).and_then(|target| {
-            let seconds = seconds.parse().map_err(|_| invalid("SECONDS is a number"))?;
+            let seconds = seconds
+                .parse()
+                .map_err(|_| invalid("SECONDS is a number"))?;
             fuzz(target, Duration::from_secs(seconds))
         }),
         ["one", name, ref files @ ..] => target(name).and_then(|target| {
-            files.iter().try_for_each(|file| one(target, Path::new(file)))
+            files
+                .iter()
+                .try_for_each(|file| one(target, Path::new(file)))
         }),
-        _ => Err(invalid("fuzz replay | fuzz run TARGET SECONDS | fuzz one TARGET FILE...")),
+        _ => Err(invalid(
+            "fuzz replay | fuzz run TARGET SECONDS | fuzz one TARGET FILE...",
+        )),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -58,7 +64,9 @@ fn target(name: &str) -> io::Result<Target> {
 }
 
 fn seeds(name: &str) -> io::Result<Vec<PathBuf>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("seeds")
+        .join(name);
     let mut files: Vec<PathBuf> = fs::read_dir(folder)?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<io::Result<_>>()?;
@@ -118,7 +126,9 @@ fn input(random: &mut Random, seeds: &[Vec<u8>]) -> Vec<u8> {
         _ => seeds[random.below(seeds.len())].clone(),
     };
     if bytes.is_empty() {
-        bytes = (0..random.below(256)).map(|_| random.next() as u8).collect();
+        bytes = (0..random.below(256))
+            .map(|_| random.next() as u8)
+            .collect();
     }
     for _ in 0..random.below(6) {
         let at = random.below(bytes.len().max(1));
@@ -170,6 +180,9 @@ fn fuzz((name, run): Target, time: Duration) -> io::Result<()> {
         }
     }
     fs::remove_file(&last)?;
-    println!("{name}: {count} inputs in {:?}, nothing found", start.elapsed());
+    println!(
+        "{name}: {count} inputs in {:?}, nothing found",
+        start.elapsed()
+    );
     Ok(())
 }

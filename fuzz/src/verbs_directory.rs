@@ -15,7 +15,10 @@ pub fn run(data: &[u8]) {
     static MEMORY: OnceLock<(Guarded, Guarded)> = OnceLock::new();
     let (memory, hazard_memory) = MEMORY.get_or_init(|| {
         let bytes = DIRECTORY_BYTES.next_multiple_of(4096);
-        (Guarded::new(bytes), Guarded::new(HAZARD_BYTES.next_multiple_of(4096)))
+        (
+            Guarded::new(bytes),
+            Guarded::new(HAZARD_BYTES.next_multiple_of(4096)),
+        )
     });
     hazard_memory.clear();
     // SAFETY: both stay mapped for good.
@@ -40,7 +43,10 @@ pub fn run(data: &[u8]) {
         let number = numbers[input.below(4)];
         match input.u8() % 12 {
             0 => change(input.u32() as usize, input.u64()),
-            1 => change(1024 + input.below(64) * 4, input.number(u64::from(number >> 8))),
+            1 => change(
+                1024 + input.below(64) * 4,
+                input.number(u64::from(number >> 8)),
+            ),
             2 => change(64 + input.below(9) * 8, input.u64()),
             3 => hazard_memory.store(input.below(HAZARD_BYTES), input.number(u64::from(number))),
             4 => {
@@ -75,14 +81,22 @@ pub fn run(data: &[u8]) {
             }
             6 => drop(directory.qp(input.number(16_384) as usize)),
             7 => drop(directory.key(input.u32(), number)),
-            8 => drop(directory.find_key(number).map(|slot| directory.key(slot, number))),
+            8 => drop(
+                directory
+                    .find_key(number)
+                    .map(|slot| directory.key(slot, number)),
+            ),
             9 => drop(directory.must_ring(&rung)),
             10 => {
                 hazards.announce(input.u8().into(), number, input.u32());
                 assert!(hazards.users(number).count() <= WORDS);
                 hazards.withdraw(input.u8().into());
             }
-            _ => drop((directory.engine_state(), directory.armed(), directory.qp_slot(number))),
+            _ => drop((
+                directory.engine_state(),
+                directory.armed(),
+                directory.qp_slot(number),
+            )),
         }
     }
     for at in changed {

@@ -9,17 +9,15 @@ use crate::guarded::Guarded;
 use crate::input::Input;
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_shmem::mapping::{Access, Mapping};
-use sluice_shmem::verbs::directory::{
-    BLOCK_QPS, DIRECTORY_BYTES, Directory, KeyEntry, QpEntry,
-};
+use sluice_shmem::verbs::directory::{BLOCK_QPS, DIRECTORY_BYTES, Directory, KeyEntry, QpEntry};
 use sluice_shmem::verbs::record::{Header, Ring, Writer};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{errno::Errno, memfd};
 use sluice_transport_shm::ShmTransport;
 use sluice_transport_shm::rendezvous::{Block, Rendezvous};
 use sluice_verbs::{
-    Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge,
-    WrOpcode, access, qp_mask, send_flags,
+    Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, WrOpcode,
+    access, qp_mask, send_flags,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -165,9 +163,15 @@ fn ring(bell: &Fd) {
     unsafe { libc::write(bell.raw(), (&raw const one).cast(), 8) };
 }
 
+/// Waits for something to read. The fuzzer's own timer interrupts.
+fn wait(fd: i32) {
+    let patience = PATIENCE.as_millis() as i32;
+    while unix::wait_readable(fd, patience) == Err(Errno(libc::EINTR)) {}
+}
+
 /// Receives a message with three descriptors.
 fn receive(socket: &Fd) -> [Fd; 3] {
-    unix::wait_readable(socket.raw(), PATIENCE.as_millis() as i32).expect("poll");
+    wait(socket.raw());
     let mut buffer = [0; 64];
     let mut received = unix::receive_with_fds(socket.raw(), &mut buffer).expect("a greeting");
     core::array::from_fn(|index| received.take_fd(index).expect("three descriptors"))
@@ -194,7 +198,7 @@ impl Meeting {
         );
         // The victim has asked for a link when it became ready.
         let listener = block.listener.raw();
-        unix::wait_readable(listener, PATIENCE.as_millis() as i32).expect("poll");
+        wait(listener);
         let answers = unix::accept(listener).expect("the victim's connection");
         let [_, _, to_victim] = receive(&answers);
         let responses = Area::new(RESPONSES_OFFSET + RESPONSE_RING);
@@ -209,7 +213,7 @@ impl Meeting {
         let fds = [&directory_area.fd, &requests.fd, &bells[1]].map(Fd::raw);
         let hello = words([MAGIC, HELLO, 1, 2, 8, 1, 0, 0]);
         unix::send_with_fds(asks.raw(), &hello, &fds).expect("hello");
-        unix::wait_readable(asks.raw(), PATIENCE.as_millis() as i32).expect("poll");
+        wait(asks.raw());
         let mut buffer = [0; 64];
         let mut received = unix::receive_with_fds(asks.raw(), &mut buffer).expect("welcome");
         let mut take = |index| received.take_fd(index).expect("three descriptors");
@@ -363,7 +367,11 @@ pub fn run(data: &[u8]) {
     for _ in 0..4 {
         while meeting.cq.poll_one().is_some() {}
     }
-    assert!(start.elapsed() < PATIENCE, "an input took {:?}", start.elapsed());
+    assert!(
+        start.elapsed() < PATIENCE,
+        "an input took {:?}",
+        start.elapsed()
+    );
     // Half of them go on with the same link, which has been through something.
     if data.len() % 2 == 0 && !meeting.is_over() {
         scene.meeting = Some(meeting);
@@ -420,7 +428,9 @@ fn request(victim: &Victim, meeting: &mut Meeting, input: &mut Input) {
     let position = meeting.victim_position.base();
     // SAFETY: the first word of the victim's area, mapped and aligned.
     let head = unsafe { AtomicU64::from_ptr(position.as_ptr().cast()) };
-    let _ = meeting.request_writer.accept_head(head.load(Ordering::Acquire));
+    let _ = meeting
+        .request_writer
+        .accept_head(head.load(Ordering::Acquire));
     let memory = victim.memory.base().as_ptr() as u64;
     let entry = meeting.directory().qp(ATTACKER_INDEX as usize);
     let sequence = match input.u8() % 8 {
@@ -535,7 +545,9 @@ fn directory(victim: &Victim, meeting: &Meeting, input: &mut Input) {
             directory.set_qp(usize::from(input.u8()), &entry);
         }
         2 => directory.set_block(usize::from(input.u8()), input.u32()),
-        _ => meeting.directory_area.store(input.u32() as usize, input.u64()),
+        _ => meeting
+            .directory_area
+            .store(input.u32() as usize, input.u64()),
     }
 }
 

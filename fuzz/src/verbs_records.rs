@@ -12,8 +12,7 @@ const PAYLOAD_MAX: usize = 2 * BYTES;
 
 pub fn run(data: &[u8]) {
     static MEMORY: OnceLock<(Guarded, Guarded)> = OnceLock::new();
-    let (memory, source) =
-        MEMORY.get_or_init(|| (Guarded::new(BYTES), Guarded::new(PAYLOAD_MAX)));
+    let (memory, source) = MEMORY.get_or_init(|| (Guarded::new(BYTES), Guarded::new(PAYLOAD_MAX)));
     memory.clear();
     // SAFETY: the memory stays mapped for good.
     let ring = unsafe { Ring::from_raw(memory.base(), BYTES) };

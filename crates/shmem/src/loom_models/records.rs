@@ -240,9 +240,10 @@ fn push_without_zero(writer: &mut Writer, header: &Header, payload: usize) -> Op
     push_by(writer, header, payload, Ordering::Release, false)
 }
 
-/// The second lap finds what a payload of the first one left.
+/// The second lap takes for a header what a payload of the first one left, and reads what is being
+/// written behind it.
 #[test]
-#[should_panic(expected = "wrong record")]
+#[should_panic(expected = "Causality violation")]
 fn broken_verbs_writer_that_leaves_old_payload_behind_a_record() {
     fn push_twice(writer: &mut Writer, header: &Header, payload: usize) -> Option<u64> {
         if writer.tail() < BYTES as u64 {
