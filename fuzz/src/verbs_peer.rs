@@ -28,6 +28,8 @@ const REQUEST_RING: usize = 256 * 1024;
 const RESPONSES_OFFSET: usize = 4096;
 const RESPONSE_RING: usize = 2 * REQUEST_RING;
 const MAGIC: u64 = 0x534c_5648_5348_0001;
+/// The kind of request that goes to a queue pair for datagrams.
+const DATAGRAM: u8 = 5;
 const HELLO: u64 = 1;
 const WELCOME: u64 = 2;
 const REGION: u64 = 3;
@@ -40,6 +42,12 @@ const ATTACKER_INDEX: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps of one input.
 const STEPS_MAX: usize = 200;
+
+/// Keys and regions of the attacker: few, so that requests meet them.
+const KEYS: u32 = 2;
+const REGIONS: u32 = 4;
+const EVERYTHING: u32 = access::LOCAL_WRITE | access::REMOTE_ANY;
+const QKEY: u32 = 0x1111_1111;
 
 const OPCODES: [WrOpcode; 8] = [
     WrOpcode::Send,
@@ -86,6 +94,8 @@ struct Victim {
     pd: Arc<Pd>,
     mr: Arc<Mr>,
     memory: Guarded,
+    /// Takes datagrams.
+    ud: (Arc<Qp>, Arc<Cq>),
     _device: Arc<Device>,
 }
 
@@ -129,17 +139,17 @@ impl Scene {
         let pd = context.alloc_pd().expect("a protection domain");
         let memory = Guarded::new(MEMORY_BYTES);
         let start = memory.base().as_ptr() as u64;
-        let rights = access::LOCAL_WRITE | access::REMOTE_ANY;
         let mr = pd
-            .reg_mr(start, MEMORY_BYTES as u64, start, rights)
+            .reg_mr(start, MEMORY_BYTES as u64, start, EVERYTHING)
             .expect("a region");
         let rendezvous = Rendezvous::open(&path).expect("the same directory");
         Scene {
             victim: Victim {
-                context,
-                pd,
+                context: context.clone(),
+                pd: pd.clone(),
                 mr,
                 memory,
+                ud: ud(&context, &pd),
                 _device: device,
             },
             rendezvous: Arc::new(rendezvous),
@@ -271,23 +281,46 @@ fn directory_of(area: &Area) -> Directory {
     unsafe { Directory::from_raw(area.mapping.base()) }
 }
 
+fn init(kind: QpType, cq: &Arc<Cq>) -> QpInit {
+    QpInit {
+        send_cq: Some(cq.clone()),
+        recv_cq: Some(cq.clone()),
+        cap: QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        },
+        ..QpInit::new(kind)
+    }
+}
+
+/// A queue pair for datagrams, ready to receive.
+fn ud(context: &Arc<Context>, pd: &Arc<Pd>) -> (Arc<Qp>, Arc<Cq>) {
+    let cq = context.create_cq(1024, 0, None, 0).expect("a queue");
+    let qp = pd.create_qp(&init(QpType::Ud, &cq)).expect("a queue pair");
+    let mut attr = QpAttr {
+        qp_state: QpState::Init as u32,
+        port_num: 1,
+        qkey: QKEY,
+        ..QpAttr::default()
+    };
+    let common = qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT;
+    qp.modify(&attr, common | qp_mask::QKEY).expect("INIT");
+    attr.qp_state = QpState::Rtr as u32;
+    qp.modify(&attr, qp_mask::STATE).expect("RTR");
+    (qp, cq)
+}
+
 impl Victim {
     /// A queue pair that is connected to `peer`.
     fn ready(&self, peer: u32) -> (Arc<Qp>, Arc<Cq>) {
         let cq = self.context.create_cq(1024, 0, None, 0).expect("a queue");
-        let init = QpInit {
-            send_cq: Some(cq.clone()),
-            recv_cq: Some(cq.clone()),
-            cap: QpCap {
-                max_send_wr: 64,
-                max_recv_wr: 64,
-                max_send_sge: 4,
-                max_recv_sge: 4,
-                max_inline_data: 64,
-            },
-            ..QpInit::new(QpType::Rc)
-        };
-        let qp = self.pd.create_qp(&init).expect("a queue pair");
+        let qp = self
+            .pd
+            .create_qp(&init(QpType::Rc, &cq))
+            .expect("a queue pair");
         let mut attr = QpAttr {
             qp_state: QpState::Init as u32,
             port_num: 1,
@@ -380,6 +413,13 @@ pub fn run(data: &[u8]) {
     }
 }
 
+fn poll(victim: &Victim, meeting: &Meeting) {
+    for _ in 0..4 {
+        while meeting.cq.poll_one().is_some() {}
+        while victim.ud.1.poll_one().is_some() {}
+    }
+}
+
 fn step(victim: &Victim, meeting: &mut Meeting, input: &mut Input) {
     match input.u8() % 16 {
         0..3 => request(victim, meeting, input),
@@ -411,14 +451,13 @@ fn step(victim: &Victim, meeting: &mut Meeting, input: &mut Input) {
         12 => {
             let sge = [victim.piece(usize::from(input.u16()))];
             let _ = meeting.qp.post_recv(input.u64(), &sge);
+            let _ = victim.ud.0.post_recv(1, &sge);
         }
         13 | 14 => post(victim, meeting, input),
         _ => {
             let bell = usize::from(input.bool());
             ring(&meeting.victim_bells[bell]);
-            for _ in 0..4 {
-                while meeting.cq.poll_one().is_some() {}
-            }
+            poll(victim, meeting);
         }
     }
 }
@@ -437,14 +476,19 @@ fn request(victim: &Victim, meeting: &mut Meeting, input: &mut Input) {
         0 => input.u32(),
         _ => meeting.sequence,
     };
+    let kind = match input.u8() % 8 {
+        7 => input.u8(),
+        kind => kind % 6,
+    };
     let header = Header {
-        kind: match input.u8() % 8 {
-            7 => input.u8(),
-            kind => kind % 6,
-        },
+        kind,
         flags: if input.bool() { 3 } else { input.u8() },
         short: 0,
-        target: meeting.qp.num(),
+        target: if kind == DATAGRAM {
+            victim.ud.0.num()
+        } else {
+            meeting.qp.num()
+        },
         origin: entry.map_or(0, |entry| entry.qpn),
         sequence,
         immediate: input.u32(),
@@ -464,7 +508,11 @@ fn request(victim: &Victim, meeting: &mut Meeting, input: &mut Input) {
     // The front of the payload is what says something: a span, an operation, pieces, a datagram.
     let key = victim.mr.rkey();
     let front = [
-        if input.bool() { key } else { input.u32() },
+        match (kind, input.bool()) {
+            (_, true) => input.u32(),
+            (DATAGRAM, false) => QKEY,
+            (_, false) => key,
+        },
         input.number(64) as u32,
         input.number(64) as u32,
         input.number(64) as u32,
@@ -518,15 +566,16 @@ fn directory(victim: &Victim, meeting: &Meeting, input: &mut Input) {
     let directory = meeting.directory();
     match input.u8() % 4 {
         0 => {
-            let key = u32::from(input.u8());
+            let key = input.u32() % KEYS + 1;
+            let any = input.u8() % 4 == 0;
             let entry = KeyEntry {
                 key,
                 iova: input.number(0),
-                len: input.number(4096),
-                access: input.u32(),
+                len: input.number(1 << 20),
+                access: if any { input.u32() } else { EVERYTHING },
                 pd: 1,
                 address: input.number(victim.memory.base().as_ptr() as u64),
-                region: u32::from(input.u8()),
+                region: input.u32() % REGIONS,
                 region_offset: input.number(4096),
                 qpn: 0,
             };
@@ -570,7 +619,7 @@ fn socket(meeting: &Meeting, input: &mut Input) {
     if input.u8() % 4 != 0 {
         memfd::add_seals(file.raw(), memfd::SEAL_SHRINK).expect("seals");
     }
-    let id = u64::from(input.u8());
+    let id = u64::from(input.u32() % REGIONS);
     let bytes = input.number(pages * 4096);
     let message = words([MAGIC, REGION, id, bytes, 0, 0, 0, 0]);
     let _ = unix::send_with_fds(socket.raw(), &message, &[file.raw()]);
@@ -588,7 +637,7 @@ fn post(victim: &Victim, meeting: &Meeting, input: &mut Input) {
         flags: send_flags::SIGNALED,
         sges: &sges,
         remote_addr: u64::from(input.u16()) & !7,
-        rkey: u32::from(input.u8()),
+        rkey: input.u32() % KEYS + 1,
         ..SendWr::new(opcode, 1)
     };
     let _ = meeting.qp.post_send(&wr);

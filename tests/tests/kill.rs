@@ -117,10 +117,8 @@ fn main() -> ExitCode {
                 let hall = hall.as_ref().as_ref().map_err(|error| {
                     suite::Problem::Failed(format!("no directory to meet in: {error}"))
                 })?;
-                kill_often(hall, &case, victim, each, &mut random).map_err(|problem| {
-                    println!("SLUICE_KILL_SEED={seed}");
-                    problem
-                })
+                kill_often(hall, &case, victim, each, &mut random)
+                    .inspect_err(|_| println!("SLUICE_KILL_SEED={seed}"))
             })
         })
         .collect();
