@@ -47,6 +47,7 @@ const STEPS_MAX: usize = 200;
 const KEYS: u32 = 2;
 const REGIONS: u32 = 4;
 const EVERYTHING: u32 = access::LOCAL_WRITE | access::REMOTE_ANY;
+const REGION_BYTES: usize = 16 * 4096;
 const QKEY: u32 = 0x1111_1111;
 
 const OPCODES: [WrOpcode; 8] = [
@@ -217,6 +218,23 @@ impl Meeting {
         let welcome = words([MAGIC, WELCOME, 1, 2, 8, u64::from(reads), 0, 0]);
         unix::send_with_fds(answers.raw(), &welcome, &fds).expect("welcome");
 
+        // One region that is as it should be, and a key for it.
+        let region = Area::new(REGION_BYTES);
+        let message = words([MAGIC, REGION, 1, REGION_BYTES as u64, 0, 0, 0, 0]);
+        unix::send_with_fds(answers.raw(), &message, &[region.fd.raw()]).expect("region");
+        let slot = Directory::choose_key_slot(1, |_| true).expect("a slot");
+        directory.set_key(
+            slot,
+            &KeyEntry {
+                key: 1,
+                len: REGION_BYTES as u64,
+                access: EVERYTHING,
+                pd: 1,
+                region: 1,
+                ..KeyEntry::default()
+            },
+        );
+
         let asks = rendezvous.connect(qp.num() / BLOCK_QPS as u32);
         let asks = asks.expect("the victim listens");
         let requests = Area::new(REQUESTS_OFFSET + REQUEST_RING);
@@ -226,6 +244,7 @@ impl Meeting {
         wait(asks.raw());
         let mut buffer = [0; 64];
         let mut received = unix::receive_with_fds(asks.raw(), &mut buffer).expect("welcome");
+        unix::send_with_fds(asks.raw(), &message, &[region.fd.raw()]).expect("region");
         let mut take = |index| received.take_fd(index).expect("three descriptors");
         let (position, bell) = (take(1), take(2));
         Meeting {
