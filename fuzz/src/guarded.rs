@@ -60,7 +60,7 @@ impl Guarded {
 
     /// Stores a word at `at`, rounded down to a multiple of 8 within the memory.
     pub fn store(&self, at: usize, value: u64) {
-        let at = at % self.bytes & !7;
+        let at = (at % self.bytes) & !7;
         // SAFETY: within the memory, aligned; others reach it as atomics or by volatile copies.
         let word =
             unsafe { core::sync::atomic::AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) };

@@ -77,7 +77,7 @@ impl Area {
     }
 
     fn store(&self, at: usize, value: u64) {
-        let at = at % self.mapping.bytes() & !7;
+        let at = (at % self.mapping.bytes()) & !7;
         // SAFETY: within the mapping, aligned, and reached as an atomic.
         let word = unsafe { AtomicU64::from_ptr(self.mapping.base().as_ptr().add(at).cast()) };
         word.store(value, Ordering::SeqCst);
@@ -425,7 +425,7 @@ pub fn run(data: &[u8]) {
         start.elapsed()
     );
     // Half of them go on with the same link, which has been through something.
-    if data.len() % 2 == 0 && !meeting.is_over() {
+    if data.len().is_multiple_of(2) && !meeting.is_over() {
         scene.meeting = Some(meeting);
     } else {
         meeting.qp.destroy().expect("the queue pair goes");
@@ -586,7 +586,7 @@ fn directory(victim: &Victim, meeting: &Meeting, input: &mut Input) {
     match input.u8() % 4 {
         0 => {
             let key = input.u32() % KEYS + 1;
-            let any = input.u8() % 4 == 0;
+            let any = input.u8().is_multiple_of(4);
             let entry = KeyEntry {
                 key,
                 iova: input.number(0),
@@ -626,7 +626,7 @@ fn socket(meeting: &Meeting, input: &mut Input) {
     } else {
         &meeting.answers
     };
-    if input.u8() % 8 == 0 {
+    if input.u8().is_multiple_of(8) {
         let message = words(core::array::from_fn(|_| input.u64()));
         let len = usize::from(input.u8()) % 65;
         let _ = unix::send_with_fds(socket.raw(), &message[..len], &[]);
@@ -635,7 +635,7 @@ fn socket(meeting: &Meeting, input: &mut Input) {
     let file = memfd::create(c"region").expect("memfd_create");
     let pages = u64::from(input.u8() % 8);
     memfd::set_len(file.raw(), pages * 4096).expect("ftruncate");
-    if input.u8() % 4 != 0 {
+    if !input.u8().is_multiple_of(4) {
         memfd::add_seals(file.raw(), memfd::SEAL_SHRINK).expect("seals");
     }
     let id = u64::from(input.u32() % REGIONS);

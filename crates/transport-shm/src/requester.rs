@@ -757,28 +757,12 @@ pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
     resume(part);
     // Unreliable connections have no end that anybody could hear of.
     if part.is_reliable()
-        && died_connected(part, route, peer_qpn)
+        && route.ended_connected(part.qpn, peer_qpn)
         && let Some(qp) = qp
     {
         // Whoever waits for a message gets its receives back.
         qp.fail(None);
     }
-}
-
-/// Whether the peer's process ended with its queue pair in place. One that destroyed it before
-/// has said goodbye, and receives may go on waiting as on other hardware.
-fn died_connected(part: &Part, route: &Route, peer_qpn: u32) -> bool {
-    let Some(link) = route.up.get() else {
-        return true;
-    };
-    let directory = &link.peer.directory;
-    let entry = directory
-        .qp_slot(peer_qpn)
-        .and_then(|slot| directory.qp(slot));
-    // Not yet connected counts: it was going to be.
-    entry.is_some_and(|entry| {
-        entry.qpn == peer_qpn && (entry.peer_qpn == part.qpn || entry.peer_qpn == 0)
-    })
 }
 
 #[cfg(test)]
