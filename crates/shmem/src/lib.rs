@@ -17,6 +17,8 @@ mod ring;
 mod sync;
 pub mod verbs;
 
+#[cfg(loom)]
+mod loom_area;
 #[cfg(all(test, loom))]
 mod loom_models;
 

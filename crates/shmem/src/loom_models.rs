@@ -7,6 +7,9 @@
 //! shows nothing.
 #![allow(unsafe_code)]
 
+mod bell;
+mod directory;
+mod records;
 mod ring;
 mod sleep;
 mod upgrade;

@@ -230,8 +230,16 @@ fn route_socket(node: &Arc<Node>, id: u64) {
 }
 
 fn end_route(node: &Arc<Node>, route: &Arc<Route>) {
-    // What the peer answered before it ended still counts.
+    // What the peer answered before it ended still counts, and what it had sent still arrives:
+    // this may be the first that is heard of its end.
     requester::finish(node, route);
+    if let Some(link) = route.up.get() {
+        let links = node.links();
+        let same = |incoming: &&Arc<Incoming>| incoming.peer.file == link.peer.file;
+        for incoming in links.incoming.iter().filter(same) {
+            responder::finish(node, incoming);
+        }
+    }
     route.set_down();
     node.epoll.remove(route.socket.raw());
     node.epoll.remove(route.bell.raw());

@@ -15,6 +15,7 @@ mod area;
 pub mod arena;
 mod datagram;
 mod engine;
+mod farewell;
 mod hello;
 mod link;
 mod multicast;

@@ -16,15 +16,16 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use sluice_shmem::mapping::Mapping;
-use sluice_shmem::verbs::directory::{Directory, ENGINE_ASLEEP};
+use sluice_shmem::verbs::directory::{Directory, Rung};
 use sluice_shmem::verbs::hazard::{HAZARD_BYTES, Hazards, WORDS};
 use sluice_shmem::verbs::record::{Header, Reader, Ring, Writer, record_bytes};
 use sluice_sys::errno::Errno;
+use sluice_sys::memfd;
 use sluice_sys::unix::{self, Fd};
 
 use crate::area::{OwnArea, map_foreign};
@@ -84,15 +85,16 @@ pub struct Peer {
     _directory_mapping: Mapping,
     /// 0 when the peer is in another pid namespace.
     pub pid: i32,
-    pub nonce: [u64; 2],
+    /// The memory of its directory, which tells processes apart. What lies in our own directory
+    /// is what we have published, whoever passes it; a peer that repeats our nonce is still a peer.
+    pub file: File,
     /// Whether we can read and write its memory with `process_vm_*`.
     pub reachable: bool,
     /// Whether it said that it can read ours.
     pub can_read_us: bool,
     /// The peer's thread waits on it.
     bell: Fd,
-    /// The engine state at which we rang last; once per sleep is enough.
-    rung: AtomicU32,
+    rung: Rung,
     regions: Box<[OnceLock<Mapping>]>,
     /// Held from taking a message out of the socket to the end of its effect, so that who finds
     /// the socket empty finds the effect.
@@ -115,11 +117,11 @@ impl Peer {
             directory,
             _directory_mapping: mapping,
             pid,
-            nonce: identity.nonce,
+            file: file_of(directory_fd)?,
             reachable: crate::reach::probe(pid, identity.probe, identity.nonce),
             can_read_us: identity.can_read,
             bell,
-            rung: AtomicU32::new(u32::MAX),
+            rung: Rung::default(),
             regions: (0..REGIONS).map(|_| OnceLock::new()).collect(),
             reading: Mutex::new(()),
         })
@@ -127,9 +129,7 @@ impl Peer {
 
     /// Wakes the peer's thread if it sleeps. Call it after whatever the peer is to see.
     pub fn ring_if_asleep(&self) {
-        fence(Ordering::SeqCst);
-        let state = self.directory.engine_state();
-        if state & 3 == ENGINE_ASLEEP && self.rung.swap(state, Ordering::Relaxed) != state {
+        if self.directory.must_ring(&self.rung) {
             os::ring(self.bell.raw());
         }
     }
@@ -172,6 +172,16 @@ impl Peer {
         }
         true
     }
+}
+
+/// What tells one memory file from every other one: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File(u64, u64);
+
+/// Which file a descriptor is.
+pub fn file_of(fd: &Fd) -> Result<File, Errno> {
+    let stat = memfd::stat(fd.raw())?;
+    Ok(File(stat.device, stat.inode))
 }
 
 /// Which regions of ours the peer of a link has.
@@ -494,7 +504,9 @@ impl Incoming {
     }
 }
 
-/// Most records that fit the request ring.
+/// Most records that fit the request ring. As many looks at a link that is over, of which each takes
+/// at least one record, empty a ring that a dead process left, while one that only hung up could go
+/// on filling it.
 pub const fn requests_max() -> usize {
     REQUEST_RING_BYTES / record_bytes(0)
 }

@@ -14,7 +14,7 @@ use sluice_sys::errno::Errno;
 use sluice_verbs::keys::KeyInfo;
 
 use crate::area::OwnArea;
-use crate::link::{Incoming, lock};
+use crate::link::{File, Incoming, file_of, lock};
 use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
 use crate::rendezvous::{Block, Rendezvous};
@@ -75,6 +75,8 @@ pub struct Node {
     pub nonce: Box<[u64; 2]>,
     pub directory: Directory,
     pub area: OwnArea,
+    /// Which memory `area` is.
+    pub file: File,
     numbers: Mutex<Numbers>,
     parts: [OnceLock<Slots>; BLOCKS_MAX],
     keys: Mutex<Keys>,
@@ -111,10 +113,11 @@ impl Node {
         let epoll = Epoll::new()?;
         let kick = LocalFd::own(os::eventfd()?);
         epoll.add(kick.raw(), crate::engine::KICK)?;
-        Ok(Arc::new(Self {
+        let node = Arc::new(Self {
             rendezvous,
             nonce: Box::new(os::random()?),
             directory,
+            file: file_of(&area.fd)?,
             area,
             numbers: Mutex::default(),
             parts: [const { OnceLock::new() }; BLOCKS_MAX],
@@ -134,7 +137,9 @@ impl Node {
             polled_incoming: AtomicU64::new(0),
             polled_outgoing: AtomicU64::new(0),
             groups: Default::default(),
-        }))
+        });
+        crate::farewell::remember(&node);
+        Ok(node)
     }
 
     /// A number for a queue pair or shared receive queue, claiming a block if necessary.
@@ -422,6 +427,20 @@ impl Node {
     /// Whether the engine thread is responsible for events.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl Node {
+    /// Takes the names of this process out of the rendezvous directory: at its end, when other
+    /// threads may still be at work. The numbers stay claimed as long as the process lives.
+    pub fn take_names_away(&self) {
+        // A thread that holds this is about to claim one more; who comes later sweeps it up.
+        let Ok(numbers) = self.numbers.try_lock() else {
+            return;
+        };
+        for block in &numbers.blocks {
+            self.rendezvous.remove_names(block.number);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A block is claimed by a lock on one byte of the file `numbers`, which the kernel releases
 //! when the process ends, however it ends. Whoever holds the lock may replace the socket that
-//! an earlier owner left.
+//! an earlier owner left. Each claim sweeps up what killed processes left.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -21,6 +21,8 @@ use crate::os::{self, LocalFd};
 pub const BLOCK_MAX: u32 = 0xFFFE;
 /// Connections that wait for a listener to accept.
 const BACKLOG: i32 = 128;
+/// Entries of a directory that one sweep looks at.
+const SWEEP_MAX: usize = 4096;
 
 /// The directory where the processes of a user meet.
 #[derive(Debug)]
@@ -112,7 +114,10 @@ impl Rendezvous {
                 Err(error) => return Err(error),
             }
             match self.listen(number) {
-                Ok(listener) => return Ok(Block { number, listener }),
+                Ok(listener) => {
+                    self.sweep(owned, number);
+                    return Ok(Block { number, listener });
+                }
                 Err(error) => {
                     let _ = os::lock_byte(self.numbers.raw(), u64::from(number), false);
                     return Err(error);
@@ -137,8 +142,49 @@ impl Rendezvous {
 
     /// Gives a block back.
     pub fn release(&self, block: &Block) {
-        let _ = fs::remove_file(self.socket_path(block.number));
+        self.remove_names(block.number);
         let _ = os::lock_byte(self.numbers.raw(), u64::from(block.number), false);
+    }
+
+    /// Takes away the socket of a block of ours, and its name in multicast groups.
+    pub fn remove_names(&self, number: u32) {
+        let _ = fs::remove_file(self.socket_path(number));
+        for group in entries(&self.path).filter(|name| is_group(name)) {
+            let group = self.path.join(group);
+            let _ = fs::remove_file(group.join(number.to_string()));
+            // Fails while there are other members.
+            let _ = fs::remove_dir(group);
+        }
+    }
+
+    /// Takes away the names of blocks that nobody owns. Call it as [`Rendezvous::claim`], one at
+    /// a time: `owned` and `new` are the caller's, whose locks would be granted once more.
+    fn sweep(&self, owned: &[u32], new: u32) {
+        for name in entries(&self.path) {
+            if is_group(&name) {
+                let group = self.path.join(&name);
+                for member in entries(&group).filter_map(|name| name.parse().ok()) {
+                    self.sweep_block(member, owned, new);
+                }
+            } else if let Some(number) = name
+                .strip_prefix('b')
+                .and_then(|rest| rest.strip_suffix(".sock"))
+                .and_then(|number| number.parse().ok())
+            {
+                self.sweep_block(number, owned, new);
+            }
+        }
+    }
+
+    fn sweep_block(&self, number: u32, owned: &[u32], new: u32) {
+        if number > BLOCK_MAX || number == new || owned.contains(&number) {
+            return;
+        }
+        let byte = u64::from(number);
+        if os::lock_byte(self.numbers.raw(), byte, true).is_ok() {
+            self.remove_names(number);
+            let _ = os::lock_byte(self.numbers.raw(), byte, false);
+        }
     }
 
     /// Connects to the owner of a block. `ENOENT`, `ECONNREFUSED`: there is none.
@@ -152,6 +198,18 @@ impl Rendezvous {
         check_peer(socket.raw())?;
         Ok(LocalFd::own(socket))
     }
+}
+
+/// The names in a directory; none where there is no directory.
+fn entries(path: &Path) -> impl Iterator<Item = String> {
+    let found = fs::read_dir(path).into_iter().flatten().flatten();
+    found
+        .take(SWEEP_MAX)
+        .filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+fn is_group(name: &str) -> bool {
+    name.starts_with("group-")
 }
 
 /// The pid of whoever is at the other end, if it may be: of our user, or root.
@@ -193,6 +251,30 @@ mod tests {
         one.release(&block);
         assert!(os::lock_byte(two.numbers.raw(), taken, true).is_ok());
         assert!(two.connect(block.number).is_err());
+        fs::remove_dir_all(&path).unwrap();
+    }
+
+    #[test]
+    fn what_the_dead_left_is_swept_up() {
+        let path = directory("sweep");
+        let alive = Rendezvous::open(&path).unwrap();
+        let block = alive.claim(&[]).unwrap();
+        // Nobody holds the locks of these two.
+        let dead = [1, 2].map(|step| (block.number + step) % BLOCK_MAX + 1);
+        let group = path.join("group-00");
+        fs::create_dir(&group).unwrap();
+        fs::write(alive.socket_path(dead[0]), b"").unwrap();
+        fs::write(group.join(dead[1].to_string()), b"").unwrap();
+        let other = Rendezvous::open(&path).unwrap();
+        let second = other.claim(&[]).unwrap();
+        assert!(!alive.socket_path(dead[0]).exists());
+        assert!(!group.exists());
+        assert!(alive.connect(block.number).is_ok());
+        assert!(alive.connect(second.number).is_ok());
+        alive.release(&block);
+        other.release(&second);
+        let left: Vec<String> = entries(&path).collect();
+        assert_eq!(left, ["numbers"]);
         fs::remove_dir_all(&path).unwrap();
     }
 

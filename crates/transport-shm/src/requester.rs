@@ -161,7 +161,7 @@ fn direct(part: &Part, side: &mut SendSide, link: &Outgoing, wqe: &Wqe<'_>) -> O
         own_qpn: part.qpn,
         peer_qpn: side.peer_qpn,
         peer_slot: side.peer_slot,
-        same_process: link.peer.nonce == *part.node.nonce,
+        same_process: link.peer.file == part.node.file,
     };
     if let done @ Some(_) = reach::direct(link, &ends, wqe) {
         return done;
@@ -392,9 +392,10 @@ pub fn progress(node: &Node, route: &Arc<Route>) -> usize {
 /// Reads everything that a peer answered before it ended.
 pub fn finish(node: &Node, route: &Arc<Route>) {
     let Some(link) = route.link() else { return };
-    while link.is_waiting() {
+    for _ in 0..requests_max() {
         // Waits for whoever is at it: what it reads is not to be taken for lost.
-        if read_answers(node, route, link, &mut lock(&link.responses)) == 0 {
+        let mut answers = lock(&link.responses);
+        if !link.is_waiting() || read_answers(node, route, link, &mut answers) == 0 {
             break;
         }
     }
@@ -779,11 +780,19 @@ pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
     if !uses {
         return;
     }
-    if side.queue.is_empty() {
-        drop(side);
-        resume(part);
-    } else {
-        fail_first(part, side, WcStatus::RetryExcErr);
+    if !side.queue.is_empty() {
+        return fail_first(part, side, WcStatus::RetryExcErr);
+    }
+    let (qp, peer_qpn) = (side.qp.clone(), side.peer_qpn);
+    drop(side);
+    resume(part);
+    // Unreliable connections have no end that anybody could hear of.
+    if part.is_reliable()
+        && route.ended_connected(part.qpn, peer_qpn)
+        && let Some(qp) = qp
+    {
+        // Whoever waits for a message gets its receives back.
+        qp.fail(None);
     }
 }
 

@@ -8,7 +8,7 @@ use sluice_shmem::verbs::record::{Header, Record};
 use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
 use sluice_verbs::{NakReason, Qp, QpType, Sge, WcOpcode, WcStatus, wc_flags};
 
-use crate::link::{CHUNK_BYTES, Incoming, IncomingState, lock};
+use crate::link::{CHUNK_BYTES, Incoming, IncomingState, lock, requests_max};
 use crate::node::{self, Node};
 use crate::os;
 use crate::qp::{Part, RecvSide};
@@ -90,9 +90,17 @@ fn progress_once(node: &Node, incoming: &Incoming) -> usize {
 /// Carries out everything of a peer that has ended. False: there is still something that waits
 /// for a receive.
 pub fn finish(node: &Node, incoming: &Incoming) -> bool {
-    while incoming.is_waiting() {
+    for _ in 0..requests_max() {
         // Waits for whoever is at it: nothing may be left behind when the link is forgotten.
-        carry_out(node, incoming, &mut lock(&incoming.state));
+        let mut state = lock(&incoming.state);
+        if !incoming.is_waiting() {
+            break;
+        }
+        carry_out(node, incoming, &mut state);
+    }
+    if incoming.is_waiting() {
+        // It has not ended, it has only hung up.
+        incoming.broken.store(true, Ordering::Relaxed);
     }
     !incoming.has_requests()
 }

@@ -55,6 +55,21 @@ impl Route {
         os::shutdown(self.socket.raw());
     }
 
+    /// Whether the peer's process ended with its queue pair `peer_qpn` in place. One that
+    /// destroyed it before has said goodbye, and receives may go on waiting as on other hardware.
+    pub fn ended_connected(&self, own_qpn: u32, peer_qpn: u32) -> bool {
+        let Some(link) = self.up.get() else {
+            return true;
+        };
+        let directory = &link.peer.directory;
+        let slot = directory.qp_slot(peer_qpn);
+        let entry = slot.and_then(|slot| directory.qp(slot));
+        // Not yet connected counts: it was going to be.
+        entry.is_some_and(|entry| {
+            entry.qpn == peer_qpn && (entry.peer_qpn == own_qpn || entry.peer_qpn == 0)
+        })
+    }
+
     /// Remembers who wants to hear of the connection. False if there is nothing to wait for.
     pub fn wait(&self, slot: u32) -> bool {
         let mut waiting = lock(&self.waiting);

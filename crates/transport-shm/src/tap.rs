@@ -240,7 +240,7 @@ fn nothing(_: usize, _: &mut [u8]) {}
 /// The tap of a responder, if it has one and the peer is another process.
 pub fn responder<'a>(part: &'a Part, incoming: &Incoming) -> Option<&'a Tap> {
     let tap = part.tap.as_deref()?;
-    (incoming.peer.nonce != *part.node.nonce).then_some(tap)
+    (incoming.peer.file != part.node.file).then_some(tap)
 }
 
 impl Tap {

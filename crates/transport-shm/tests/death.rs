@@ -29,7 +29,9 @@ fn survive(world: &mut World) {
             break (wc.status, start.elapsed());
         }
     };
-    assert_eq!(status, WcStatus::RetryExcErr as u32);
+    // Between two requests the queue pair breaks by itself, and the next one is flushed.
+    let expected = [WcStatus::RetryExcErr, WcStatus::WrFlushErr].map(|status| status as u32);
+    assert!(expected.contains(&status), "{status}");
     until("the error state", || end.qp.state() == QpState::Err);
     // From the post to the completion; the death lies in between.
     assert!(at < SOON, "{at:?}");
@@ -97,6 +99,93 @@ fn the_engine_thread_notices_the_end() {
         Way::Shared,
         expect_error,
         stop,
+    );
+}
+
+/// One message each way: both links are there, in both processes.
+fn greet(world: &mut World, end: &End) {
+    end.post_recv(100, 0, 64);
+    world.meet();
+    let sge = [end.sge(0, 64)];
+    end.qp
+        .post_send(&end.request(WrOpcode::Send, 101, &sge, 0))
+        .unwrap();
+    let mut ids = [end.good().wr_id, end.good().wr_id];
+    ids.sort_unstable();
+    assert_eq!(ids, [100, 101]);
+    world.meet();
+}
+
+fn expect_receives_back(world: &mut World) {
+    let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
+    end.post_recv(1, 0, 64);
+    end.post_recv(2, 0, 64);
+    world.meet();
+    // What the peer sent before its end comes first; then there is nobody who could send more.
+    assert_eq!(end.good().wr_id, 1);
+    let flushed = end.completion();
+    assert_eq!(
+        (flushed.wr_id, flushed.status),
+        (2, WcStatus::WrFlushErr as u32)
+    );
+    assert_eq!(end.qp.state(), QpState::Err);
+}
+
+fn send_and_stop(world: &mut World) {
+    let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
+    world.meet();
+    let sge = [end.sge(0, 64)];
+    end.qp
+        .post_send(&end.request(WrOpcode::Send, 1, &sge, 0))
+        .unwrap();
+    std::process::exit(0);
+}
+
+#[test]
+fn a_receiver_hears_of_the_end() {
+    pair(
+        "a_receiver_hears_of_the_end",
+        Way::Shared,
+        expect_receives_back,
+        send_and_stop,
+    );
+}
+
+fn expect_nothing(world: &mut World) {
+    let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
+    end.post_recv(1, 0, 64);
+    world.meet();
+    // The witness breaks when the peer ends, in the same go.
+    let witness = world.connected(QpType::Rc, 4096);
+    witness.post_recv(2, 0, 64);
+    world.meet();
+    let wc = witness.completion();
+    assert_eq!((wc.wr_id, wc.status), (2, WcStatus::WrFlushErr as u32));
+    assert!(end.cq.poll_one().is_none());
+    assert_eq!(end.qp.state(), QpState::Rts);
+}
+
+fn destroy_and_stop(world: &mut World) {
+    let end = world.connected(QpType::Rc, 4096);
+    greet(world, &end);
+    world.meet();
+    end.qp.destroy().unwrap();
+    let _witness = world.connected(QpType::Rc, 4096);
+    world.meet();
+    std::process::exit(0);
+}
+
+/// As with other hardware: who destroys its queue pair leaves the other's alone.
+#[test]
+fn a_queue_pair_whose_peer_said_goodbye_stays() {
+    pair(
+        "a_queue_pair_whose_peer_said_goodbye_stays",
+        Way::Shared,
+        expect_nothing,
+        destroy_and_stop,
     );
 }
 

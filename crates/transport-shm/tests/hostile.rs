@@ -183,6 +183,100 @@ fn nonsense_in_shared_memory_harms_nobody() {
     );
 }
 
+/// The words of a greeting, and the file at `index` that came with it.
+fn greeting(socket: &OwnedFd, index: usize) -> (Vec<u64>, sluice_sys::unix::Fd) {
+    sluice_sys::unix::wait_readable(socket.as_raw_fd(), 5000).unwrap();
+    let mut buffer = [0; 64];
+    let mut received = sluice_sys::unix::receive_with_fds(socket.as_raw_fd(), &mut buffer).unwrap();
+    let words = buffer.chunks_exact(8);
+    let words = words.map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    (words.collect(), received.take_fd(index).unwrap())
+}
+
+const SECRET: u64 = 0x5EC2_E700;
+/// The number of the impostor's queue pair within its block, and its key.
+const IMPOSTOR: u32 = 5;
+
+/// Answers with the victim's own nonce, as if it were the victim, and with a key that lies at an
+/// address of the victim's.
+fn pretend_to_be_the_victim(world: &mut World) {
+    use sluice_shmem::verbs::directory::{Directory, KeyEntry, QpEntry};
+    let rendezvous = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
+    let rendezvous = sluice_transport_shm::rendezvous::Rendezvous::open(&rendezvous).unwrap();
+    let block = rendezvous.claim(&[]).unwrap();
+    let qpn = block.number << 8 | IMPOSTOR;
+    let [victim, address, ..] = world.swap([u64::from(qpn), 0, 0, 0]);
+    sluice_sys::unix::wait_readable(block.listener.raw(), 5000).unwrap();
+    let socket = sluice_sys::unix::accept(block.listener.raw()).unwrap();
+    // SAFETY: the number is given up by its owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket.into_raw()) };
+    let (hello, requests) = greeting(&socket, 1);
+    let (directory_fd, directory) = area(DIRECTORY);
+    let (responses_fd, _) = area(4096 + 512 * 1024);
+    // SAFETY: the area is mapped for good and as large as a directory.
+    let directory = unsafe { Directory::from_raw(std::ptr::NonNull::new(directory).unwrap()) };
+    directory.set_block(0, block.number);
+    directory.set_qp(
+        IMPOSTOR as usize,
+        &QpEntry {
+            qpn,
+            kind: 2,
+            receives: true,
+            peer_qpn: victim as u32,
+            pd: 1,
+            access: common::EVERYTHING,
+        },
+    );
+    let key = KeyEntry {
+        key: IMPOSTOR,
+        len: 8,
+        access: common::EVERYTHING,
+        pd: 1,
+        address,
+        ..KeyEntry::default()
+    };
+    let slot = Directory::choose_key_slot(IMPOSTOR, |_| true).unwrap();
+    directory.set_key(slot, &key);
+    // SAFETY: eventfd takes integers.
+    let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) };
+    let words = [MAGIC, 2, hello[2], hello[3], hello[4], 0, 0, 0];
+    let welcome: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let fds = [&directory_fd, &responses_fd, &bell].map(AsRawFd::as_raw_fd);
+    sluice_sys::unix::send_with_fds(socket.as_raw_fd(), &welcome, &fds).unwrap();
+    // The victim does not take it for itself, and so has to ask.
+    let mut first = [0; 8];
+    until("the request", || {
+        sluice_sys::memfd::read_at(requests.raw(), &mut first, 8192).unwrap();
+        first != [0; 8]
+    });
+    world.meet();
+}
+
+fn write_to_an_impostor(world: &mut World) {
+    let secret = Box::new(std::sync::atomic::AtomicU64::new(SECRET));
+    let mut end = world.end(QpType::Rc, 4096, None);
+    let own = [u64::from(end.qp.num()), secret.as_ptr() as u64, 0, 0];
+    end.peer.qpn = world.swap(own)[0] as u32;
+    end.peer.rkey = IMPOSTOR;
+    end.to_ready();
+    let sge = [end.sge(0, 8)];
+    end.qp
+        .post_send(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0))
+        .unwrap();
+    world.meet();
+    assert_eq!(secret.load(std::sync::atomic::Ordering::SeqCst), SECRET);
+}
+
+#[test]
+fn a_peer_that_repeats_our_nonce_is_not_taken_for_us() {
+    pair(
+        "a_peer_that_repeats_our_nonce_is_not_taken_for_us",
+        Way::Owner,
+        write_to_an_impostor,
+        pretend_to_be_the_victim,
+    );
+}
+
 #[test]
 fn strangers_on_the_socket_are_sent_away() {
     fn first(world: &mut World) {

@@ -173,12 +173,14 @@ impl Rendezvous {
             .open(self.path.join(entry.name()))
             .map_err(|e| errno_of(&e))?;
         file.try_lock().map_err(|_| Errno::AGAIN)?;
-        Ok(Claim {
+        let claim = Claim {
             directory: Arc::clone(self),
             entry,
             file,
             listening: false,
-        })
+        };
+        farewell::remember(claim.path());
+        Ok(claim)
     }
 
     /// Listeners that may answer for `destination`, the best first: one of this network
@@ -337,15 +339,63 @@ impl Claim {
     }
 }
 
+impl Claim {
+    fn path(&self) -> PathBuf {
+        self.directory.path.join(self.entry.name())
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
-        let path = self.directory.path.join(self.entry.name());
-        if self.listening {
-            let mut socket = path.clone().into_os_string();
-            socket.push(".sock");
-            let _ = fs::remove_file(socket);
+        let path = self.path();
+        farewell::forget(&path);
+        remove(&path);
+    }
+}
+
+/// Removes an entry, and the socket of a listener beside it.
+fn remove(path: &Path) {
+    let mut socket = path.to_path_buf().into_os_string();
+    socket.push(".sock");
+    let _ = fs::remove_file(socket);
+    let _ = fs::remove_file(path);
+}
+
+/// Programs may end without destroying their identifiers. The kernel would release their
+/// addresses; here the end of the process does.
+mod farewell {
+    use std::path::{Path, PathBuf};
+    use std::sync::{Mutex, Once, PoisonError};
+
+    /// Entries of this process, and the process: a forked child ends as well, and its parent's
+    /// entries are not its own.
+    static ENTRIES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
+
+    pub fn remember(path: PathBuf) {
+        static HANDLER: Once = Once::new();
+        HANDLER.call_once(|| {
+            // SAFETY: the handler is a function of this library that takes nothing.
+            unsafe { libc::atexit(leave) };
+        });
+        let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.push((std::process::id(), path));
+    }
+
+    pub fn forget(path: &Path) {
+        let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|(_, known)| known != path);
+    }
+
+    extern "C" fn leave() {
+        // In a child of a fork the lock may be held by a thread that is not there.
+        let Ok(entries) = ENTRIES.try_lock() else {
+            return;
+        };
+        for (pid, path) in entries.iter() {
+            if *pid == std::process::id() {
+                super::remove(path);
+            }
         }
-        let _ = fs::remove_file(path);
     }
 }
 

@@ -10,12 +10,14 @@
 //!
 //! A slot's first word says whose it is and is stored last; zero means free. The other words of
 //! a key's slot change only while the first is zero and nobody announces the slot
-//! ([`super::hazard`]), so a reader that announced it and found its key may use them all.
+//! ([`super::hazard`]), so a reader that announced it and found its key may use them all. Those
+//! of a queue pair may change at any time; its first word counts the changes, so a reader that
+//! finds the same count before and after has read one entry.
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{self, AtomicU32, AtomicU64, Ordering};
 
 /// Blocks of queue pair numbers that one process can claim.
 pub const BLOCKS_MAX: usize = 64;
@@ -24,8 +26,11 @@ pub const BLOCK_QPS: usize = 256;
 /// Slots for keys; a key lies within [`KEY_WINDOW`] slots from its hash.
 pub const KEY_SLOTS: usize = 128 * 1024;
 /// How many slots a lookup visits at most.
-pub const KEY_WINDOW: usize = 16;
+pub const KEY_WINDOW: usize = if cfg!(loom) { 2 } else { 16 };
 
+/// The bits of a queue pair's first word from here on count its changes: 23 bits, of which a
+/// reader would have to sleep through all, to the very number.
+const QP_TURN_SHIFT: u32 = 41;
 const SLOT_BYTES: usize = 64;
 const STATE_OFFSET: usize = 64;
 const ARMED_OFFSET: usize = 128;
@@ -82,6 +87,24 @@ pub struct KeyEntry {
     pub qpn: u32,
 }
 
+/// The sleep of a peer's engine thread for which this process has rung last; see
+/// [`Directory::must_ring`].
+#[derive(Debug)]
+pub struct Rung(AtomicU32);
+
+impl Rung {
+    pub(crate) fn swap(&self, state: u32) -> u32 {
+        self.0.swap(state, Ordering::Relaxed)
+    }
+}
+
+impl Default for Rung {
+    fn default() -> Self {
+        // No state has these low bits, so the first sleep is a new one.
+        Self(AtomicU32::new(u32::MAX))
+    }
+}
+
 /// A directory in shared memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Directory {
@@ -106,16 +129,16 @@ impl Directory {
         Self { base }
     }
 
-    fn word64(&self, offset: usize) -> &AtomicU64 {
+    pub(crate) fn word64(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= DIRECTORY_BYTES);
         // SAFETY: callers compute `offset` from indices that they bound; see the layout above.
-        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+        unsafe { sync::word64(self.base, offset) }
     }
 
-    fn word32(&self, offset: usize) -> &AtomicU32 {
+    pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         debug_assert!(offset.is_multiple_of(4) && offset + 4 <= DIRECTORY_BYTES);
         // SAFETY: as in `word64`.
-        unsafe { self.base.add(offset).cast::<AtomicU32>().as_ref() }
+        unsafe { sync::word32(self.base, offset) }
     }
 
     /// Whether the engine thread sleeps: [`ENGINE_ASLEEP`], [`ENGINE_WATCHING`].
@@ -126,6 +149,15 @@ impl Directory {
     /// Announces what the engine thread is about to do; the look afterwards comes after it.
     pub fn set_engine_state(&self, state: u32) {
         self.word32(STATE_OFFSET).swap(state, Ordering::SeqCst);
+        sync::fence_after_rmw();
+    }
+
+    /// Whether the engine thread must be rung for what the caller has just published. It is
+    /// rung once for each time that it goes to sleep; `rung` remembers for which.
+    pub fn must_ring(&self, rung: &Rung) -> bool {
+        sync::full_fence();
+        let state = self.engine_state();
+        state & 3 == ENGINE_ASLEEP && rung.swap(state) != state
     }
 
     /// How many completion queues wait for an event.
@@ -159,20 +191,24 @@ impl Directory {
         Some(index * BLOCK_QPS + (qpn & 0xFF) as usize)
     }
 
-    fn qp_offset(slot: usize) -> usize {
+    pub(crate) fn qp_offset(slot: usize) -> usize {
         QPS_OFFSET + slot % (BLOCKS_MAX * BLOCK_QPS) * SLOT_BYTES
     }
 
-    /// Publishes a queue pair.
+    /// Publishes a queue pair. Calls for one slot come one after the other.
     pub fn set_qp(&self, slot: usize, entry: &QpEntry) {
         let at = Self::qp_offset(slot);
+        let turn = self.word64(at + 24).load(Ordering::Relaxed).wrapping_add(1);
+        self.word64(at + 24).store(turn, Ordering::Relaxed);
         self.word64(at).store(0, Ordering::SeqCst);
         let peer = u64::from(entry.peer_qpn) | u64::from(entry.pd) << 32;
         self.word64(at + 8).store(peer, Ordering::Release);
         self.word64(at + 16)
             .store(u64::from(entry.access), Ordering::Release);
-        let first =
-            u64::from(entry.qpn) | u64::from(entry.kind) << 32 | u64::from(entry.receives) << 40;
+        let first = u64::from(entry.qpn)
+            | u64::from(entry.kind) << 32
+            | u64::from(entry.receives) << 40
+            | turn << QP_TURN_SHIFT;
         self.word64(at).store(first, Ordering::SeqCst);
     }
 
@@ -201,7 +237,7 @@ impl Directory {
         })
     }
 
-    fn key_offset(slot: u32) -> usize {
+    pub(crate) fn key_offset(slot: u32) -> usize {
         KEYS_OFFSET + slot as usize % KEY_SLOTS * SLOT_BYTES
     }
 
@@ -238,6 +274,7 @@ impl Directory {
     pub fn clear_key(&self, slot: u32) {
         self.word64(Self::key_offset(slot))
             .swap(0, Ordering::SeqCst);
+        sync::fence_after_rmw();
     }
 
     /// The slot that holds `key` right now.

@@ -2,11 +2,11 @@
 //!
 //! The owner of a key invalidates its slot, and then waits until no initiator announces it
 //! (Michael, "Hazard Pointers", 2004). The initiator announces first and looks at the slot
-//! afterwards, both sequentially consistent: either it sees the invalid slot, or the owner
-//! sees the announcement.
+//! afterwards, with a full fence in between on both sides: either it sees the invalid slot, or
+//! the owner sees the announcement.
 #![allow(unsafe_code)]
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{self, AtomicU64, Ordering};
 use core::ptr::NonNull;
 
 /// Words of one initiator in one link: that many operations can be under way at once.
@@ -35,10 +35,10 @@ impl Hazards {
         Self { base }
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         let offset = (index % WORDS) * STRIDE_BYTES;
         // SAFETY: `offset + 8` lies within the area that `from_raw` was promised, aligned.
-        unsafe { self.base.add(offset).cast::<AtomicU64>().as_ref() }
+        unsafe { sync::word64(self.base, offset) }
     }
 
     /// Announces the use of `slot`; `turn` tells one use from the next. Whatever the caller
@@ -46,6 +46,7 @@ impl Hazards {
     pub fn announce(&self, index: usize, slot: u32, turn: u32) {
         let value = u64::from(turn) << 32 | (u64::from(slot) + 1);
         self.word(index).swap(value, Ordering::SeqCst);
+        sync::fence_after_rmw();
     }
 
     /// Withdraws the announcement; all accesses before it are done.
@@ -54,11 +55,15 @@ impl Hazards {
     }
 
     /// The announcements of `slot` right now, as opaque values that differ from use to use.
-    /// The caller has made the slot invalid, sequentially consistent, before.
+    /// The caller has made the slot invalid ([`super::directory::Directory::clear_key`]) before.
     pub fn users(&self, slot: u32) -> impl Iterator<Item = (usize, u64)> + '_ {
-        (0..WORDS)
-            .map(|index| (index, self.word(index).load(Ordering::SeqCst)))
-            .filter(move |(_, value)| (*value as u32) == slot.wrapping_add(1))
+        (0..WORDS).filter_map(move |index| Some((index, self.announced(index, slot)?)))
+    }
+
+    /// What the word at `index` says, if it announces `slot`.
+    pub(crate) fn announced(&self, index: usize, slot: u32) -> Option<u64> {
+        let value = self.word(index).load(Ordering::SeqCst);
+        (value as u32 == slot.wrapping_add(1)).then_some(value)
     }
 }
 

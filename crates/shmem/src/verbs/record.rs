@@ -13,8 +13,7 @@
 use core::ptr::NonNull;
 
 use crate::Broken;
-use crate::sync::{AtomicU64, Ordering};
-use crate::verbs::copy;
+use crate::sync::{self, AtomicU64, Ordering};
 
 /// Records start at multiples of this.
 pub const UNIT_BYTES: usize = 64;
@@ -57,7 +56,8 @@ impl Ring {
     /// # Panics
     /// If `bytes` is no power of two of at least 4096; it is a constant of the protocol.
     pub unsafe fn from_raw(base: NonNull<u8>, bytes: usize) -> Self {
-        assert!(bytes.is_power_of_two() && bytes >= 4096);
+        // Models cannot afford so many words.
+        assert!(bytes.is_power_of_two() && (bytes >= 4096 || cfg!(loom)));
         Self { base, bytes }
     }
 
@@ -66,16 +66,11 @@ impl Ring {
         self.bytes
     }
 
-    fn word(&self, position: u64, index: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, position: u64, index: usize) -> &AtomicU64 {
         let place = position as usize & (self.bytes - 1) & !(UNIT_BYTES - 1);
         // SAFETY: `place` is a multiple of 64 below the capacity and `index` below 4, so the
         // word lies within the ring and is aligned; it is reached only as an atomic.
-        unsafe {
-            self.base
-                .add(place + index % 4 * 8)
-                .cast::<AtomicU64>()
-                .as_ref()
-        }
+        unsafe { sync::word64(self.base, place + index % 4 * 8) }
     }
 }
 
@@ -106,6 +101,16 @@ impl Writer {
     /// The position behind the last record.
     pub fn tail(&self) -> u64 {
         self.tail
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    #[cfg(all(test, loom))]
+    pub(crate) fn set_ring(&mut self, ring: Ring) {
+        self.ring = ring;
     }
 
     /// The reader's position as last accepted.
@@ -175,7 +180,7 @@ impl Writer {
             debug_assert!(offset + len <= place + size);
             // SAFETY: the caller promised the source and that the parts stay within `payload`;
             // `place + size` is within the ring by `plan`, and the reader has left these bytes.
-            unsafe { copy::ascending(self.ring.base.as_ptr().add(offset), source, len) };
+            unsafe { sync::copy_in(self.ring.base, offset, source, len) };
             offset += len;
         }
         let first = first_word(
@@ -262,8 +267,8 @@ impl Reader {
                 immediate: (numbers >> 32) as u32,
                 argument,
             },
-            // SAFETY: `place + len` is within the ring, checked above.
-            payload: unsafe { self.ring.base.as_ptr().add(place + HEADER_BYTES) },
+            // Within the ring: `place + len` is, checked above.
+            payload: self.ring.base.as_ptr().wrapping_add(place + HEADER_BYTES),
             payload_bytes: len - HEADER_BYTES,
             end: self.head + size as u64,
         }))

@@ -1,0 +1,131 @@
+//! One direction of a lane, both of whose ends are under attack: any word changes between any two
+//! steps. Copies end where faulting pages begin.
+#![allow(unsafe_code)]
+
+use crate::guarded::Guarded;
+use crate::input::Input;
+use sluice_shmem::board::{BOARD_BYTES, Board};
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::Recall;
+use sluice_shmem::geometry::{Geometry, RING_BYTES_MIN};
+use sluice_shmem::{Broken, Consumer, Producer};
+use std::sync::OnceLock;
+
+/// Behind the chunk's header page.
+const HEADER_BYTES: usize = 4096;
+/// The lane's header in a chunk of one lane.
+const LANE_OFFSET: usize = 12_288;
+const LANE_BYTES: usize = 512;
+
+struct Scene {
+    memory: Guarded,
+    board: Guarded,
+    buffer: Guarded,
+    chunk: Chunk,
+}
+
+impl Scene {
+    fn get() -> &'static Scene {
+        static SCENE: OnceLock<Scene> = OnceLock::new();
+        SCENE.get_or_init(|| {
+            let geometry = Geometry::new(1, RING_BYTES_MIN).expect("the smallest geometry");
+            let memory = Guarded::new(geometry.chunk_bytes() as usize);
+            Scene {
+                board: Guarded::new(BOARD_BYTES),
+                buffer: Guarded::new(2 * RING_BYTES_MIN as usize),
+                // SAFETY: the memory stays mapped for good.
+                chunk: unsafe { Chunk::from_raw(memory.base(), geometry) },
+                memory,
+            }
+        })
+    }
+}
+
+pub fn run(data: &[u8]) {
+    let scene = Scene::get();
+    for at in (HEADER_BYTES..LANE_OFFSET + LANE_BYTES).step_by(8) {
+        scene.memory.store(at, 0);
+    }
+    scene.board.clear();
+    // SAFETY: the board's memory stays mapped for good.
+    let board = unsafe { Board::from_raw(scene.board.base()) };
+    let direction = scene.chunk.direction(0, 0);
+    let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+    let capacity = u64::from(direction.capacity());
+    let mut input = Input::new(data);
+    while !input.is_empty() {
+        let step: Result<(), Broken> = (|| {
+            match input.u8() % 14 {
+                0..3 => {
+                    let at = LANE_OFFSET + input.below(LANE_BYTES);
+                    scene.memory.store(at, input.number(producer.tail()));
+                }
+                3 => scene.memory.store(input.u32() as usize, input.u64()),
+                4 => scene.board.store(input.below(BOARD_BYTES), input.u64()),
+                5 | 6 => {
+                    let wanted = usize::from(input.u16());
+                    direction.begin_write(Some(board));
+                    let room = producer.room(&direction, wanted)?;
+                    assert!(room as u64 <= capacity);
+                    let len = room.min(wanted).min(2 * capacity as usize);
+                    // SAFETY: there is room for `len` bytes, and the buffer has them.
+                    unsafe { producer.store(&direction, 0, scene.buffer.end(len), len) };
+                    producer.publish(&direction, len);
+                    direction.end_write();
+                }
+                7 | 8 => {
+                    let available = consumer.available(&direction)?;
+                    assert!(available as u64 <= capacity);
+                    let len = available.min(usize::from(input.u16()));
+                    let (offset, target) = (available - len, scene.buffer.end(len));
+                    // SAFETY: `offset + len` is what `available` returned, and the buffer has it.
+                    unsafe { consumer.load(&direction, offset, target, len) };
+                    if len > 0 {
+                        consumer.consume(&direction, len);
+                    }
+                }
+                9 => {
+                    direction.announce_sleep();
+                    let _ = direction.settled_mode();
+                    let asleep = consumer.may_sleep(&direction);
+                    direction.withdraw_sleep();
+                    asleep?;
+                }
+                10 => {
+                    producer.is_drained(&direction)?;
+                    assert!(producer.in_flight(&direction)? <= capacity);
+                    for (start, len) in producer.unread(&direction) {
+                        assert!(len == 0 || scene.memory.contains(start, len));
+                    }
+                }
+                11 => {
+                    let slot = u32::from(input.u8()) % 64;
+                    direction.watch(slot);
+                    let mut found = 0;
+                    scene.chunk.ready(0, slot).take(|lane| {
+                        assert!(lane < 512);
+                        found += 1;
+                    });
+                    assert!(found <= 512);
+                    direction.unwatch(slot);
+                }
+                12 => {
+                    direction.ask_recall();
+                    if direction.recall() == Recall::Asked {
+                        direction.answer_recall(input.bool());
+                    }
+                    direction.withdraw_recall();
+                }
+                _ => {
+                    producer.republish(&direction);
+                    consumer.republish(&direction);
+                }
+            }
+            Ok(())
+        })();
+        if step.is_err() {
+            // The connection is over.
+            return;
+        }
+    }
+}

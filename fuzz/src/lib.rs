@@ -1,0 +1,32 @@
+//! What can be fuzzed: a function for each target that takes any bytes and panics, faults or
+//! hangs if something is wrong. The same functions are run by libFuzzer (`fuzz_targets/`), by the
+//! driver of this crate that needs nothing but a stable compiler, and over the seeds by
+//! `scripts/test` (`main.rs`).
+
+mod guarded;
+mod input;
+mod parsers;
+mod private;
+
+pub mod lane_words;
+pub mod verbs_directory;
+pub mod verbs_peer;
+pub mod verbs_records;
+
+pub use parsers::{cm_message, control_message, program_file, rsocket_message, verbs_hello};
+
+/// A target's name and function.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 9] = [
+    ("control_message", control_message::run),
+    ("cm_message", cm_message::run),
+    ("rsocket_message", rsocket_message::run),
+    ("verbs_hello", verbs_hello::run),
+    ("program_file", program_file::run),
+    ("lane_words", lane_words::run),
+    ("verbs_records", verbs_records::run),
+    ("verbs_directory", verbs_directory::run),
+    ("verbs_peer", verbs_peer::run),
+];
