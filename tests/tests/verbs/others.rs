@@ -11,14 +11,15 @@ use crate::stage::{LIMIT, Stage, is_listening};
 
 /// Tests of pyverbs, and how many of each ask for what is refused (docs/limitations.md): on-demand
 /// paging, DMA buffers, raw packets, allocators of parent domains.
-const PYVERBS: [(&str, usize); 12] = [
-    ("test_addr", 0),
+const PYVERBS: [(&str, usize); 13] = [
     ("test_atomic", 0),
     ("test_cq", 0),
     ("test_cq_events", 0),
     ("test_cqex", 0),
+    ("test_device.DeviceTest", 0),
     ("test_fork", 0),
     ("test_mr.MWTest", 0),
+    ("test_odp", 10),
     ("test_parent_domain", 5),
     ("test_pd", 0),
     ("test_qp", 5),
@@ -129,8 +130,8 @@ fn pyverbs(name: &str, skips_max: usize) -> Verdict {
         PYVERBS_TESTS,
     ]);
     run(copy, dir.path(), "copy", LIMIT)?.success()?;
-    let mut stage = Stage::new()?;
-    let mut tests = stage.verbs(PYTHON, &["tests/run_tests.py", "--dev", "sluice0", name])?;
+    let mut tests =
+        Stage::new()?.verbs(PYTHON, &["tests/run_tests.py", "--dev", "sluice0", name])?;
     tests
         .current_dir(dir.path())
         .env("PYTHONPATH", format!("{0}:{0}/tests", dir.path().display()));

@@ -14,10 +14,6 @@ use crate::ffi::*;
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: the header's contract.
     let (object, attr) = unsafe { (Pd::of(pd), engine_attr(&*attr)) };
-    // On Ethernet there is no way without a global route header.
-    if attr.is_global == 0 {
-        return null(libc::EINVAL);
-    }
     match object.engine.create_ah(&attr) {
         Ok(engine) => Box::new(Ah {
             c: UnsafeCell::new(ibv_ah {
