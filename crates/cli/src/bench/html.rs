@@ -238,10 +238,20 @@ mod tests {
 
     #[test]
     fn page_shows_every_floor_and_closes_what_it_opens() {
-        let workloads = verdict::tests::reports(|_, _, _| Some(120.0));
+        check_page(
+            &workloads::SOCKETS,
+            verdict::tests::reports(|_, _, _| Some(120.0)),
+        );
+        check_page(
+            &workloads::VERBS,
+            verdict::verbs::tests::reports(|_, _| Some(0.1)),
+        );
+    }
+
+    fn check_page(suite: &'static workloads::Suite, workloads: Vec<WorkloadReport>) {
         let report = Report {
-            format: 1,
-            suite: &workloads::SOCKETS,
+            format: 2,
+            suite,
             sluice_version: "0",
             date: "2026-11-21T08:30:00Z".to_owned(),
             command: "sluice bench <&>".to_owned(),
@@ -249,7 +259,7 @@ mod tests {
             seconds_per_run: 1,
             machine: Machine::read(0),
             versions: std::collections::BTreeMap::new(),
-            verdicts: verdict::verdicts(&workloads),
+            verdicts: (suite.verdicts)(&workloads),
             workloads,
         };
         let page = render(&report);

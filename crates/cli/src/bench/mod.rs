@@ -44,7 +44,7 @@ use workloads::{Options, Suite, Workload, redis};
 ///
 /// 'sluice bench verbs' does the same for RDMA programs.
 #[derive(Debug, Clone, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
     #[command(flatten)]
     common: CommonArgs,

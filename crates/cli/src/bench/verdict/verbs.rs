@@ -183,4 +183,4 @@ fn idle_verdicts(workloads: &[WorkloadReport]) -> [Verdict; 2] {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -5,7 +5,7 @@ use crate::bench::model::{PointSpec, Sample};
 use crate::bench::workloads::{Workload, verbs};
 
 /// A report as a run of all workloads makes it. Points whose value is `None` were not measured.
-fn reports(value: impl Fn(&PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
+pub fn reports(value: impl Fn(&PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
     let report = |workload: &Workload| {
         let mut points = Vec::new();
         for cell in (workload.cells)(&options()) {

@@ -62,13 +62,8 @@ fn measure(session: &Session, variant: Variant, seconds: u32) -> Result<Vec<Samp
     let port = session.free_port()?;
     // Longer than it will be let run.
     let duration_s = READING_TIMEOUT.as_secs() + 60;
-    let words = programs::perftest_words(
-        session,
-        variant,
-        PROGRAM,
-        port,
-        &words!["-s", 8, "-D", duration_s],
-    );
+    let arguments = words!["-s", 8, "-D", duration_s];
+    let words = programs::perftest_words(session, variant, PROGRAM, port, &arguments);
     let mut server = session.server(variant, &words, &Ready::Listens(port))?;
     let mut client_words = words;
     client_words.push("127.0.0.1".to_owned());
