@@ -18,7 +18,7 @@ use sluice_transport_shm::arena::{self, PAGE_BYTES};
 
 use crate::errno::{errno, set_errno};
 
-/// The next definition of a function behind this library.
+/// The C library's definition of a function: the next one behind this library, as a rule.
 struct Next {
     name: &'static CStr,
     /// 0: not looked up yet. [`LOOKING`], or the address.
@@ -61,11 +61,38 @@ impl Next {
             return None;
         }
         let saved = errno();
-        // SAFETY: the name is a string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = find_behind_us(self.name).or_else(|| find_before_us(self.name));
         set_errno(saved);
-        state.store(found.expose_provenance(), Ordering::Release);
-        (!found.is_null()).then_some(found.cast_const())
+        let address = found.map_or(0, <*const c_void>::expose_provenance);
+        state.store(address, Ordering::Release);
+        found
+    }
+}
+
+fn find_behind_us(name: &CStr) -> Option<*const c_void> {
+    // SAFETY: the name is a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    (!found.is_null()).then_some(found.cast_const())
+}
+
+/// In a program that gets this library by way of another one, the C library may come before both:
+/// there is nothing behind us then, and the first definition of all is the one.
+fn find_before_us(name: &CStr) -> Option<*const c_void> {
+    // SAFETY: the name is a string.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.cast_const();
+    (!found.is_null() && file_of(found) != file_of(find_before_us as *const c_void))
+        .then_some(found)
+}
+
+/// Where the file begins in memory that an address belongs to; null for an address of none.
+fn file_of(address: *const c_void) -> *mut c_void {
+    // SAFETY: all zeros is a valid value of the plain C structure, and dladdr writes only it.
+    unsafe {
+        let mut info: libc::Dl_info = std::mem::zeroed();
+        match libc::dladdr(address, &mut info) {
+            0 => ptr::null_mut(),
+            _ => info.dli_fbase,
+        }
     }
 }
 
@@ -186,7 +213,11 @@ pub extern "C" fn valloc(size: usize) -> *mut c_void {
 /// pvalloc(3): the size is rounded up to pages.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    let memory = shareable(PAGE_BYTES, size);
+    // A size that cannot be rounded up is for the C library to refuse.
+    let memory = size
+        .max(1)
+        .checked_next_multiple_of(PAGE_BYTES)
+        .map_or(ptr::null_mut(), |bytes| shareable(PAGE_BYTES, bytes));
     if memory.is_null() {
         return next!(pvalloc(size): fn(usize) -> *mut c_void, no_memory());
     }
@@ -350,6 +381,23 @@ mod tests {
             assert_eq!(posix_memalign(&mut out, 3, 10_000), libc::EINVAL);
             free(page);
             free(small);
+        }
+    }
+
+    #[test]
+    fn pvalloc_gives_whole_pages_and_valloc_does_not() {
+        // SAFETY: each block is freed once.
+        unsafe {
+            for (size, pages) in [(0, 1), (1, 1), (PAGE_BYTES, 1), (PAGE_BYTES + 1, 2)] {
+                let block = pvalloc(size);
+                assert!(arena::is_ours(block.cast()), "{size}");
+                assert_eq!(malloc_usable_size(block), pages * PAGE_BYTES, "{size}");
+                free(block);
+            }
+            let block = valloc(1);
+            assert!(!block.is_null() && !arena::is_ours(block.cast()));
+            free(block);
+            assert!(pvalloc(usize::MAX).is_null());
         }
     }
 

@@ -154,7 +154,7 @@ impl Stage {
 }
 
 /// Whether somebody listens on the port. A connection would be taken for the client's.
-fn is_listening(port: u16) -> bool {
+pub fn is_listening(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         fs::read_to_string(table).is_ok_and(|text| {

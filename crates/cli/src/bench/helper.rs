@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+mod memcpy;
 pub mod stall;
 
 use std::io::{self, Read, Write};
@@ -36,6 +37,9 @@ pub enum Helper {
     /// Opens connections when its input ends, uses each a few times, and waits for ever
     #[command(hide = true)]
     HoldClient { port: u16, connections: u32 },
+    /// Copies so many bytes again and again, for so many seconds
+    #[command(hide = true)]
+    Memcpy { bytes: usize, seconds: u32 },
     /// Accepts one connection, sleeps until its input ends, and then reads everything
     #[command(hide = true)]
     StallReader { port: u16 },
@@ -55,6 +59,7 @@ pub fn run(helper: &Helper) -> ExitCode {
         } => echo_once_client(port, threads, seconds),
         Helper::HoldServer { port } => hold_server(port),
         Helper::HoldClient { port, connections } => hold_client(port, connections),
+        Helper::Memcpy { bytes, seconds } => memcpy::run(bytes, seconds),
         Helper::StallReader { port } => stall::reader(port),
         Helper::StallWriter { port, seconds } => stall::writer(port, seconds),
     };

@@ -6,7 +6,7 @@ use super::model::{Report, WorkloadReport};
 use super::plot::{self, escape};
 use super::table::{self, Column};
 use super::text;
-use super::verdict::{Outcome, Verdict};
+use super::verdict::Outcome;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--good:#2b8a3e;--bad:#c92a2a}\
@@ -32,15 +32,17 @@ pub fn render(report: &Report) -> String {
     page.push_str("<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n");
     let _ = writeln!(
         page,
-        "<title>sluice bench, {}</title>",
+        "<title>{}, {}</title>",
+        report.suite.title,
         escape(&report.date)
     );
+    let title = report.suite.title;
     let _ = writeln!(
         page,
-        "<style>{STYLE}</style>\n</head>\n<body>\n<h1>sluice bench</h1>"
+        "<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>"
     );
     introduction(&mut page, report);
-    floors(&mut page, &report.verdicts);
+    floors(&mut page, report);
     machine(&mut page, report);
     for workload in &report.workloads {
         section(&mut page, workload);
@@ -54,20 +56,21 @@ fn introduction(page: &mut String, report: &Report) {
         page,
         "<p>Medians of {} of {} s. Within a repetition the variants ran one after the \
          other, so that changes of the machine meet all of them. No program was pinned to a core. \
-         CPU costs are user and system time of server, client and sluiced together. A ratio is \
-         given only if every run of both sides succeeded.</p>",
+         {}A ratio is given only if every run of both sides succeeded.</p>",
         text::repetitions(report),
-        report.seconds_per_run
+        report.seconds_per_run,
+        report.suite.about_costs
     );
 }
 
-fn floors(page: &mut String, verdicts: &[Verdict]) {
-    page.push_str(
-        "<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, as ratios to kernel TCP in \
-         this run unless a unit is given.</p>\n<div class=\"floors\">",
+fn floors(page: &mut String, report: &Report) {
+    let _ = writeln!(
+        page,
+        "<h2 id=\"floors\">The floors</h2>\n<p>What Sluice promises, {}.</p>\n<div class=\"floors\">",
+        escape(report.suite.floors)
     );
-    markup(page, &table::verdicts(verdicts));
-    let tally = escape(&table::tally(verdicts));
+    markup(page, &table::verdicts(&report.verdicts));
+    let tally = escape(&table::tally(&report.verdicts));
     let _ = writeln!(page, "</div><p class=\"note\">{tally}</p>");
 }
 
@@ -133,8 +136,9 @@ fn section(page: &mut String, workload: &WorkloadReport) {
     for (group, points) in text::groups(workload) {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&group));
         if let Some(point) = points.first() {
-            let (unit, meaning) = (point.spec.unit, text::ratio_meaning(point.spec.better));
-            let _ = writeln!(page, "<p class=\"note\">{}; {meaning}</p>", escape(unit));
+            let meaning = escape(&text::ratio_meaning(&point.spec));
+            let unit = escape(point.spec.unit);
+            let _ = writeln!(page, "<p class=\"note\">{unit}; {meaning}</p>");
         }
         page.push_str(&plot::render(&points));
         markup(page, &table::results(&group, &points, Column::Shown));
@@ -230,13 +234,24 @@ fn details(page: &mut String, points: &[&super::model::Point]) {
 mod tests {
     use super::*;
     use crate::bench::machine::Machine;
-    use crate::bench::verdict;
+    use crate::bench::{verdict, workloads};
 
     #[test]
     fn page_shows_every_floor_and_closes_what_it_opens() {
-        let workloads = verdict::tests::reports(|_, _, _| Some(120.0));
+        check_page(
+            &workloads::SOCKETS,
+            verdict::tests::reports(|_, _, _| Some(120.0)),
+        );
+        check_page(
+            &workloads::VERBS,
+            verdict::verbs::tests::reports(|_, _| Some(0.1)),
+        );
+    }
+
+    fn check_page(suite: &'static workloads::Suite, workloads: Vec<WorkloadReport>) {
         let report = Report {
-            format: 1,
+            format: 2,
+            suite,
             sluice_version: "0",
             date: "2026-11-21T08:30:00Z".to_owned(),
             command: "sluice bench <&>".to_owned(),
@@ -244,7 +259,7 @@ mod tests {
             seconds_per_run: 1,
             machine: Machine::read(0),
             versions: std::collections::BTreeMap::new(),
-            verdicts: verdict::verdicts(&workloads),
+            verdicts: (suite.verdicts)(&workloads),
             workloads,
         };
         let page = render(&report);

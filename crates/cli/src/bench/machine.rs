@@ -108,11 +108,14 @@ fn is_executable(path: &Path) -> bool {
 
 /// The line in which a program says its version.
 pub fn program_version(name: &str) -> Option<String> {
-    let flag = match name {
-        "nginx" | "wrk" | "haproxy" => "-v",
-        _ => "--version",
+    let (program, flag) = match name {
+        "nginx" | "wrk" | "haproxy" => (name, "-v"),
+        // Another program of the same package knows.
+        "ucx_perftest" => ("ucx_info", "-v"),
+        "fi_pingpong" => ("fi_info", "--version"),
+        _ => (name, "--version"),
     };
-    let output = Command::new(find_program(name)?)
+    let output = Command::new(find_program(program)?)
         .arg(flag)
         .stdin(Stdio::null())
         .output()

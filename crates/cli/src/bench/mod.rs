@@ -28,22 +28,51 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 
 use error::{BenchError, Result};
 use model::Variant;
 use output::OutputFiles;
-use workloads::{Options, redis};
+use workloads::{Options, Suite, Workload, redis};
 
 /// Compares TCP, Unix sockets and Sluice with real programs on this machine.
 ///
 /// Runs each workload over every variant in turn, several times, prints medians, ratios, CPU
 /// costs and whether every promised floor was reached, and writes a JSON file and an HTML report.
-/// A repetition that other programs disturbed is measured again. Everything that it starts runs on ports of its own and
-/// is gone when it ends.
+/// A repetition that other programs disturbed is measured again. Everything that it starts runs
+/// on ports of its own and is gone when it ends.
+///
+/// 'sluice bench verbs' does the same for RDMA programs.
 #[derive(Debug, Clone, Args)]
-#[command(args_conflicts_with_subcommands = true)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+
+    /// Only these variants
+    #[arg(
+        long,
+        value_name = "V",
+        value_delimiter = ',',
+        default_values = ["tcp", "unix", "sluice"]
+    )]
+    variants: Vec<VariantArg>,
+
+    /// Numbers of clients for the redis workload
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+    clients: Vec<u32>,
+
+    /// Requests for the redis workload
+    #[arg(long, value_name = "T", value_delimiter = ',', value_parser = redis::TESTS)]
+    tests: Vec<String>,
+
+    #[command(subcommand)]
+    command: Option<BenchCommand>,
+}
+
+/// What plain `sluice bench` and `sluice bench verbs` both take.
+#[derive(Debug, Clone, Args)]
+struct CommonArgs {
     /// Only these workloads (see --list)
     #[arg(long, value_name = "W", value_delimiter = ',')]
     only: Vec<String>,
@@ -72,26 +101,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=100))]
     repeats: u16,
 
-    /// Only these variants
-    #[arg(
-        long,
-        value_name = "V",
-        value_delimiter = ',',
-        default_values = ["tcp", "unix", "sluice"]
-    )]
-    variants: Vec<VariantArg>,
-
-    /// Numbers of clients for the redis workload
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
-    clients: Vec<u32>,
-
-    /// Requests for the redis workload
-    #[arg(long, value_name = "T", value_delimiter = ',', value_parser = redis::TESTS)]
-    tests: Vec<String>,
-
-    /// The folder for report.json and report.html
-    #[arg(long, value_name = "DIR", default_value = "sluice-bench")]
-    out: PathBuf,
+    /// The folder for report.json and report.html [default: sluice-bench, for verbs
+    /// sluice-bench-verbs]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 
     /// Write the JSON file here instead
     #[arg(long, value_name = "FILE")]
@@ -100,9 +113,18 @@ pub struct BenchArgs {
     /// Write the HTML report here instead
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+}
 
-    #[command(subcommand)]
-    helper: Option<helper::Helper>,
+#[derive(Debug, Clone, Subcommand)]
+enum BenchCommand {
+    /// Compares verbs programs under 'sluice verbs' with UCX, libfabric and memcpy
+    ///
+    /// Runs perftest over the shared-memory transport beside ucx_perftest (posix and cma),
+    /// fi_pingpong (shm) and a plain copy, and reports as 'sluice bench' does. What is not
+    /// installed is said and left out.
+    Verbs(CommonArgs),
+    #[command(flatten)]
+    Helper(helper::Helper),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -115,14 +137,16 @@ enum VariantArg {
 /// Runs the command. The exit status is 0 if every measurement succeeded, 1 if not, and 128 plus
 /// the signal's number after an interruption.
 pub fn run(args: BenchArgs) -> ExitCode {
-    if let Some(helper) = &args.helper {
-        return helper::run(helper);
-    }
-    if args.list {
-        say(&list());
+    let (suite, common, options) = match &args.command {
+        Some(BenchCommand::Helper(helper)) => return helper::run(helper),
+        Some(BenchCommand::Verbs(common)) => (&workloads::VERBS, common, verbs_options(common)),
+        None => (&workloads::SOCKETS, &args.common, socket_options(&args)),
+    };
+    if common.list {
+        say(&list(suite));
         return ExitCode::SUCCESS;
     }
-    match compare(&args) {
+    match compare(suite, common, &options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -138,16 +162,16 @@ pub fn run(args: BenchArgs) -> ExitCode {
 }
 
 /// Measures, prints and writes the report; returns whether everything succeeded.
-fn compare(args: &BenchArgs) -> Result<bool> {
-    let chosen = chosen_workloads(&args.only)?;
-    let options = options(args);
+fn compare(suite: &'static Suite, args: &CommonArgs, options: &Options) -> Result<bool> {
+    let chosen = chosen_workloads(suite, &args.only)?;
     signals::install().map_err(|error| BenchError::io("handle signals", &error))?;
-    let file = |given: &Option<PathBuf>, name| given.clone().unwrap_or_else(|| args.out.join(name));
+    let folder = args.out.clone().unwrap_or_else(|| suite.folder.into());
+    let file = |given: &Option<PathBuf>, name| given.clone().unwrap_or_else(|| folder.join(name));
     let mut files = OutputFiles::prepare(
         file(&args.json, "report.json"),
         file(&args.html, "report.html"),
     )?;
-    let report = runner::run(&chosen, &options)?;
+    let report = runner::run(suite, &chosen, options)?;
     say(&text::render(&report, args.quick));
     files.write(&report)?;
     say(&format!(
@@ -164,26 +188,24 @@ fn compare(args: &BenchArgs) -> Result<bool> {
     Ok(!failed)
 }
 
-fn chosen_workloads(only: &[String]) -> Result<Vec<&'static workloads::Workload>> {
-    let known = |name: &str| workloads::ALL.iter().any(|workload| workload.name == name);
+fn chosen_workloads(suite: &'static Suite, only: &[String]) -> Result<Vec<&'static Workload>> {
+    let all = suite.workloads;
+    let known = |name: &str| all.iter().any(|workload| workload.name == name);
     if let Some(unknown) = only.iter().find(|name| !known(name)) {
-        let names: Vec<&str> = workloads::ALL
-            .iter()
-            .map(|workload| workload.name)
-            .collect();
+        let names: Vec<&str> = all.iter().map(|workload| workload.name).collect();
         return Err(BenchError::Failed(format!(
             "there is no workload '{unknown}'; choose from {}",
             names.join(", ")
         )));
     }
     let wanted = |name: &str| only.is_empty() || only.iter().any(|wanted| wanted == name);
-    Ok(workloads::ALL
+    Ok(all
         .iter()
         .filter(|workload| wanted(workload.name))
         .collect())
 }
 
-fn options(args: &BenchArgs) -> Options {
+fn socket_options(args: &BenchArgs) -> Options {
     let or = |given: &[u32], standard: &[u32]| {
         if given.is_empty() {
             standard.to_vec()
@@ -191,7 +213,7 @@ fn options(args: &BenchArgs) -> Options {
             given.to_vec()
         }
     };
-    let (clients, tests): (&[u32], &[&str]) = if args.quick {
+    let (clients, tests): (&[u32], &[&str]) = if args.common.quick {
         (&[1, 10, 50], &["set", "get"])
     } else {
         (&redis::CLIENTS, &redis::TESTS)
@@ -203,14 +225,24 @@ fn options(args: &BenchArgs) -> Options {
     };
     Options {
         variants: args.variants.iter().map(named).collect(),
-        repetitions: args.reps.map_or(if args.full { 5 } else { 3 }, usize::from),
-        seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
         redis_clients: or(&args.clients, clients),
         redis_tests: if args.tests.is_empty() {
             tests.iter().map(|test| (*test).to_owned()).collect()
         } else {
             args.tests.clone()
         },
+        ..verbs_options(&args.common)
+    }
+}
+
+/// What no option of plain `sluice bench` changes.
+fn verbs_options(args: &CommonArgs) -> Options {
+    Options {
+        variants: Vec::new(),
+        repetitions: args.reps.map_or(if args.full { 5 } else { 3 }, usize::from),
+        seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
+        redis_clients: Vec::new(),
+        redis_tests: Vec::new(),
         idle_connections: 1_000,
         idle_seconds: if args.quick { 3 } else { 10 },
         stall_seconds: match (args.quick, args.full) {
@@ -222,9 +254,9 @@ fn options(args: &BenchArgs) -> Options {
     }
 }
 
-fn list() -> String {
+fn list(suite: &Suite) -> String {
     let mut text = String::new();
-    for workload in &workloads::ALL {
+    for workload in suite.workloads {
         let missing = runner::missing_programs(workload);
         let state = if missing.is_empty() {
             String::new()
@@ -232,7 +264,7 @@ fn list() -> String {
             format!(" (missing: {})", missing.join(", "))
         };
         text.push_str(&format!(
-            "{:<10} {}{state}\n",
+            "{:<12} {}{state}\n",
             workload.name, workload.title
         ));
     }

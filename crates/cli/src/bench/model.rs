@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::stats::{PairedRatio, median};
 use super::verdict::Verdict;
+use super::workloads::Suite;
 
 /// What others may take of the processors without a remark. Two busy programs and the kernel's
 /// own work beside them leave a few percent that are nobody's.
@@ -29,6 +30,18 @@ pub enum Variant {
     ServerOnly,
     /// Only the client under `sluice run`.
     ClientOnly,
+    /// Both programs under `sluice verbs`.
+    Verbs,
+    /// The same with the allocation hooks off: registered memory is private to its process.
+    VerbsPrivate,
+    /// UCX over memory that both processes have mapped.
+    UcxPosix,
+    /// UCX over the kernel's cross-memory calls.
+    UcxCma,
+    /// libfabric's shared-memory provider.
+    Libfabric,
+    /// One thread that copies within its own memory: the limit of anything that copies once.
+    Memcpy,
 }
 
 impl Variant {
@@ -40,6 +53,21 @@ impl Variant {
             Self::Sluice => "Sluice",
             Self::ServerOnly => "server only",
             Self::ClientOnly => "client only",
+            Self::Verbs => "Sluice",
+            Self::VerbsPrivate => "Sluice, private memory",
+            Self::UcxPosix => "UCX posix",
+            Self::UcxCma => "UCX cma",
+            Self::Libfabric => "libfabric shm",
+            Self::Memcpy => "memcpy",
+        }
+    }
+
+    /// The program that it is measured with, where other variants of the workload do without.
+    pub fn program(self) -> Option<&'static str> {
+        match self {
+            Self::UcxPosix | Self::UcxCma => Some("ucx_perftest"),
+            Self::Libfabric => Some("fi_pingpong"),
+            _ => None,
         }
     }
 
@@ -130,6 +158,8 @@ pub struct PointSpec {
     pub cost_unit: CostUnit,
     /// Differences of a few percent matter here: the ratio to show is the paired one.
     pub paired: bool,
+    /// What ratios compare with.
+    pub baseline: Variant,
 }
 
 /// The results of one variant at one point.
@@ -143,15 +173,17 @@ pub struct Series {
     pub median: Option<f64>,
     pub min: Option<f64>,
     pub max: Option<f64>,
-    /// How many times better than TCP at the same point: above 1 is better, whatever the
-    /// unit.
-    pub ratio_to_tcp: Option<f64>,
+    /// How many times better than the baseline at the same point: above 1 is better, whatever
+    /// the unit.
+    #[serde(rename = "ratio_to_baseline")]
+    pub ratio: Option<f64>,
     /// The same from each repetition by itself.
     pub paired_ratio: Option<PairedRatio>,
     /// The median CPU cost of all processes, in the point's cost unit.
     pub cpu_cost: Option<f64>,
-    /// CPU cost divided by TCP's: below 1 is better.
-    pub cpu_cost_to_tcp: Option<f64>,
+    /// CPU cost divided by the baseline's: below 1 is better.
+    #[serde(rename = "cpu_cost_to_baseline")]
+    pub cpu_cost_ratio: Option<f64>,
     /// Medians of the details.
     pub details: BTreeMap<&'static str, f64>,
 }
@@ -165,10 +197,10 @@ impl Series {
             median: None,
             min: None,
             max: None,
-            ratio_to_tcp: None,
+            ratio: None,
             paired_ratio: None,
             cpu_cost: None,
-            cpu_cost_to_tcp: None,
+            cpu_cost_ratio: None,
             details: BTreeMap::new(),
         }
     }
@@ -224,28 +256,30 @@ impl Point {
         self.series.iter().find(|series| series.variant == variant)
     }
 
-    /// Whether other programs took so much of the processors in the runs of this series or of
-    /// TCP that its ratio is doubtful.
-    pub fn is_doubtful(&self, series: &Series) -> bool {
-        self.of(Variant::Tcp)
-            .into_iter()
-            .chain([series])
-            .any(|series| {
-                let shares: Vec<f64> = series.samples.iter().map(|s| s.cpu_others_share).collect();
-                median(&shares).is_some_and(|share| share > OTHERS_SHARE_TOLERATED)
-            })
+    /// The results that ratios compare with, if they were to be measured.
+    pub fn baseline(&self) -> Option<&Series> {
+        self.of(self.spec.baseline)
     }
 
-    /// How many times better than TCP each run of a series was, compared with TCP's run of the
-    /// same repetition. Empty unless every run of both succeeded and nothing is compared with
+    /// Whether other programs took so much of the processors in the runs of this series or of
+    /// the baseline that its ratio is doubtful.
+    pub fn is_doubtful(&self, series: &Series) -> bool {
+        self.baseline().into_iter().chain([series]).any(|series| {
+            let shares: Vec<f64> = series.samples.iter().map(|s| s.cpu_others_share).collect();
+            median(&shares).is_some_and(|share| share > OTHERS_SHARE_TOLERATED)
+        })
+    }
+
+    /// How many times better than the baseline each run of a series was, compared with the
+    /// baseline's run of the same repetition. Empty unless every run of both succeeded and nothing is compared with
     /// zero.
     pub fn pairs(&self, series: &Series) -> Vec<f64> {
         let succeeded = |series: &&Series| series.failure.is_none();
-        let Some(tcp) = self.of(Variant::Tcp).filter(succeeded) else {
+        let Some(baseline) = self.baseline().filter(succeeded) else {
             return Vec::new();
         };
-        let pairs = values(series).into_iter().zip(values(tcp));
-        let ratios = pairs.map(|(own, tcp)| times_better(self.spec.better, Some(own), Some(tcp)));
+        let pairs = values(series).into_iter().zip(values(baseline));
+        let ratios = pairs.map(|(own, base)| times_better(self.spec.better, Some(own), Some(base)));
         let ratios: Option<Vec<f64>> = ratios.collect();
         ratios.filter(|_| succeeded(&series)).unwrap_or_default()
     }
@@ -257,8 +291,9 @@ impl Point {
         for series in &mut self.series {
             series.summarise(self.spec.cost_unit);
         }
-        let tcp = self.of(Variant::Tcp);
-        let (tcp_value, tcp_cost) = tcp.map_or((None, None), |tcp| (tcp.median, tcp.cpu_cost));
+        let (base_value, base_cost) = self
+            .baseline()
+            .map_or((None, None), |base| (base.median, base.cpu_cost));
         let paired: Vec<Option<PairedRatio>> = self
             .series
             .iter()
@@ -266,8 +301,8 @@ impl Point {
             .collect();
         for (series, paired) in self.series.iter_mut().zip(paired) {
             series.paired_ratio = paired;
-            series.ratio_to_tcp = times_better(self.spec.better, series.median, tcp_value);
-            series.cpu_cost_to_tcp = quotient(series.cpu_cost, tcp_cost);
+            series.ratio = times_better(self.spec.better, series.median, base_value);
+            series.cpu_cost_ratio = quotient(series.cpu_cost, base_cost);
         }
     }
 }
@@ -279,10 +314,10 @@ fn quotient(above: Option<f64>, below: Option<f64>) -> Option<f64> {
     }
 }
 
-fn times_better(better: Better, own: Option<f64>, tcp: Option<f64>) -> Option<f64> {
+fn times_better(better: Better, own: Option<f64>, base: Option<f64>) -> Option<f64> {
     match better {
-        Better::Higher => quotient(own, tcp),
-        Better::Lower => quotient(tcp, own),
+        Better::Higher => quotient(own, base),
+        Better::Lower => quotient(base, own),
     }
 }
 
@@ -300,6 +335,8 @@ pub struct WorkloadReport {
     pub about: &'static str,
     /// Why it was not run.
     pub skipped: Option<String>,
+    /// What it was not compared with, because a program for that is not installed.
+    pub missing: Vec<String>,
     pub points: Vec<Point>,
     /// The exact command lines, each once. The scratch folder is written as `$DIR`.
     pub commands: Vec<String>,
@@ -376,7 +413,8 @@ impl WorkloadReport {
     /// Everything that a reader must know beside the figures.
     pub fn remarks(&self) -> Vec<String> {
         let remarks = [self.disturbance(), self.repetitions(), self.without_lanes()];
-        remarks.into_iter().flatten().collect()
+        let missing = self.missing.iter().cloned();
+        missing.chain(remarks.into_iter().flatten()).collect()
     }
 }
 
@@ -385,6 +423,7 @@ impl WorkloadReport {
 pub struct Report {
     /// Grows when a field changes its meaning or goes away.
     pub format: u32,
+    pub suite: &'static Suite,
     pub sluice_version: &'static str,
     /// UTC, ISO 8601.
     pub date: String,
@@ -426,6 +465,7 @@ mod tests {
             better,
             cost_unit: CostUnit::Operation,
             paired: false,
+            baseline: Variant::Tcp,
         };
         let mut point = Point::new(spec, &[]);
         point.series = vec![series(Variant::Tcp, tcp), series(Variant::Sluice, sluice)];
@@ -436,9 +476,9 @@ mod tests {
     #[test]
     fn ratio_above_one_is_better_for_rates_and_for_latencies() {
         let rates = point(Better::Higher, &[100.0], &[300.0]);
-        assert_eq!(rates.series[1].ratio_to_tcp, Some(3.0));
+        assert_eq!(rates.series[1].ratio, Some(3.0));
         let latencies = point(Better::Lower, &[30.0], &[10.0]);
-        assert_eq!(latencies.series[1].ratio_to_tcp, Some(3.0));
+        assert_eq!(latencies.series[1].ratio, Some(3.0));
     }
 
     #[test]
@@ -464,17 +504,17 @@ mod tests {
     fn cost_counts_both_ends() {
         let rates = point(Better::Higher, &[1e6], &[2e6]);
         assert_eq!(rates.series[0].cpu_cost, Some(1.0));
-        assert_eq!(rates.series[1].cpu_cost_to_tcp, Some(0.5));
+        assert_eq!(rates.series[1].cpu_cost_ratio, Some(0.5));
     }
 
     #[test]
     fn failed_variant_has_no_ratio() {
         let mut failed = point(Better::Higher, &[100.0], &[]);
-        assert_eq!(failed.series[1].ratio_to_tcp, None);
+        assert_eq!(failed.series[1].ratio, None);
         failed.series[1].samples = failed.series[0].samples.clone();
         failed.series[1].failure = Some("broken".to_owned());
         failed.summarise();
-        assert_eq!(failed.series[1].ratio_to_tcp, None);
+        assert_eq!(failed.series[1].ratio, None);
         assert_eq!(failed.series[1].paired_ratio, None);
         assert_eq!(failed.series[1].median, None);
     }
@@ -486,6 +526,7 @@ mod tests {
             title: "w",
             about: "w",
             skipped: None,
+            missing: Vec::new(),
             points: vec![point(Better::Higher, &[1.0, 1.0, 1.0], &[])],
             commands: Vec::new(),
         };
@@ -517,6 +558,7 @@ mod tests {
                 title: "w",
                 about: "w",
                 skipped: None,
+                missing: Vec::new(),
                 points: vec![accelerated.clone()],
                 commands: Vec::new(),
             }
@@ -530,7 +572,7 @@ mod tests {
     fn nothing_is_compared_with_zero() {
         for (tcp, sluice) in [(0.0, 0.0), (0.0, 2.0), (2.0, 0.0)] {
             let idle = point(Better::Lower, &[tcp], &[sluice]);
-            assert_eq!(idle.series[1].ratio_to_tcp, None);
+            assert_eq!(idle.series[1].ratio, None);
         }
     }
 }

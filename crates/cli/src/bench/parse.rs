@@ -3,6 +3,8 @@
 //! Exit statuses are no proof: sockperf and `iperf3 -J` return 0 when they could not connect. A
 //! number counts only if it was found where it belongs and is finite and positive.
 
+pub mod verbs;
+
 use super::error::{BenchError, Result};
 
 fn missing(program: &str, what: &str, text: &str) -> BenchError {

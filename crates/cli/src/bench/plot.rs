@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::model::{Point, Series, Variant};
+use super::model::{Point, PointSpec, Series, Variant};
 use super::text::number;
 
 const WIDTH: f64 = 760.0;
@@ -43,6 +43,12 @@ fn colour(variant: Variant) -> &'static str {
         Variant::Sluice => "#d9480f",
         Variant::ServerOnly => "#2b8a3e",
         Variant::ClientOnly => "#ae3ec9",
+        Variant::Verbs => "#d9480f",
+        Variant::VerbsPrivate => "#f08c00",
+        Variant::UcxPosix => "#2f7fc1",
+        Variant::UcxCma => "#74c0fc",
+        Variant::Libfabric => "#2b8a3e",
+        Variant::Memcpy => "#7a7f87",
     }
 }
 
@@ -235,7 +241,7 @@ fn bars(points: &[&Point]) -> String {
             escape(&point.spec.label)
         );
         for series in &point.series {
-            bar(&mut svg, series, point.spec.paired, axis, y);
+            bar(&mut svg, series, &point.spec, axis, y);
             y += BAR_HEIGHT + 3.0;
         }
         y += BAR_GAP;
@@ -244,7 +250,7 @@ fn bars(points: &[&Point]) -> String {
     svg
 }
 
-fn bar(svg: &mut String, series: &Series, paired: bool, axis: Axis, y: f64) {
+fn bar(svg: &mut String, series: &Series, spec: &PointSpec, axis: Axis, y: f64) {
     let fill = colour(series.variant);
     let text_y = y + BAR_HEIGHT - 4.0;
     let Some(median) = series.median else {
@@ -255,9 +261,9 @@ fn bar(svg: &mut String, series: &Series, paired: bool, axis: Axis, y: f64) {
     let end = axis.pixel(median);
     let width = (end - BAR_LABELS).max(1.0);
     let ratio = match (series.variant, series.paired_ratio) {
-        (Variant::Tcp, _) => None,
-        (_, Some(ratio)) if paired => Some(format!(" ({:.3}×)", ratio.median)),
-        _ => series.ratio_to_tcp.map(|ratio| format!(" ({ratio:.2}×)")),
+        (variant, _) if variant == spec.baseline => None,
+        (_, Some(ratio)) if spec.paired => Some(format!(" ({:.3}×)", ratio.median)),
+        _ => series.ratio.map(|ratio| format!(" ({ratio:.2}×)")),
     };
     let ratio = ratio.unwrap_or_default();
     let _ = writeln!(
@@ -303,7 +309,7 @@ pub fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::model::{Better, CostUnit, PointSpec, Sample};
+    use crate::bench::model::{Better, CostUnit, Sample};
 
     fn point(x: Option<f64>, values: [f64; 2]) -> Point {
         let spec = PointSpec {
@@ -314,6 +320,7 @@ mod tests {
             better: Better::Higher,
             cost_unit: CostUnit::None,
             paired: false,
+            baseline: Variant::Tcp,
         };
         let mut point = Point::new(spec, &[Variant::Tcp, Variant::Sluice]);
         for (series, value) in point.series.iter_mut().zip(values) {

@@ -63,6 +63,9 @@ pub enum Ready {
     Tcp(u16),
     /// It accepts connections on this socket.
     Unix(PathBuf),
+    /// It listens on this port, whatever the address: for servers that would take a look at it
+    /// for their client.
+    Listens(u16),
     /// It has written this so many times: for servers that take a look at their port for a
     /// client.
     Says(&'static str, usize),
@@ -72,6 +75,9 @@ impl Ready {
     fn reached(&self, output: impl FnOnce() -> String) -> bool {
         match self {
             Self::Says(text, times) => output().matches(text).count() >= *times,
+            Self::Listens(port) => ["/proc/net/tcp", "/proc/net/tcp6"]
+                .iter()
+                .any(|table| listens(&read_lossy(Path::new(table)), *port)),
             Self::Tcp(port) => std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok(),
             Self::Unix(path) => {
                 // The daemon's socket is of another type than a stream; what counts for it is
@@ -284,15 +290,28 @@ impl Drop for Process {
     }
 }
 
-/// The program that a command line is about, without `sluice run --` before it.
+/// The program that a command line is about, without `sluice run --` or `env NAME=VALUE` before
+/// it.
 fn program_name(argv: &[String]) -> String {
+    let is_env = |word: &String| word == "env" || word.ends_with("/env") || word.contains('=');
     let program = argv
         .iter()
         .position(|word| word == "--")
         .and_then(|index| argv.get(index + 1))
-        .or(argv.first());
+        .or_else(|| argv.iter().find(|word| !is_env(word)));
     let base = program.and_then(|path| path.rsplit('/').next());
     base.unwrap_or("program").to_owned()
+}
+
+/// Whether a line of the kernel's table (proc_net_tcp(5)) is a listening socket on the port.
+fn listens(table: &str, port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    table.lines().skip(1).any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let local = words.next().and_then(|address| address.rsplit(':').next());
+        local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
+            && words.nth(1) == Some(LISTEN)
+    })
 }
 
 fn unique_number() -> u32 {
@@ -323,6 +342,22 @@ mod tests {
         let argv = ["/x/sluice", "run", "--", "/usr/bin/redis-server", "-p"].map(str::to_owned);
         assert_eq!(program_name(&argv), "redis-server");
         assert_eq!(program_name(&argv[3..]), "redis-server");
+    }
+
+    #[test]
+    fn name_behind_env_is_its_own() {
+        let argv = ["/usr/bin/env", "A=b", "/usr/bin/ucx_perftest", "-p"].map(str::to_owned);
+        assert_eq!(program_name(&argv), "ucx_perftest");
+    }
+
+    #[test]
+    fn listening_sockets_are_told_from_others() {
+        let table = "  sl  local_address rem_address   st\n\
+                     0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
+                     1: 0100007F:1F91 0100007F:1F90 01 00000000:00000000\n";
+        assert!(listens(table, 8080));
+        assert!(!listens(table, 8081), "connected");
+        assert!(!listens(table, 8082));
     }
 
     #[test]

@@ -10,11 +10,10 @@ use super::progress::Progress;
 use super::session::Session;
 use super::signals;
 use super::usage;
-use super::verdict;
-use super::workloads::{Cell, Options, Workload};
+use super::workloads::{Cell, Options, Suite, Workload};
 
 /// Raised when a field of the report changes its meaning.
-const REPORT_FORMAT: u32 = 1;
+const REPORT_FORMAT: u32 = 2;
 
 /// How long a calm machine is waited for before a repetition is measured again, and how long it
 /// must have been calm: long enough for ticks of 10 ms to make a share.
@@ -35,10 +34,15 @@ struct Runner<'a> {
 ///
 /// A variant that fails is reported as failed and not tried again in its cell; the others go on.
 /// Fails only when nothing can be measured or the user interrupts.
-pub fn run(chosen: &[&'static Workload], options: &Options) -> Result<Report> {
+pub fn run(
+    suite: &'static Suite,
+    chosen: &[&'static Workload],
+    options: &Options,
+) -> Result<Report> {
     let descriptors_max = signals::raise_descriptor_limit();
     let mut report = Report {
         format: REPORT_FORMAT,
+        suite,
         sluice_version: env!("CARGO_PKG_VERSION"),
         date: machine::now_utc(),
         command: std::env::args().collect::<Vec<_>>().join(" "),
@@ -56,23 +60,73 @@ pub fn run(chosen: &[&'static Workload], options: &Options) -> Result<Report> {
         )),
         other => other,
     })?;
-    let planned: Vec<(&Workload, Vec<Cell>)> = chosen
+    let planned: Vec<Plan> = chosen
         .iter()
-        .map(|workload| (*workload, (workload.cells)(options)))
+        .map(|workload| {
+            Plan::new(workload, options, |program| {
+                machine::find_program(program).is_some()
+            })
+        })
         .collect();
-    let runs = |cell: &Cell| cell.variants.len() * cell.repetitions;
-    let total = planned.iter().flat_map(|(_, cells)| cells).map(runs).sum();
+    let total = planned.iter().map(Plan::runs).sum();
     let mut runner = Runner {
         session: &session,
         progress: Progress::new(total),
         repeats_max: options.repeats_max,
         calm: wait_for_calm,
     };
-    for (workload, cells) in planned {
-        report.workloads.push(runner.run_workload(workload, cells)?);
+    for plan in planned {
+        report.workloads.push(runner.run_workload(plan)?);
     }
-    report.verdicts = verdict::verdicts(&report.workloads);
+    report.verdicts = (suite.verdicts)(&report.workloads);
     Ok(report)
+}
+
+/// The cells of a workload, without the variants whose programs are not installed.
+struct Plan {
+    workload: &'static Workload,
+    cells: Vec<Cell>,
+    /// What is left out, in sentences.
+    missing: Vec<String>,
+}
+
+impl Plan {
+    fn new(
+        workload: &'static Workload,
+        options: &Options,
+        installed: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut cells = (workload.cells)(options);
+        let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for cell in &mut cells {
+            cell.variants.retain(|variant| {
+                let Some(program) = variant.program().filter(|program| !installed(program)) else {
+                    return true;
+                };
+                let titles = missing.entry(program).or_default();
+                if !titles.contains(&variant.title()) {
+                    titles.push(variant.title());
+                }
+                false
+            });
+        }
+        let sentence = |(program, titles): (&str, Vec<&str>)| {
+            format!(
+                "Not compared with {}: {program} not found; 'scripts/setup bench' installs it.",
+                titles.join(" and ")
+            )
+        };
+        Self {
+            workload,
+            cells,
+            missing: missing.into_iter().map(sentence).collect(),
+        }
+    }
+
+    fn runs(&self) -> usize {
+        let runs = |cell: &Cell| cell.variants.len() * cell.repetitions;
+        self.cells.iter().map(runs).sum()
+    }
 }
 
 /// The programs that a workload needs and this machine does not have.
@@ -85,18 +139,20 @@ pub fn missing_programs(workload: &Workload) -> Vec<&'static str> {
 fn versions(chosen: &[&'static Workload]) -> BTreeMap<&'static str, String> {
     chosen
         .iter()
-        .flat_map(|workload| workload.programs)
+        .flat_map(|workload| workload.programs.iter().chain(workload.compared_with))
         .filter_map(|&program| Some((program, machine::program_version(program)?)))
         .collect()
 }
 
 impl Runner<'_> {
-    fn run_workload(&mut self, workload: &Workload, cells: Vec<Cell>) -> Result<WorkloadReport> {
+    fn run_workload(&mut self, plan: Plan) -> Result<WorkloadReport> {
+        let workload = plan.workload;
         let mut report = WorkloadReport {
             name: workload.name,
             title: workload.title,
             about: workload.about,
             skipped: None,
+            missing: Vec::new(),
             points: Vec::new(),
             commands: Vec::new(),
         };
@@ -108,12 +164,16 @@ impl Runner<'_> {
             );
             self.progress
                 .note(&format!("{}: skipped: {reason}", workload.name));
-            self.progress
-                .skip(cells.iter().map(|c| c.variants.len() * c.repetitions).sum());
+            self.progress.skip(plan.runs());
             report.skipped = Some(reason);
             return Ok(report);
         }
-        for cell in cells {
+        for sentence in &plan.missing {
+            self.progress
+                .note(&format!("{}: {sentence}", workload.name));
+        }
+        report.missing = plan.missing;
+        for cell in plan.cells {
             report
                 .points
                 .extend(self.run_cell(&cell, &mut report.commands)?);
@@ -277,6 +337,7 @@ mod tests {
                 better: Better::Higher,
                 cost_unit: CostUnit::None,
                 paired: false,
+                baseline: Variant::Tcp,
             }],
             run,
         }
@@ -326,7 +387,7 @@ mod tests {
         .expect("a failure is not the end");
         assert_eq!(tries.get(), 1);
         assert_eq!(points[0].series[0].median, Some(2.0));
-        assert_eq!(points[0].series[1].ratio_to_tcp, None);
+        assert_eq!(points[0].series[1].ratio, None);
         assert_eq!(points[0].series[1].failure.as_deref(), Some("broken"));
     }
 
@@ -380,13 +441,36 @@ mod tests {
         })))
         .expect("runs");
         assert_eq!(points[0].series[1].failure.as_deref(), Some("broken"));
-        assert_eq!(points[0].series[1].ratio_to_tcp, None);
+        assert_eq!(points[0].series[1].ratio, None);
     }
 
     #[test]
     fn interruption_ends_everything() {
         let outcome = run(&cell(Box::new(|_, _| Err(BenchError::Interrupted(2)))));
         assert!(matches!(outcome, Err(BenchError::Interrupted(2))));
+    }
+
+    #[test]
+    fn variants_without_their_program_are_left_out_and_named() {
+        let plan = |installed: fn(&str) -> bool| {
+            let options = crate::bench::verdict::tests::options();
+            let latency = &crate::bench::workloads::verbs::ALL[0];
+            Plan::new(latency, &options, installed)
+        };
+        let all = plan(|_| true);
+        assert!(all.missing.is_empty());
+        let some = plan(|program| program != "ucx_perftest");
+        let variants: Vec<Variant> = some.cells.iter().flat_map(|c| c.variants.clone()).collect();
+        assert!(variants.contains(&Variant::Verbs) && variants.contains(&Variant::Libfabric));
+        assert!(!variants.contains(&Variant::UcxPosix) && !variants.contains(&Variant::UcxCma));
+        assert!(some.runs() < all.runs());
+        let [sentence] = &some.missing[..] else {
+            panic!("one program is missing: {:?}", some.missing);
+        };
+        assert!(
+            sentence.contains("UCX posix and UCX cma") && sentence.contains("scripts/setup"),
+            "{sentence}"
+        );
     }
 
     #[test]

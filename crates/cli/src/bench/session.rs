@@ -17,6 +17,12 @@ const CLIENT_GRACE: Duration = Duration::from_secs(60);
 
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
+/// `words!["redis-server", "--port", port]`: a command line of mixed types.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { vec![$($word.to_string()),*] };
+}
+pub(super) use words;
+
 /// What workloads start programs with.
 #[derive(Debug)]
 pub struct Session {
@@ -91,6 +97,17 @@ impl Session {
             argv.extend_from_slice(arguments);
         }
         self.note_command(accelerated, words);
+        argv
+    }
+
+    /// A verbs program under `sluice verbs`; `private` turns the allocation hooks off.
+    pub fn verbs(&self, private: bool, words: &[String]) -> Vec<String> {
+        let mut argv = Vec::new();
+        if private {
+            argv.extend(words!["env", "SLUICE_VERBS_ARENA=off"]);
+        }
+        argv.extend(words![path_text(&self.sluice), "verbs", "--"]);
+        argv.extend_from_slice(words);
         argv
     }
 
@@ -241,12 +258,6 @@ fn private() -> fs::Permissions {
 pub fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
-
-/// `words!["redis-server", "--port", port]`: a command line of mixed types.
-macro_rules! words {
-    ($($word:expr),* $(,)?) => { vec![$($word.to_string()),*] };
-}
-pub(super) use words;
 
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+$".contains(c);

@@ -31,7 +31,7 @@ pub fn results(group: &str, points: &[&Point], ranges: Column) -> Vec<Vec<String
             header.push("min–max".to_owned());
         }
         match series.variant {
-            Variant::Tcp => {}
+            variant if variant == first.spec.baseline => {}
             _ if paired => header.extend(["paired ratio", "middle half"].map(str::to_owned)),
             _ => header.push("ratio".to_owned()),
         }
@@ -43,7 +43,7 @@ pub fn results(group: &str, points: &[&Point], ranges: Column) -> Vec<Vec<String
             if ranges == Column::Shown {
                 cells.push(range(series));
             }
-            if series.variant != Variant::Tcp {
+            if series.variant != point.spec.baseline {
                 cells.extend(ratio_cells(point, series));
             }
         }
@@ -57,7 +57,7 @@ pub fn results(group: &str, points: &[&Point], ranges: Column) -> Vec<Vec<String
 fn ratio_cells(point: &Point, series: &Series) -> Vec<String> {
     let doubt = if point.is_doubtful(series) { "?" } else { "" };
     if !point.spec.paired {
-        return vec![ratio(series.ratio_to_tcp) + doubt];
+        return vec![ratio(series.ratio) + doubt];
     }
     let Some(paired) = series.paired_ratio else {
         return vec![dash(), dash()];
@@ -76,7 +76,7 @@ pub fn costs(group: &str, points: &[&Point]) -> Option<Vec<Vec<String>>> {
     let mut header = vec![format!("{group}: {unit}")];
     for series in &first.series {
         header.push(series.variant.title().to_owned());
-        if series.variant != Variant::Tcp {
+        if series.variant != first.spec.baseline {
             header.push("ratio".to_owned());
         }
         if series.variant == Variant::Sluice {
@@ -87,11 +87,11 @@ pub fn costs(group: &str, points: &[&Point]) -> Option<Vec<Vec<String>>> {
         let mut cells = vec![point.spec.label.clone()];
         for series in &point.series {
             cells.push(series.cpu_cost.map_or_else(dash, number));
-            if series.variant != Variant::Tcp {
-                cells.push(ratio(series.cpu_cost_to_tcp));
+            if series.variant != point.spec.baseline {
+                cells.push(ratio(series.cpu_cost_ratio));
             }
             if series.variant == Variant::Sluice {
-                cells.push(series.cpu_cost_to_tcp.map_or_else(dash, |ratio| {
+                cells.push(series.cpu_cost_ratio.map_or_else(dash, |ratio| {
                     if ratio < 1.0 { REACHED } else { MISSED }.to_owned()
                 }));
             }
@@ -198,6 +198,7 @@ mod tests {
             better: Better::Higher,
             cost_unit,
             paired,
+            baseline: Variant::Tcp,
         };
         let mut point = Point::new(spec, &[Variant::Tcp, Variant::Sluice]);
         for (series, cpu_client_s) in point.series.iter_mut().zip([1.0, cpu_sluice_s]) {

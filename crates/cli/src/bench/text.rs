@@ -1,6 +1,6 @@
 //! The report as text: one table for each group of points.
 
-use super::model::{Better, Point, Report, WorkloadReport};
+use super::model::{Better, Point, PointSpec, Report, WorkloadReport};
 use super::table::{self, Column};
 use super::verdict::{Outcome, Verdict};
 use super::workloads;
@@ -37,9 +37,9 @@ pub fn render(report: &Report, brief: bool) -> String {
             text.push_str(&format!("\n  {failure}\n"));
         }
     }
-    text.push_str("\nThe floors, as ratios to kernel TCP in this run unless a unit is given\n\n");
+    text.push_str(&format!("\nThe floors, {}\n\n", report.suite.floors));
     // With --only most floors were not even asked for; their names are enough then.
-    let all_chosen = report.workloads.len() == workloads::ALL.len();
+    let all_chosen = report.workloads.len() == report.suite.workloads.len();
     let (left_out, shown): (Vec<Verdict>, Vec<Verdict>) = report
         .verdicts
         .iter()
@@ -108,10 +108,11 @@ pub fn failures(workload: &WorkloadReport) -> Vec<String> {
 }
 
 /// What "ratio" means in a group.
-pub fn ratio_meaning(better: Better) -> &'static str {
-    match better {
-        Better::Higher => "higher is better; ratio: divided by TCP",
-        Better::Lower => "lower is better; ratio: TCP divided by it",
+pub fn ratio_meaning(spec: &PointSpec) -> String {
+    let baseline = spec.baseline.title();
+    match spec.better {
+        Better::Higher => format!("higher is better; ratio: divided by {baseline}"),
+        Better::Lower => format!("lower is better; ratio: {baseline} divided by it"),
     }
 }
 

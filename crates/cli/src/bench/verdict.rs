@@ -1,5 +1,7 @@
 //! The floors that Sluice promises, and whether a run reached them.
 
+pub mod verbs;
+
 use serde::Serialize;
 
 use super::model::{CostUnit, Point, Series, Variant, WorkloadReport};
@@ -233,8 +235,8 @@ fn judged(
     let failed = found.iter().find(|(point, series)| {
         series.failure.is_some()
             || point
-                .of(Variant::Tcp)
-                .is_some_and(|tcp| tcp.failure.is_some())
+                .baseline()
+                .is_some_and(|baseline| baseline.failure.is_some())
     });
     let measured = found.iter().all(|(_, series)| series.median.is_some());
     let (measured, outcome) = if let Some((point, _)) = failed {
@@ -282,7 +284,7 @@ fn ratio_verdict(floor: &RatioFloor, workloads: &[WorkloadReport]) -> Verdict {
     let points = floor.points.points(workloads);
     let head = (floor.what, format!("{}×", floor.floor));
     judged(head, &points, Variant::Sluice, |found| {
-        let (least, greatest, point, _) = extremes(found, |series| series.ratio_to_tcp)?;
+        let (least, greatest, point, _) = extremes(found, |series| series.ratio)?;
         let measured = if found.len() == 1 {
             ratio(Some(least))
         } else {
@@ -299,7 +301,7 @@ fn polling_verdict(workloads: &[WorkloadReport]) -> Verdict {
     judged(head, &POLLING.points(workloads), Variant::Sluice, |found| {
         let (_, series) = found.first()?;
         let latency_us = series.median?;
-        let against = series.ratio_to_tcp.map_or_else(String::new, |times| {
+        let against = series.ratio.map_or_else(String::new, |times| {
             format!(" ({} against polling TCP)", ratio(Some(times)))
         });
         let measured = format!("{} µs{against}", number(latency_us));
@@ -321,9 +323,9 @@ fn cost_verdict(what: &str, unit: CostUnit, workloads: &[WorkloadReport]) -> Ver
         &points,
         Variant::Sluice,
         |found| {
-            let (least, most, _, worst) = extremes(found, |series| series.cpu_cost_to_tcp)?;
+            let (least, most, _, worst) = extremes(found, |series| series.cpu_cost_ratio)?;
             let below = |(_, series): &&(&Point, &Series)| {
-                series.cpu_cost_to_tcp.is_some_and(|ratio| ratio < 1.0)
+                series.cpu_cost_ratio.is_some_and(|ratio| ratio < 1.0)
             };
             let measured = format!(
                 "{} to {}, {} of {} points below (most: {})",

@@ -8,10 +8,12 @@ mod one_end;
 pub mod redis;
 mod sockperf;
 pub mod stall;
+pub mod verbs;
 
 use super::error::Result;
-use super::model::{PointSpec, Sample, Variant};
+use super::model::{PointSpec, Sample, Variant, WorkloadReport};
 use super::session::Session;
+use super::verdict::{self, Verdict};
 
 /// What the command line asks of workloads.
 #[derive(Debug, Clone)]
@@ -53,11 +55,65 @@ pub struct Workload {
     pub about: &'static str,
     /// Programs that must be installed.
     pub programs: &'static [&'static str],
+    /// Programs without which only a comparison is missing.
+    pub compared_with: &'static [&'static str],
     pub cells: fn(&Options) -> Vec<Cell>,
 }
 
-/// Every workload.
-pub const ALL: [Workload; 8] = [
+/// Workloads that are run, judged and reported together.
+pub struct Suite {
+    /// What the JSON file says.
+    pub name: &'static str,
+    pub title: &'static str,
+    /// What the page says of CPU costs, if there are any: a sentence and a space.
+    pub about_costs: &'static str,
+    /// What the floors are, behind "The floors, ".
+    pub floors: &'static str,
+    /// The folder of the report, unless another is named.
+    pub folder: &'static str,
+    pub workloads: &'static [Workload],
+    pub verdicts: fn(&[WorkloadReport]) -> Vec<Verdict>,
+}
+
+/// What a plain `sluice bench` runs.
+pub static SOCKETS: Suite = Suite {
+    name: "sockets",
+    title: "sluice bench",
+    about_costs: "CPU costs are user and system time of server, client and sluiced together. ",
+    floors: "as ratios to kernel TCP in this run unless a unit is given",
+    folder: "sluice-bench",
+    workloads: &ALL,
+    verdicts: verdict::verdicts,
+};
+
+/// What `sluice bench verbs` runs.
+pub static VERBS: Suite = Suite {
+    name: "verbs",
+    title: "sluice bench verbs",
+    about_costs: "",
+    floors: "all of them within one host",
+    folder: "sluice-bench-verbs",
+    workloads: &verbs::ALL,
+    verdicts: verdict::verbs::verdicts,
+};
+
+impl std::fmt::Debug for Suite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl serde::Serialize for Suite {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name)
+    }
+}
+
+/// Every workload of sockets.
+const ALL: [Workload; 8] = [
     redis::WORKLOAD,
     sockperf::WORKLOAD,
     iperf::WORKLOAD,

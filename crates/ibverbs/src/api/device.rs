@@ -172,8 +172,24 @@ pub unsafe extern "C" fn ibv_query_device(
 fn device_attr(context: &Context) -> ibv_device_attr {
     const { assert!(size_of::<ibv_device_attr>() == size_of::<engine::DeviceAttr>()) };
     // SAFETY: both are the header's ibv_device_attr, plain data field for field.
-    unsafe { std::mem::transmute(context.engine.device().attr()) }
+    let mut attr: ibv_device_attr = unsafe { std::mem::transmute(context.engine.device().attr()) };
+    if attr.vendor_id == 0 {
+        attr.vendor_id = VENDOR_ID_OF_SOFTWARE;
+    }
+    attr.atomic_cap = attr.atomic_cap.min(IBV_ATOMIC_HCA);
+    attr
 }
+
+/// Programs take 0 for a device that does not answer. Linux's software devices have this one.
+const VENDOR_ID_OF_SOFTWARE: u32 = 0x00ff_ffff;
+
+/// What a device says whose atomics are atomic against its other operations. Ours are against the
+/// processor's too (`IBV_ATOMIC_GLOB`), but programs ask whether the answer *is* HCA (UCX, and
+/// others after it), as no adapter gives the other one. What is more than that is said in
+/// `pci_atomic_caps`.
+const IBV_ATOMIC_HCA: u32 = 1;
+/// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
+const PCI_ATOMIC_8_BYTES: u16 = 1 << 1;
 
 /// Registered memory needs no pinning here, so every access may be "on demand".
 const ON_DEMAND_RC: u32 = 0b11_1111;
@@ -212,6 +228,11 @@ pub unsafe extern "C" fn query_device_ex(
             max_cq_period: u16::MAX,
         },
         max_dm_size: DEVICE_MEMORY_BYTES_MAX,
+        pci_atomic_caps: ibv_pci_atomic_caps {
+            fetch_add: PCI_ATOMIC_8_BYTES,
+            swap: 0,
+            compare_swap: PCI_ATOMIC_8_BYTES,
+        },
         phys_port_cnt_ex: u32::from(orig_attr.phys_port_cnt),
         // SAFETY: plain numbers, for which zero is "none".
         ..unsafe { std::mem::zeroed() }

@@ -9,6 +9,7 @@ use sluice_verbs as engine;
 
 use super::context::Context;
 use super::objects::{Mr, Mw, Object, Pd, Qp, Td, Xrcd, number, optional};
+use super::post;
 use crate::errno::{null, set_errno};
 use crate::ffi::*;
 
@@ -254,19 +255,15 @@ pub unsafe extern "C" fn bind_mw(
 ) -> c_int {
     // SAFETY: the header's contract.
     let (qp, window, bind) = unsafe { (Qp::of(qp), Mw::of(mw), &*bind) };
-    // SAFETY: the header's contract.
-    let mr = unsafe { optional::<Mr>(bind.bind_info.mr) };
     let rkey = window.engine.next_rkey();
+    // SAFETY: the header's contract.
+    let binding = match unsafe { post::window_binding(mw, rkey, &bind.bind_info) } {
+        Ok(binding) => binding,
+        Err(error) => return number(error),
+    };
     let wr = engine::SendWr {
         flags: bind.send_flags,
-        bind: Some(engine::MwBind {
-            mw: &window.engine,
-            rkey,
-            mr: mr.map(|mr| &mr.engine),
-            addr: bind.bind_info.addr,
-            length: bind.bind_info.length,
-            access: bind.bind_info.mw_access_flags,
-        }),
+        bind: Some(binding),
         ..engine::SendWr::new(engine::WrOpcode::BindMw, bind.wr_id)
     };
     match qp.engine.post_send(&wr) {

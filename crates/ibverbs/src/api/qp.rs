@@ -250,8 +250,11 @@ pub unsafe extern "C" fn ibv_modify_qp(
     mask: c_int,
 ) -> c_int {
     // SAFETY: the header's contract; the engine's structure has the C layout.
-    let (object, attr) = unsafe { (Qp::of(qp), &*attr.cast::<engine::QpAttr>()) };
-    match object.engine.modify(attr, mask as u32) {
+    let (object, mut attr) = unsafe { (Qp::of(qp), attr.cast::<engine::QpAttr>().read()) };
+    // Programs have one set of flags for regions and queue pairs; adapters pass over those that say
+    // nothing of a queue pair.
+    attr.qp_access_flags &= !REGION_FLAGS;
+    match object.engine.modify(&attr, mask as u32) {
         Ok(()) => {
             if mask & IBV_QP_STATE != 0 {
                 // SAFETY: the header's contract.
@@ -262,6 +265,9 @@ pub unsafe extern "C" fn ibv_modify_qp(
         Err(error) => number(error),
     }
 }
+
+/// Access flags that are about memory alone.
+const REGION_FLAGS: u32 = IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB;
 
 /// All attributes are filled in, whatever the mask asks for.
 pub unsafe extern "C" fn ibv_query_qp(

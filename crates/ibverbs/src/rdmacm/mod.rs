@@ -20,6 +20,7 @@ pub mod multicast;
 mod object;
 mod poller;
 pub mod qp;
+mod qp_mask;
 mod rendezvous;
 pub mod rsocket;
 mod verbs;

@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use super::abi::*;
 use super::agent::Info;
 use super::object::{Id, PdUser, agent};
+use super::qp_mask::{self, QP_STATE, QPS_ERR, QPS_INIT, QPS_RTR, QPS_RTS};
 use super::verbs::{check, check_pointer};
 use super::{Errno, answer, calls, device};
 use crate::ffi::*;
@@ -22,30 +23,6 @@ const ACK_TIMEOUT: u8 = PACKET_LIFE_TIME + 2;
 /// happens to have (rdma_xclient does).
 const INLINE_MIN: u32 = 64;
 
-// `enum ibv_qp_attr_mask`.
-const QP_STATE: c_int = 1;
-const QP_ACCESS_FLAGS: c_int = 1 << 3;
-const QP_PKEY_INDEX: c_int = 1 << 4;
-const QP_PORT: c_int = 1 << 5;
-const QP_QKEY: c_int = 1 << 6;
-const QP_AV: c_int = 1 << 7;
-const QP_PATH_MTU: c_int = 1 << 8;
-const QP_TIMEOUT: c_int = 1 << 9;
-const QP_RETRY_CNT: c_int = 1 << 10;
-const QP_RNR_RETRY: c_int = 1 << 11;
-const QP_RQ_PSN: c_int = 1 << 12;
-const QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
-const QP_MIN_RNR_TIMER: c_int = 1 << 15;
-const QP_SQ_PSN: c_int = 1 << 16;
-const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
-const QP_DEST_QPN: c_int = 1 << 20;
-
-// `enum ibv_qp_state`.
-const QPS_INIT: u32 = 1;
-const QPS_RTR: u32 = 2;
-const QPS_RTS: u32 = 3;
-const QPS_ERR: u32 = 6;
-
 const ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 const ACCESS_REMOTE_READ: u32 = 1 << 2;
 const ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
@@ -53,10 +30,6 @@ const ACCESS_REMOTE_ATOMIC: u32 = 1 << 3;
 fn zeroed_attr() -> ibv_qp_attr {
     // SAFETY: a plain C structure of numbers.
     unsafe { std::mem::zeroed() }
-}
-
-fn is_xrc(qp_type: u32) -> bool {
-    qp_type == IBV_QPT_XRC_SEND || qp_type == IBV_QPT_XRC_RECV
 }
 
 /// An address handle to a GID, from the address of the identifier.
@@ -105,7 +78,7 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
         Some(remote) if active => (remote.initiator_depth, remote.responder_resources),
         _ => (inner.responder_resources, inner.initiator_depth),
     };
-    let reliable = qp_type == IBV_QPT_RC || is_xrc(qp_type);
+    let mask = qp_mask::mask(qp_type, attr.qp_state).ok_or(Errno::INVAL)?;
     match attr.qp_state {
         QPS_INIT => {
             attr.pkey_index = 0;
@@ -116,7 +89,7 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
                 } else {
                     inner.qkey
                 };
-                return Ok(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_QKEY);
+                return Ok(mask);
             }
             attr.qp_access_flags = 0;
             if info.remote.is_some() {
@@ -125,32 +98,21 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
                     attr.qp_access_flags |= ACCESS_REMOTE_READ | ACCESS_REMOTE_ATOMIC;
                 }
             }
-            Ok(QP_STATE | QP_PKEY_INDEX | QP_PORT | QP_ACCESS_FLAGS)
         }
-        QPS_RTR if datagram => Ok(QP_STATE),
-        QPS_RTR => {
+        QPS_RTR if !datagram => {
             let remote = info.remote.ok_or(Errno::INVAL)?;
             attr.ah_attr = ah_attr(&info, peer_gid(&info));
             let mtu = inner.device.map_or(info.mtu, |device| device.mtu);
             attr.path_mtu = u32::from(info.mtu.min(mtu));
             attr.dest_qp_num = remote.qp_num;
             attr.rq_psn = remote.psn;
-            let mut mask = QP_STATE | QP_AV | QP_PATH_MTU | QP_DEST_QPN | QP_RQ_PSN;
-            if qp_type == IBV_QPT_RC || qp_type == IBV_QPT_XRC_RECV {
-                attr.max_dest_rd_atomic = responder_resources;
-                attr.min_rnr_timer = 0;
-                mask |= QP_MAX_DEST_RD_ATOMIC | QP_MIN_RNR_TIMER;
-            }
-            Ok(mask)
+            attr.max_dest_rd_atomic = responder_resources;
+            attr.min_rnr_timer = 0;
         }
         QPS_RTS => {
             attr.sq_psn = if datagram { 0 } else { inner.psn };
-            let mut mask = QP_STATE | QP_SQ_PSN;
-            if reliable {
-                attr.timeout = info.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
-                mask |= QP_TIMEOUT;
-            }
-            if qp_type == IBV_QPT_RC || qp_type == IBV_QPT_XRC_SEND {
+            attr.timeout = info.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
+            if qp_mask::is_requester(qp_type) {
                 let remote = info.remote.ok_or(Errno::INVAL)?;
                 let ours = info.local;
                 // REQ says it for both sides.
@@ -161,12 +123,11 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
                 };
                 attr.rnr_retry = remote.rnr_retry_count;
                 attr.max_rd_atomic = initiator_depth;
-                mask |= QP_RETRY_CNT | QP_RNR_RETRY | QP_MAX_QP_RD_ATOMIC;
             }
-            Ok(mask)
         }
-        _ => Err(Errno::INVAL),
+        _ => {}
     }
+    Ok(mask)
 }
 
 fn modify_to(id: &Id, qp: *mut ibv_qp, state: u32) -> Result<(), Errno> {

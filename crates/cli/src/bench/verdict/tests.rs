@@ -2,7 +2,7 @@ use super::*;
 use crate::bench::model::{LANES, PointSpec, Sample};
 use crate::bench::workloads::{self, Options, redis};
 
-fn options() -> Options {
+pub fn options() -> Options {
     Options {
         variants: vec![Variant::Tcp, Variant::Unix, Variant::Sluice],
         repetitions: 1,
@@ -40,11 +40,12 @@ pub fn reports(value: impl Fn(&str, &PointSpec, Variant) -> Option<f64>) -> Vec<
             title: workload.title,
             about: workload.about,
             skipped: None,
+            missing: Vec::new(),
             points,
             commands: Vec::new(),
         }
     };
-    workloads::ALL.iter().map(report).collect()
+    workloads::SOCKETS.workloads.iter().map(report).collect()
 }
 
 /// A run that needs as much CPU time as its value.

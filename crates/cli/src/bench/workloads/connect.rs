@@ -13,6 +13,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             closes; then the same again. The server closes first, so that the client does not run \
             out of ports. Threads block; each has one connection at a time.",
     programs: &[],
+    compared_with: &[],
     cells,
 };
 
@@ -32,6 +33,7 @@ fn cells(options: &Options) -> Vec<Cell> {
             better: Better::Higher,
             cost_unit: CostUnit::Operation,
             paired: false,
+            baseline: Variant::Tcp,
         }],
         run: Box::new(move |session, variant| Ok(vec![measure(session, variant, threads)?])),
     };

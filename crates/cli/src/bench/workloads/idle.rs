@@ -19,6 +19,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             set size, shared memory included, against the time before the first connection; what \
             the kernel holds for sockets is in no process and not counted.",
     programs: &[],
+    compared_with: &[],
     cells,
 };
 
@@ -44,6 +45,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         better: Better::Lower,
         cost_unit: CostUnit::None,
         paired: false,
+        baseline: Variant::Tcp,
     };
     let cell = Cell {
         title: format!("idle, {connections} connections"),

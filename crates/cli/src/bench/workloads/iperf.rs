@@ -13,6 +13,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     about: "Bytes that the receiver counted. iperf3 serves all streams of a run from one thread. \
             256 MB are sent first and dropped. 'Reverse' sends from the server to the client.",
     programs: &["iperf3"],
+    compared_with: &[],
     cells,
 };
 
@@ -32,6 +33,7 @@ fn cells(options: &Options) -> Vec<Cell> {
             better: Better::Higher,
             cost_unit: CostUnit::Gigabyte,
             paired: false,
+            baseline: Variant::Tcp,
         }],
         run: Box::new(move |session, variant| {
             Ok(vec![measure(session, variant, reverse, streams)?])

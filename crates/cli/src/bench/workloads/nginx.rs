@@ -21,6 +21,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             sends `Connection: close` with every request. 'haproxy' puts haproxy with one thread \
             between wrk and nginx, under sluice run too where nginx is.",
     programs: &["nginx", "wrk"],
+    compared_with: &[],
     cells,
 };
 
@@ -95,6 +96,7 @@ fn point(shape: Shape) -> PointSpec {
         better: Better::Higher,
         cost_unit: CostUnit::Operation,
         paired: false,
+        baseline: Variant::Tcp,
     }
 }
 

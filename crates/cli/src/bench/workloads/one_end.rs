@@ -11,6 +11,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             repetitions, because differences of a few percent matter here; each run is compared \
             with the plain one of the same repetition, and the ratio is the median of these.",
     programs: &["redis-server", "redis-benchmark"],
+    compared_with: &[],
     cells,
 };
 
@@ -34,6 +35,7 @@ fn cells(options: &Options) -> Vec<Cell> {
                 .map(|point| PointSpec {
                     x: None,
                     paired: true,
+                    baseline: Variant::Tcp,
                     ..point
                 })
                 .collect(),

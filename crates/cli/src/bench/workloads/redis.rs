@@ -20,6 +20,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             anything is measured. A GET run with the same clients, whose result is dropped, warms \
             up and chooses the number of requests. CPU time covers server, client and sluiced.",
     programs: &["redis-server", "redis-benchmark"],
+    compared_with: &[],
     cells,
 };
 
@@ -59,6 +60,7 @@ pub(super) fn points(tests: &[String], clients: u32) -> Vec<PointSpec> {
         better: Better::Higher,
         cost_unit: CostUnit::Operation,
         paired: false,
+        baseline: Variant::Tcp,
     };
     tests.iter().map(point).collect()
 }

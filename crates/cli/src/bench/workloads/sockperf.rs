@@ -15,6 +15,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             needs no wake-up. Throughput sends as fast as it can. sockperf drops its own first \
             400 ms.",
     programs: &["sockperf"],
+    compared_with: &[],
     cells,
 };
 
@@ -83,6 +84,7 @@ fn point(shape: Shape) -> PointSpec {
         },
         cost_unit: CostUnit::Operation,
         paired: false,
+        baseline: Variant::Tcp,
     }
 }
 

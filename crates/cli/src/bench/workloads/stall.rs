@@ -23,6 +23,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             16 MiB more, and the run counts only if number and checksum of the bytes are those of \
             the writer.",
     programs: &[],
+    compared_with: &[],
     cells,
 };
 
@@ -50,6 +51,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         better: Better::Lower,
         cost_unit: CostUnit::None,
         paired: false,
+        baseline: Variant::Tcp,
     };
     let cell = Cell {
         title: format!("stall, {seconds} s"),

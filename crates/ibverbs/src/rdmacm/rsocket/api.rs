@@ -143,12 +143,13 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
     }
 }
 
-/// Receives into one buffer. `all`: until it is full.
+/// Receives into one buffer, behind `skipped` bytes that were only looked at.
 unsafe fn receive(
     socket: &Arc<Socket>,
     to: *mut u8,
     len: usize,
     flags: c_int,
+    skipped: usize,
 ) -> Result<usize, Errno> {
     // There is no urgent data. Flags that mean nothing to a stream are passed over, as
     // Linux does.
@@ -173,7 +174,7 @@ unsafe fn receive(
                 || state
                     .stream
                     .as_ref()
-                    .is_none_or(|stream| stream.readable() || stream.peer_closed)
+                    .is_none_or(|stream| stream.readable() > skipped || stream.peer_closed)
         });
         let mut state = match waited {
             Ok(state) => state,
@@ -183,7 +184,9 @@ unsafe fn receive(
         let closed = state.read_closed;
         let got = match state.stream.as_mut() {
             // SAFETY: within the caller's room.
-            Some(stream) if !closed => unsafe { stream.read(to.add(taken), len - taken, peek) },
+            Some(stream) if !closed && peek => unsafe { stream.peek(to, len, skipped) },
+            // SAFETY: within the caller's room.
+            Some(stream) if !closed => unsafe { stream.read(to.add(taken), len - taken) },
             _ => 0,
         };
         taken += got;
@@ -250,7 +253,12 @@ unsafe fn send(
         }
         if let Some(stream) = state.stream.as_mut() {
             // SAFETY: within the caller's bytes.
-            taken += unsafe { stream.write(from.add(taken), len - taken)? };
+            match unsafe { stream.write(from.add(taken), len - taken) } {
+                Ok(sent) => taken += sent,
+                // The next call says why.
+                Err(_) if taken > 0 => return Ok(taken),
+                Err(errno) => return Err(errno),
+            }
         }
     }
 }
@@ -270,7 +278,7 @@ pub unsafe extern "C" fn rrecv(fd: c_int, to: *mut c_void, len: size_t, flags: c
     dispatch!(
         fd,
         // SAFETY: the caller's contract.
-        socket => count(unsafe { receive(&socket, to.cast(), len, flags) }),
+        socket => count(unsafe { receive(&socket, to.cast(), len, flags, 0) }),
         libc::recv(fd, to, len, flags)
     )
 }
@@ -289,7 +297,7 @@ pub unsafe extern "C" fn rrecvfrom(
         fd,
         socket => {
             // SAFETY: the caller's contract.
-            let got = count(unsafe { receive(&socket, to.cast(), len, flags) });
+            let got = count(unsafe { receive(&socket, to.cast(), len, flags, 0) });
             if got > 0 && let Ok((_, Some(peer))) = socket.addresses() {
                 // SAFETY: the caller's contract.
                 unsafe { c_address::give(&peer, address, address_len) };
@@ -306,38 +314,72 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int)
     dispatch!(
         fd,
         // SAFETY: the caller's contract.
-        socket => count(unsafe {
-            if (*message).msg_controllen > 0 {
-                Err(Errno::NOTSUP)
-            } else {
-                receive_vector(&socket, (*message).msg_iov, (*message).msg_iovlen, flags)
-            }
-        }),
+        socket => count(unsafe { pieces_of(message) }.and_then(|pieces| {
+            receive_vector(&socket, pieces, flags)
+        })),
         libc::recvmsg(fd, message, flags)
     )
 }
 
-unsafe fn receive_vector(
-    socket: &Arc<Socket>,
-    pieces: *const iovec,
-    pieces_count: usize,
-    flags: c_int,
+/// The pieces of a message without control data, which a stream has none of.
+///
+/// # Safety
+/// The message and its array are valid for as long as the answer is used.
+unsafe fn pieces_of<'a>(message: *const msghdr) -> Result<&'a [iovec], Errno> {
+    // SAFETY: the caller's contract.
+    let message = unsafe { &*message };
+    if message.msg_controllen > 0 {
+        return Err(Errno::NOTSUP);
+    }
+    // SAFETY: the caller's contract.
+    unsafe { slice_of(message.msg_iov, message.msg_iovlen) }
+}
+
+/// # Safety
+/// The array is valid for as long as the answer is used.
+unsafe fn slice_of<'a>(pieces: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if count > libc::UIO_MAXIOV as usize {
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    // SAFETY: the caller's contract.
+    Ok(unsafe { std::slice::from_raw_parts(pieces, count) })
+}
+
+/// As [`slice_of`], for readv(2) and writev(2): they have another error for too many.
+unsafe fn vector_of<'a>(pieces: *const iovec, count: c_int) -> Result<&'a [iovec], Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the caller's contract.
+    unsafe { slice_of(pieces, count) }.map_err(|_| Errno::INVAL)
+}
+
+/// Receives into several buffers that are valid.
+fn receive_vector(socket: &Arc<Socket>, pieces: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    in_pieces(pieces, |piece, taken| {
+        // Only the first piece waits, unless all of them were asked for.
+        let waits = taken == 0 || (flags & libc::MSG_WAITALL != 0 && !peek);
+        let flags = flags | if waits { 0 } else { libc::MSG_DONTWAIT };
+        let skipped = if peek { taken } else { 0 };
+        // SAFETY: the pieces are valid.
+        unsafe { receive(socket, piece.iov_base.cast(), piece.iov_len, flags, skipped) }
+    })
+}
+
+/// Does something with each piece that is not empty, up to one that is not done in full. An error
+/// behind the first byte is for the next call to find.
+fn in_pieces(
+    pieces: &[iovec],
+    mut each: impl FnMut(&iovec, usize) -> Result<usize, Errno>,
 ) -> Result<usize, Errno> {
     let mut taken = 0;
-    for index in 0..pieces_count.min(libc::UIO_MAXIOV as usize) {
-        // SAFETY: the caller's contract.
-        let piece = unsafe { *pieces.add(index) };
-        if piece.iov_len == 0 {
-            continue;
-        }
-        // Only the first piece waits, unless all of them were asked for.
-        let first = taken == 0 || flags & libc::MSG_WAITALL != 0;
-        let flags = flags | if first { 0 } else { libc::MSG_DONTWAIT };
-        // SAFETY: the caller's contract.
-        match unsafe { receive(socket, piece.iov_base.cast(), piece.iov_len, flags) } {
-            Ok(got) => {
-                taken += got;
-                if got < piece.iov_len {
+    for piece in pieces.iter().filter(|piece| piece.iov_len > 0) {
+        match each(piece, taken) {
+            Ok(count) => {
+                taken += count;
+                if count < piece.iov_len {
                     break;
                 }
             }
@@ -360,11 +402,10 @@ pub unsafe extern "C" fn rread(fd: c_int, to: *mut c_void, len: size_t) -> ssize
 pub unsafe extern "C" fn rreadv(fd: c_int, pieces: *const iovec, pieces_count: c_int) -> ssize_t {
     dispatch!(
         fd,
-        socket => match usize::try_from(pieces_count) {
-            // SAFETY: the caller's contract.
-            Ok(pieces_count) => count(unsafe { receive_vector(&socket, pieces, pieces_count, 0) }),
-            Err(_) => count(Err(Errno::INVAL)),
-        },
+        // SAFETY: the caller's contract.
+        socket => count(unsafe { vector_of(pieces, pieces_count) }.and_then(|pieces| {
+            receive_vector(&socket, pieces, 0)
+        })),
         libc::readv(fd, pieces, pieces_count)
     )
 }
@@ -407,29 +448,17 @@ pub unsafe extern "C" fn rsendto(
     )
 }
 
-unsafe fn send_vector(
-    socket: &Arc<Socket>,
-    pieces: *const iovec,
-    pieces_count: usize,
-    flags: c_int,
-) -> Result<usize, Errno> {
-    let mut taken = 0;
-    for index in 0..pieces_count.min(libc::UIO_MAXIOV as usize) {
-        // SAFETY: the caller's contract.
-        let piece = unsafe { *pieces.add(index) };
-        // SAFETY: the caller's contract.
-        match unsafe { send(socket, piece.iov_base.cast(), piece.iov_len, flags) } {
-            Ok(sent) => {
-                taken += sent;
-                if sent < piece.iov_len {
-                    break;
-                }
-            }
-            Err(_) if taken > 0 => break,
-            Err(errno) => return Err(errno),
-        }
+/// Sends several buffers that are valid.
+fn send_vector(socket: &Arc<Socket>, pieces: &[iovec], flags: c_int) -> Result<usize, Errno> {
+    if pieces.iter().all(|piece| piece.iov_len == 0) {
+        // Nothing is sent, but the connection must be there.
+        // SAFETY: no byte is read.
+        return unsafe { send(socket, std::ptr::null(), 0, flags) };
     }
-    Ok(taken)
+    in_pieces(pieces, |piece, _| {
+        // SAFETY: the pieces are valid.
+        unsafe { send(socket, piece.iov_base.cast(), piece.iov_len, flags) }
+    })
 }
 
 /// # Safety
@@ -438,13 +467,9 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_in
     dispatch!(
         fd,
         // SAFETY: the caller's contract.
-        socket => count(unsafe {
-            if (*message).msg_controllen > 0 {
-                Err(Errno::NOTSUP)
-            } else {
-                send_vector(&socket, (*message).msg_iov, (*message).msg_iovlen, flags)
-            }
-        }),
+        socket => count(unsafe { pieces_of(message) }.and_then(|pieces| {
+            send_vector(&socket, pieces, flags)
+        })),
         libc::sendmsg(fd, message, flags)
     )
 }
@@ -461,11 +486,10 @@ pub unsafe extern "C" fn rwrite(fd: c_int, from: *const c_void, len: size_t) -> 
 pub unsafe extern "C" fn rwritev(fd: c_int, pieces: *const iovec, pieces_count: c_int) -> ssize_t {
     dispatch!(
         fd,
-        socket => match usize::try_from(pieces_count) {
-            // SAFETY: the caller's contract.
-            Ok(pieces_count) => count(unsafe { send_vector(&socket, pieces, pieces_count, 0) }),
-            Err(_) => count(Err(Errno::INVAL)),
-        },
+        // SAFETY: the caller's contract.
+        socket => count(unsafe { vector_of(pieces, pieces_count) }.and_then(|pieces| {
+            send_vector(&socket, pieces, 0)
+        })),
         libc::writev(fd, pieces, pieces_count)
     )
 }

@@ -6,6 +6,8 @@ pub mod poll;
 mod region;
 mod socket;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::collections::HashMap;

@@ -8,9 +8,9 @@ use super::socket::{Phase, Socket, State};
 use super::{Kind, kind};
 use crate::rdmacm::{Errno, answer};
 
-const SOL_RDMA: c_int = 0x10000;
+pub const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
-const RDMA_RQSIZE: c_int = 1;
+pub const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 

@@ -103,7 +103,7 @@ fn readiness(state: &mut State, socket: &Socket, wanted: i16) -> i16 {
         Phase::Connected => {
             let closed = state.read_closed;
             if let Some(stream) = state.stream.as_mut() {
-                if stream.readable() || stream.peer_closed || closed {
+                if stream.readable() > 0 || stream.peer_closed || closed {
                     ready |= libc::POLLIN;
                 }
                 if stream.writable() {

@@ -400,18 +400,19 @@ impl Stream {
         Ok(taken)
     }
 
-    pub fn readable(&self) -> bool {
-        self.received > 0
+    /// Bytes that have come and were not read.
+    pub fn readable(&self) -> usize {
+        self.received
     }
 
-    /// Takes what has come, at most `len` bytes; leaves it there when `peek`.
+    /// Copies what has come, from `skipped` bytes behind its beginning on, and leaves it there.
     ///
     /// # Safety
     /// `to` has room for `len` bytes.
-    pub unsafe fn read(&mut self, to: *mut u8, len: usize, peek: bool) -> usize {
-        let total = len.min(self.received);
+    pub unsafe fn peek(&self, to: *mut u8, len: usize, skipped: usize) -> usize {
+        let total = len.min(self.received.saturating_sub(skipped));
         let mut done = 0;
-        let mut at = self.receive_at;
+        let mut at = (self.receive_at + skipped.min(self.received)) % self.receive.len();
         while done < total {
             let size = (total - done).min(self.receive.len() - at);
             // SAFETY: within the caller's room.
@@ -419,13 +420,21 @@ impl Stream {
             at = (at + size) % self.receive.len();
             done += size;
         }
-        if !peek {
-            self.receive_at = at;
-            self.received -= total;
-            self.freed += total;
-            if self.broken.is_none() && !self.peer_closed {
-                self.tell_peer();
-            }
+        total
+    }
+
+    /// Takes what has come, at most `len` bytes.
+    ///
+    /// # Safety
+    /// `to` has room for `len` bytes.
+    pub unsafe fn read(&mut self, to: *mut u8, len: usize) -> usize {
+        // SAFETY: the caller's contract.
+        let total = unsafe { self.peek(to, len, 0) };
+        self.receive_at = (self.receive_at + total) % self.receive.len();
+        self.received -= total;
+        self.freed += total;
+        if self.broken.is_none() && !self.peer_closed {
+            self.tell_peer();
         }
         total
     }

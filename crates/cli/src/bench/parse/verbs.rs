@@ -1,0 +1,132 @@
+//! Results of perftest, UCX and libfabric.
+
+use super::{missing, positive};
+use crate::bench::error::Result;
+
+/// A row of a perftest program that measures latency.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerftestLatency {
+    pub iterations: f64,
+    pub min_us: f64,
+    /// The median.
+    pub typical_us: f64,
+    pub avg_us: f64,
+    pub p99_us: f64,
+}
+
+/// Reads the table of `ib_*_lat -n`, which has one row.
+pub fn perftest_latency(program: &str, text: &str) -> Result<PerftestLatency> {
+    let row = perftest_row(program, text, "t_typical[usec]")?;
+    match row[..] {
+        [_, iterations, min_us, _, typical_us, avg_us, _, p99_us, _]
+            if typical_us > 0.0 && iterations > 0.0 =>
+        {
+            Ok(PerftestLatency {
+                iterations,
+                min_us,
+                typical_us,
+                avg_us,
+                p99_us,
+            })
+        }
+        _ => Err(missing(program, "its nine figures", text)),
+    }
+}
+
+/// A row of a perftest program that measures bandwidth.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PerftestRate {
+    pub iterations: f64,
+    pub messages_per_s: f64,
+}
+
+/// Reads the table of `ib_*_bw`, which has one row.
+///
+/// The bandwidth beside the rate is in 2^20 bytes a second under the title "MB/sec", and has two
+/// decimals; the rate is exact.
+pub fn perftest_rate(program: &str, text: &str) -> Result<PerftestRate> {
+    let row = perftest_row(program, text, "MsgRate[Mpps]")?;
+    match row[..] {
+        [_, iterations, _, _, millions_per_s] if millions_per_s > 0.0 && iterations > 0.0 => {
+            Ok(PerftestRate {
+                iterations,
+                messages_per_s: millions_per_s * 1e6,
+            })
+        }
+        _ => Err(missing(program, "its five figures", text)),
+    }
+}
+
+/// The figures in the line below the header, which must have the column.
+fn perftest_row(program: &str, text: &str, column: &str) -> Result<Vec<f64>> {
+    let mut lines = text.lines();
+    lines
+        .find(|line| line.trim_start().starts_with("#bytes") && line.contains(column))
+        .and_then(|_| lines.next())
+        .and_then(|row| row.split_whitespace().map(figure).collect())
+        .ok_or_else(|| missing(program, &format!("a row below {column}"), text))
+}
+
+/// A number that may be zero: a bandwidth that was not measured, a deviation.
+fn figure(text: &str) -> Option<f64> {
+    let value: f64 = text.parse().ok()?;
+    (value.is_finite() && value >= 0.0).then_some(value)
+}
+
+/// The last line of `ucx_perftest -v`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct UcxResult {
+    /// The median; one way in tests that send back and forth.
+    pub percentile_us: f64,
+    pub avg_us: f64,
+    pub messages_per_s: f64,
+}
+
+/// Reads the output of `ucx_perftest -v`: columns by name, the last line for the whole run.
+pub fn ucx(text: &str) -> Result<UcxResult> {
+    let header = text.lines().find(|line| line.starts_with("iterations,"));
+    let row = text.lines().rfind(|line| {
+        line.split(',').count() > 1 && line.split(',').all(|field| figure(field).is_some())
+    });
+    let column = |is_wanted: fn(&str) -> bool, what: &str| {
+        header
+            .and_then(|header| header.split(',').position(is_wanted))
+            .and_then(|index| positive(row?.split(',').nth(index)?))
+            .ok_or_else(|| missing("ucx_perftest", what, text))
+    };
+    Ok(UcxResult {
+        percentile_us: column(|name| name.starts_with("50.0_percentile"), "the median")?,
+        avg_us: column(
+            |name| matches!(name, "avg_lat" | "avg_overhead"),
+            "the mean",
+        )?,
+        messages_per_s: column(|name| name == "overall_mr", "the message rate")?,
+    })
+}
+
+/// Reads `usec/xfer` of `fi_pingpong`: one way, the mean.
+pub fn libfabric(text: &str) -> Result<f64> {
+    let mut lines = text.lines();
+    let header = lines.find(|line| line.starts_with("bytes"));
+    header
+        .and_then(|header| {
+            header
+                .split_whitespace()
+                .position(|name| name == "usec/xfer")
+        })
+        .and_then(|index| positive(lines.next()?.split_whitespace().nth(index)?))
+        .ok_or_else(|| missing("fi_pingpong", "usec/xfer", text))
+}
+
+/// Reads what the helper says: copies, and the seconds that they took.
+pub fn memcpy(text: &str) -> Result<(f64, f64)> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    match words[..] {
+        [copies, "copies", "in", seconds, "seconds"] => positive(copies).zip(positive(seconds)),
+        _ => None,
+    }
+    .ok_or_else(|| missing("the copying helper", "its result", text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Programs that are not rdma-core's: qperf, libfabric's tools, pyverbs.
+
+use std::path::Path;
+
+use libtest_mimic::Trial;
+use sluice_tests::job::{Outcome, command, run};
+use sluice_tests::net::free_port;
+use sluice_tests::suite::{Verdict, ensure, skip, trial};
+
+use crate::stage::{LIMIT, Stage, is_listening};
+
+/// Tests of pyverbs, and how many of each ask for what is refused (docs/limitations.md): on-demand
+/// paging, DMA buffers, raw packets, allocators of parent domains.
+const PYVERBS: [(&str, usize); 13] = [
+    ("test_atomic", 0),
+    ("test_cq", 0),
+    ("test_cq_events", 0),
+    ("test_cqex", 0),
+    ("test_device.DeviceTest", 0),
+    ("test_fork", 0),
+    ("test_mr.MWTest", 0),
+    ("test_odp", 10),
+    ("test_parent_domain", 5),
+    ("test_pd", 0),
+    ("test_qp", 5),
+    ("test_qpex", 1),
+    ("test_relaxed_ordering", 0),
+];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![
+        trial("qperf/rc-uc-ud", qperf),
+        trial("fi_info/verbs", fi_info),
+        trial("fi_pingpong/msg", || fi_pingpong("verbs", "msg")),
+        trial("fi_pingpong/rdm", || fi_pingpong("verbs;ofi_rxm", "rdm")),
+    ];
+    trials.extend(
+        PYVERBS
+            .iter()
+            .map(|(name, skips)| trial(format!("pyverbs/{name}"), move || pyverbs(name, *skips))),
+    );
+    trials
+}
+
+fn qperf() -> Verdict {
+    const TESTS: [&str; 10] = [
+        "rc_lat",
+        "rc_bw",
+        "rc_rdma_write_lat",
+        "rc_rdma_read_bw",
+        "rc_compare_swap_mr",
+        "uc_lat",
+        "ud_lat",
+        "ud_bw",
+        // These look at the values.
+        "ver_rc_compare_swap",
+        "ver_rc_fetch_add",
+    ];
+    let mut stage = Stage::new()?;
+    let number = free_port()?;
+    let port = number.to_string();
+    let mut server = stage.start("qperf", &["-lp", &port])?;
+    server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
+    let mut arguments = vec!["-lp", &port, "-t", "1", "127.0.0.1"];
+    arguments.extend(TESTS);
+    let client = stage.start("qperf", &arguments)?.finish(LIMIT)?.success()?;
+    // The server goes on for ever; dropping it ends it.
+    let text = client.text();
+    for test in TESTS {
+        ensure(text.contains(&format!("{test}:")), || {
+            format!("{test} has no result\n{}", client.describe())
+        })?;
+    }
+    Ok(())
+}
+
+fn fi_info() -> Verdict {
+    let outcome = Stage::new()?
+        .run("fi_info", &["-p", "verbs", "-t", "FI_EP_MSG"])?
+        .success()?;
+    ensure(outcome.text().contains("domain: sluice0"), || {
+        outcome.describe()
+    })
+}
+
+fn fi_pingpong(provider: &str, endpoint: &str) -> Verdict {
+    let mut stage = Stage::new()?;
+    let number = free_port()?;
+    let port = number.to_string();
+    let common = [
+        "-p", provider, "-e", endpoint, "-S", "64", "-I", "1000", "-c",
+    ];
+    let with = |more: &[&'static str], port: &str| -> Vec<String> {
+        let words = common.iter().chain(more).map(|word| (*word).to_owned());
+        words.chain([port.to_owned()]).collect()
+    };
+    let start = |stage: &mut Stage, words: &[String]| {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        stage.start("fi_pingpong", &words)
+    };
+    let mut server = start(&mut stage, &with(&["-B"], &port))?;
+    server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
+    let mut words = with(&["-P"], &port);
+    words.push("127.0.0.1".to_owned());
+    let client = start(&mut stage, &words)?.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    ensure(rows(&client) == 1, || client.describe())
+}
+
+/// Rows of results, which begin with the size.
+fn rows(outcome: &Outcome) -> usize {
+    let text = outcome.text();
+    text.lines().filter(|line| line.starts_with("64 ")).count()
+}
+
+/// Debian puts the tests of pyverbs among the documents, compressed.
+const PYVERBS_TESTS: &str = "/usr/share/doc/rdma-core/tests";
+/// The interpreter that Debian's modules are for.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn pyverbs(name: &str, skips_max: usize) -> Verdict {
+    if !Path::new(PYVERBS_TESTS).is_dir() {
+        return skip("python3-pyverbs is not installed; scripts/setup test");
+    }
+    let dir = tempfile::tempdir()?;
+    let mut copy = command("sh");
+    copy.current_dir(dir.path()).args([
+        "-c",
+        "cp -r \"$0\" tests && gunzip -rf tests",
+        PYVERBS_TESTS,
+    ]);
+    run(copy, dir.path(), "copy", LIMIT)?.success()?;
+    let mut tests =
+        Stage::new()?.verbs(PYTHON, &["tests/run_tests.py", "--dev", "sluice0", name])?;
+    tests
+        .current_dir(dir.path())
+        .env("PYTHONPATH", format!("{0}:{0}/tests", dir.path().display()));
+    let outcome = run(tests, dir.path(), "pyverbs", LIMIT)?.success()?;
+    // unittest reports on standard error.
+    let said = outcome.describe();
+    let skipped = said
+        .rsplit_once("skipped=")
+        .and_then(|(_, rest)| rest.split(')').next()?.parse::<usize>().ok())
+        .unwrap_or(0);
+    ensure(said.contains("OK") && skipped <= skips_max, || {
+        format!("{skipped} skipped, {skips_max} expected\n{said}")
+    })
+}
