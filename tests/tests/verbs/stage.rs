@@ -46,7 +46,7 @@ impl Stage {
     }
 
     /// `sluice verbs OPTIONS -- PROGRAM ARGUMENTS`; skips where the program is not installed.
-    fn verbs(&self, program: &str, arguments: &[&str], options: &[String]) -> Verdict<Command> {
+    pub fn verbs(&self, program: &str, arguments: &[&str], options: &[String]) -> Verdict<Command> {
         let Some(path) = find_program(program) else {
             return skip(format!("{program} is not installed; scripts/setup test"));
         };

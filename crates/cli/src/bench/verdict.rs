@@ -352,7 +352,7 @@ fn new_connection_cost_verdict(workloads: &[WorkloadReport]) -> Verdict {
         format!("{NEW_CONNECTION_COST_MAX}× at most"),
     );
     judged(head, &points, Variant::Sluice, |found| {
-        let (least, most, _, worst) = extremes(found, |series| series.cpu_cost_to_tcp)?;
+        let (least, most, _, worst) = extremes(found, |series| series.cpu_cost_ratio)?;
         let measured = format!(
             "{} to {} (most: {})",
             ratio(Some(least)),
