@@ -130,8 +130,11 @@ fn pyverbs(name: &str, skips_max: usize) -> Verdict {
         PYVERBS_TESTS,
     ]);
     run(copy, dir.path(), "copy", LIMIT)?.success()?;
-    let mut tests =
-        Stage::new()?.verbs(PYTHON, &["tests/run_tests.py", "--dev", "sluice0", name])?;
+    let mut tests = Stage::new()?.verbs(
+        PYTHON,
+        &["tests/run_tests.py", "--dev", "sluice0", name],
+        &[],
+    )?;
     tests
         .current_dir(dir.path())
         .env("PYTHONPATH", format!("{0}:{0}/tests", dir.path().display()));
