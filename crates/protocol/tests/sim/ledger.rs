@@ -262,7 +262,7 @@ impl Memory for Ledger {
             };
             assert_eq!(self.pieces.len() as u64, pieces, "before all was written");
         } else {
-            assert_eq!(bytes, op.data);
+            assert_eq!(bytes, *op.data);
         }
         self.done();
     }

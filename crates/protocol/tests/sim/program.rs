@@ -1,5 +1,7 @@
 //! What the ends ask of each other.
 
+use std::rc::Rc;
+
 use sluice_protocol::{Operation, Remote, Request};
 use sluice_wire::Mtu;
 use sluice_wire::extended::ImmDt;
@@ -28,7 +30,7 @@ pub const COUNTERS: usize = 4;
 pub struct Op {
     pub request: Request,
     /// What is sent or written.
-    pub data: Vec<u8>,
+    pub data: Rc<[u8]>,
     /// Posted when all before it is complete, and all behind it when it is: it reads what was
     /// written.
     pub alone: bool,
@@ -111,14 +113,14 @@ fn random_op(random: &mut Random, seq: u64, mtu: Mtu, packets_max: u64) -> Op {
             length: len as u32,
             solicited: random.below(2) == 0,
         },
-        data: random.bytes(if sends { len } else { 0 }),
+        data: random.bytes(if sends { len } else { 0 }).into(),
         alone,
     }
 }
 
 /// The same WRITE again and again.
 pub fn writes(count: u64, len: usize) -> Vec<Op> {
-    let data = Random::new(1).bytes(len);
+    let data: Rc<[u8]> = Random::new(1).bytes(len).into();
     (0..count)
         .map(|seq| Op {
             request: Request {
@@ -147,7 +149,7 @@ pub fn reads(count: u64, len: usize) -> Vec<Op> {
     let mut ops = writes(count, len);
     for op in &mut ops {
         op.request.operation = Operation::Read(READ);
-        op.data.clear();
+        op.data = Rc::default();
     }
     ops
 }

@@ -45,7 +45,8 @@ pub struct End {
 
 impl End {
     pub fn is_done(&self) -> bool {
-        self.completions.len() == self.program.len()
+        let ended = self.completions.len();
+        ended == self.program.len() || (self.connection.has_failed() && ended == self.posted)
     }
 
     pub fn all_succeeded(&self) -> bool {
