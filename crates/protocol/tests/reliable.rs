@@ -10,6 +10,7 @@ use sim::network::Faults;
 use sim::program;
 use sim::random::Random;
 use sim::world::{World, config};
+use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::rc::Config;
 use sluice_wire::Mtu;
 
@@ -88,6 +89,27 @@ fn every_fault_at_once() {
         let mtu = [Mtu::Bytes256, Mtu::Bytes1024, Mtu::Bytes4096][seed as usize % 3];
         run(1000 + seed, faults, &config(mtu), 3, 40);
     }
+}
+
+/// A slow link with a short queue: packets are marked and dropped by those who send them.
+#[test]
+fn a_crowded_link() {
+    let mut notifications = 0;
+    for seed in 0..20 {
+        let faults = Faults {
+            rate: 125_000_000,
+            queue_max: 60_000,
+            mark_above: 10_000,
+            ..Faults::NONE
+        };
+        let base = Config {
+            rate: Some(RateConfig::for_link(1_250_000_000)),
+            ..config(Mtu::Bytes1024)
+        };
+        let world = run(4000 + seed, faults, &base, 6, 40);
+        notifications += total(&world, |counters| counters.notifications);
+    }
+    assert!(notifications > 20, "{notifications}");
 }
 
 /// With both ends keeping what comes early. Catches: data placed twice, a piece taken for another,

@@ -239,23 +239,33 @@ mod tests {
         assert!(megabits.abs_diff(4980) <= 2, "{megabits}");
     }
 
-    /// Catches: hyper increase left out (then it takes three times as long).
-    #[test]
-    fn a_connection_alone_gets_the_link_back() {
-        let mut rate = Rate::new(RateConfig::for_link(10 * GIGABIT));
-        for _ in 0..10 {
+    /// Microseconds until a connection that was cut to an eighth has the link again.
+    fn recovery(config: RateConfig) -> u64 {
+        let mut rate = Rate::new(config);
+        for _ in 0..3 {
             rate.notified(at(0));
         }
-        let low = rate.limit().unwrap();
-        assert!(low < GIGABIT / 10, "{low}");
+        assert_eq!(rate.limit(), Some(10 * GIGABIT / 8));
         let mut micros = 0;
         while let Some(limit) = rate.limit() {
             micros += 10;
-            let bytes = (limit / 100_000) as u32;
-            rate.sent(at(micros), bytes);
+            rate.sent(at(micros), (limit / 100_000) as u32);
             assert!(micros < 60_000, "{limit}");
         }
-        assert!(micros > 1_000);
+        micros
+    }
+
+    /// Catches: no additive increase (it never gets there), no hyper increase (more counts of
+    /// bytes make it twice as fast at most).
+    #[test]
+    fn a_connection_alone_gets_the_link_back() {
+        let slow = RateConfig::for_link(10 * GIGABIT);
+        let fast = RateConfig {
+            increase_bytes: 20_000,
+            ..slow
+        };
+        let (fast, slow) = (recovery(fast), recovery(slow));
+        assert!(fast * 5 < slow, "{fast} {slow}");
     }
 
     #[test]

@@ -21,6 +21,9 @@ use requester::Requester;
 use responder::Responder;
 
 /// What the two ends have agreed on and the program has chosen (`ibv_modify_qp`).
+///
+/// What is marked with (RTS) is of the sending half only, and not known before that state: see
+/// [`Connection::ready_to_send`].
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The peer's queue pair.
@@ -29,23 +32,23 @@ pub struct Config {
     pub pkey: u16,
     /// Of the path; the same at both ends.
     pub mtu: Mtu,
-    /// Number of the first packet that we send (`sq_psn`).
+    /// (RTS) Number of the first packet that we send (`sq_psn`).
     pub send_psn: Psn,
     /// Number of the first packet that the peer sends (`rq_psn`).
     pub receive_psn: Psn,
-    /// Requests that may be posted before a completion is taken.
+    /// (RTS) Requests that may be posted before a completion is taken.
     pub depth: usize,
-    /// Request packets on their way without an answer. Bounds what is sent again after a loss.
+    /// (RTS) Request packets on their way without an answer. Bounds what is sent again after a loss.
     pub window: u32,
-    /// READs and atomics of ours under way; no more than the peer's `max_dest_rd_atomic`.
+    /// (RTS) READs and atomics of ours under way; no more than the peer's `max_dest_rd_atomic`.
     pub max_rd_atomic: u8,
     /// READs and atomics of the peer under way, and remembered.
     pub max_dest_rd_atomic: u8,
-    /// Local ACK timeout, 4.096 µs · 2ⁿ, 0 to 31; 0 is none.
+    /// (RTS) Local ACK timeout, 4.096 µs · 2ⁿ, 0 to 31; 0 is none.
     pub timeout: u8,
-    /// Timeouts and sequence errors in a row before the peer is given up, 0 to 7.
+    /// (RTS) Timeouts and sequence errors in a row before the peer is given up, 0 to 7.
     pub retry_cnt: u8,
-    /// RNR NAKs in a row before the peer is given up, 0 to 6; 7 is never.
+    /// (RTS) RNR NAKs in a row before the peer is given up, 0 to 6; 7 is never.
     pub rnr_retry: u8,
     /// How long the peer is to wait when there is no receive.
     pub min_rnr_timer: RnrTimer,
@@ -78,7 +81,7 @@ enum Turn {
 }
 
 impl Connection {
-    /// In the states RTR and RTS.
+    /// In the state RTR: it answers, and as soon as something is posted it asks.
     pub fn new(config: &Config) -> Self {
         Self {
             destination: config.destination,
@@ -89,6 +92,19 @@ impl Connection {
             counters: Counters::default(),
             requester_next: false,
         }
+    }
+
+    /// In the state RTS, if the attributes of the sending half were not known before: the sending
+    /// half begins anew with these. To be called before anything is posted.
+    pub fn ready_to_send(&mut self, config: &Config) {
+        self.requester = Requester::new(config);
+    }
+
+    /// The program changes what it may change later (`ibv_modify_qp` in RTS and SQD): timeout,
+    /// retry counts, RNR timer, and READs and atomics of ours under way.
+    pub fn change(&mut self, config: &Config) {
+        self.requester.change(config);
+        self.responder.set_rnr_timer(config.min_rnr_timer);
     }
 
     /// Takes a request, which will be sent after all that came before.
@@ -213,6 +229,12 @@ impl Connection {
         if !self.requester.failed {
             self.requester.fail(Status::Flushed);
         }
+    }
+
+    /// The queue pair receives no more: a message under way is dropped and its receive flushed.
+    /// Drop the connection, or at least give it no more requests.
+    pub fn stop_receiving(&mut self, memory: &mut impl Memory) {
+        self.responder.stop(memory);
     }
 
     /// What has happened so far.

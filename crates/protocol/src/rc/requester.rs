@@ -136,6 +136,16 @@ impl Requester {
         }
     }
 
+    /// Other limits, from now on.
+    pub fn change(&mut self, config: &Config) {
+        self.reads_max = config.max_rd_atomic;
+        self.timers.set_timeout(config.timeout);
+        self.retries_max = config.retry_cnt.min(7);
+        self.retries = self.retries.min(self.retries_max);
+        self.rnr_retries_max = config.rnr_retry.min(FOR_EVER);
+        self.rnr_retries = self.rnr_retries_max;
+    }
+
     pub fn post(&mut self, request: Request) -> Result<(), PostError> {
         let answerable = !request.operation.has_response_data() || self.reads_max > 0;
         if self.failed {

@@ -57,6 +57,8 @@ pub(super) struct Responder {
     /// The requester was told that the expected packet is missing, or that there is no receive
     /// for it. That is said once (IBTA 9.7.5.1.3).
     gap_reported: bool,
+    /// After the last packet that was dropped behind a gap.
+    dropped_until: u64,
     keeps_early: bool,
     /// Packets of the WRITE under way whose data came early.
     early: Early,
@@ -81,6 +83,7 @@ impl Responder {
             resources: Resources::new(config.max_dest_rd_atomic),
             verdict: Verdict::Silence,
             gap_reported: false,
+            dropped_until: 0,
             keeps_early: config.early,
             early: Early::default(),
             refused: None,
@@ -90,6 +93,16 @@ impl Responder {
     /// Why a request was refused.
     pub fn refusal(&self) -> Option<NakCode> {
         self.refused.map(|(_, code)| code)
+    }
+
+    pub fn set_rnr_timer(&mut self, timer: RnrTimer) {
+        self.rnr_timer = timer;
+    }
+
+    /// A message under way is dropped, and its receive is given back.
+    pub fn stop(&mut self, memory: &mut impl Memory) {
+        self.assembly.abort(memory);
+        self.early = Early::default();
     }
 
     /// A packet whose opcode is a request's.
@@ -160,6 +173,7 @@ impl Responder {
             counters.duplicate_requests += 1;
         } else {
             counters.out_of_sequence += 1;
+            self.dropped_until = self.dropped_until.max(index + 1);
         }
         if !self.gap_reported {
             self.report_gap(counters);
@@ -260,12 +274,16 @@ impl Responder {
         if complete {
             self.msn = self.msn.after(1);
         }
-        // What was said of a missing packet is out of date now.
-        let corrects = matches!(self.verdict, Verdict::Missing | Verdict::NotReady);
         self.verdict = match self.verdict {
+            // Not yet said, and true of the packet that is expected now.
+            Verdict::Missing if self.expected < self.dropped_until => {
+                self.gap_reported = true;
+                Verdict::Missing
+            }
             // The response does it.
             _ if asked(headers).is_some() => Verdict::Silence,
-            _ if headers.bth.ack_request || corrects || had_gap => Verdict::Ack,
+            Verdict::Missing | Verdict::NotReady => Verdict::Ack,
+            _ if headers.bth.ack_request || had_gap => Verdict::Ack,
             verdict => verdict,
         };
         if !self.early.is_empty() {

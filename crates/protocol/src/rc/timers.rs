@@ -72,6 +72,11 @@ impl Timers {
         }
     }
 
+    /// Another timeout, from the next start on.
+    pub fn set_timeout(&mut self, code: u8) {
+        self.timeout = Self::new(code).timeout;
+    }
+
     fn probe_delay(&self) -> u64 {
         let delay = match self.round_trip.smoothed {
             Some(smoothed) => smoothed + 4 * self.round_trip.deviation,

@@ -183,6 +183,27 @@ impl Memory for Notes {
     }
 }
 
+/// The attributes of [`Bench::new`].
+pub fn config() -> Config {
+    Config {
+        destination: Qpn::new(6),
+        pkey: 0xffff,
+        mtu: Mtu::Bytes256,
+        send_psn: Psn::new(0),
+        receive_psn: Psn::new(0),
+        depth: 16,
+        window: 64,
+        max_rd_atomic: RESOURCES as u8,
+        max_dest_rd_atomic: RESOURCES as u8,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        min_rnr_timer: RnrTimer::from_code(1),
+        early: false,
+        rate: None,
+    }
+}
+
 /// A connection whose numbers begin with 0 in both directions.
 pub struct Bench {
     pub connection: Connection,
@@ -192,24 +213,7 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        let config = Config {
-            destination: Qpn::new(6),
-            pkey: 0xffff,
-            mtu: Mtu::Bytes256,
-            send_psn: Psn::new(0),
-            receive_psn: Psn::new(0),
-            depth: 16,
-            window: 64,
-            max_rd_atomic: RESOURCES as u8,
-            max_dest_rd_atomic: RESOURCES as u8,
-            timeout: 14,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            min_rnr_timer: RnrTimer::from_code(1),
-            early: false,
-            rate: None,
-        };
-        Self::with(&config)
+        Self::with(&config())
     }
 
     pub fn with(config: &Config) -> Self {
@@ -245,6 +249,12 @@ impl Bench {
 
     fn transmit(&mut self) -> Option<Transmit> {
         self.connection.transmit(Instant::from_nanos(self.now))
+    }
+
+    /// Lets time pass.
+    pub fn expire(&mut self, now: u64) {
+        self.now = now;
+        self.connection.expire(Instant::from_nanos(now));
     }
 
     /// Takes some of what it wants to send.
