@@ -81,6 +81,7 @@ fn run(operation: Operation, length: u32, messages: u64) -> (u64, u128) {
         retry_cnt: 7,
         rnr_retry: 7,
         min_rnr_timer: RnrTimer::from_code(12),
+        extended: false,
         early: false,
         rate: None,
     };
@@ -95,6 +96,7 @@ fn run(operation: Operation, length: u32, messages: u64) -> (u64, u128) {
                 operation,
                 length,
                 solicited: false,
+                srq: None,
             };
             if ends[0].post(request).is_err() {
                 break;

@@ -1,5 +1,5 @@
-//! The RoCEv2 transport protocol: requester and responder of reliable connections, unreliable
-//! connections and datagrams, congestion control and pacing (IBTA, volume 1, chapter 9; annex
+//! The RoCEv2 transport protocol: requester and responder of reliable connections (extended ones
+//! too), unreliable connections and datagrams, congestion control and pacing (IBTA, volume 1, chapter 9; annex
 //! A17), as state machines. There is no I/O in here, no clock, no thread and no randomness: time
 //! is an argument, and the same calls give the same answers.
 //!
@@ -77,6 +77,7 @@
 //!     retry_cnt: 7,
 //!     rnr_retry: 7,
 //!     min_rnr_timer: RnrTimer::from_code(12),
+//!     extended: false,
 //!     early: false,
 //!     rate: None,
 //! };
@@ -87,6 +88,7 @@
 //!     operation: Operation::Write(Remote { address: 0x1000, rkey: 7 }),
 //!     length: 5,
 //!     solicited: false,
+//!     srq: None,
 //! })?;
 //!
 //! // What a driver does with sockets: gather, emit, send; receive, parse, give.

@@ -1,5 +1,6 @@
 //! What the state machines ask of the memory that they move bytes to: the driver's side.
 
+use sluice_wire::Qpn;
 use sluice_wire::extended::{ImmDt, NakCode};
 
 use crate::request::{Remote, Status};
@@ -94,6 +95,11 @@ pub trait Memory {
     /// beginning. An error fails the request with [`Status::LocalProtection`]. The old value that
     /// an atomic returns comes as 8 bytes in the machine's byte order.
     fn place(&mut self, seq: u64, offset: u32, bytes: &[u8]) -> Result<(), Refusal>;
+
+    /// Extended reliable connections: all that follows, until the next such call, is for a
+    /// message that names this shared receive queue (annex A14.4). Its receives are taken, and
+    /// its domain is the one in which keys count.
+    fn select(&mut self, _srq: Qpn) {}
 
     /// May the peer do that to these bytes? Nothing is touched. `length` is not 0.
     fn check(&mut self, access: Access, remote: Remote, length: u32) -> Result<(), Refusal>;

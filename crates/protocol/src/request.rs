@@ -83,6 +83,9 @@ pub struct Request {
     pub length: u32,
     /// Raise a solicited event at the peer (IBTA 9.2.3).
     pub solicited: bool,
+    /// Of extended reliable connections: the shared receive queue at the peer whose receives and
+    /// whose domain count. Else None.
+    pub srq: Option<Qpn>,
 }
 
 impl Request {

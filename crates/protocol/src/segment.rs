@@ -1,7 +1,7 @@
 //! Cutting messages into packets (IBTA 9.7.2, 9.8.2.1).
 
 use sluice_wire::bth::Bth;
-use sluice_wire::extended::{AtomicEth, Deth, Ieth, Reth};
+use sluice_wire::extended::{AtomicEth, Deth, Ieth, Reth, XrcEth};
 use sluice_wire::opcode::{Operation as Op, Position, Service};
 use sluice_wire::{Headers, Mtu, Opcode, Psn, Qpn};
 
@@ -27,7 +27,8 @@ impl Path {
         })
     }
 
-    /// Packet number `place` of a request. None if the service does not have the operation.
+    /// Packet number `place` of a request. None if the service does not have the operation, or
+    /// if the request lacks what the service needs.
     pub fn packet(&self, request: &Request, place: u32, psn: Psn) -> Option<Transmit> {
         let mtu = self.mtu.bytes() as u32;
         // Both are at most 2³¹.
@@ -43,6 +44,9 @@ impl Path {
         let following = headers.bth.opcode.following();
         let ends = matches!(position, Position::Only | Position::Last);
         headers.bth.solicited = request.solicited && ends && request.operation.takes_receive();
+        if following.xrceth {
+            headers.xrceth = Some(XrcEth { srq: request.srq? });
+        }
         let mut payload = Payload::Request {
             seq: request.seq,
             offset,
@@ -222,6 +226,7 @@ mod tests {
             operation,
             length,
             solicited: true,
+            srq: None,
         };
         let path = path(Service::Rc);
         let count = match operation {
@@ -309,6 +314,7 @@ mod tests {
             operation: Operation::Read(REMOTE),
             length: 1000,
             solicited: false,
+            srq: None,
         };
         let packet = path(Service::Rc).packet(&request, 3, Psn::new(8)).unwrap();
         let reth = packet.headers.reth.unwrap();
@@ -325,6 +331,7 @@ mod tests {
             operation,
             length: 8,
             solicited: false,
+            srq: None,
         };
         let has = |service, operation| {
             path(service)

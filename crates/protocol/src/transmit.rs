@@ -1,6 +1,6 @@
 //! What leaves: headers, and where the payload is.
 
-use sluice_wire::{Ecn, Headers};
+use sluice_wire::{Ecn, Headers, Qpn};
 
 use crate::request::Remote;
 
@@ -37,6 +37,8 @@ pub enum Payload {
         remote: Remote,
         /// Bytes, at most the path MTU.
         length: u32,
+        /// As for [`crate::Memory::select`].
+        srq: Option<Qpn>,
     },
     /// The reserved bytes of a congestion notification, [`sluice_wire::cnp::PAYLOAD`].
     Notification,

@@ -6,8 +6,9 @@ mod packets;
 use packets::{Bench, Reply, ack, atomic, nak, read_data, request, rnr};
 use sluice_protocol::rc::Config;
 use sluice_protocol::{Operation, Refusal, Remote, Request, Status};
-use sluice_wire::extended::NakCode;
-use sluice_wire::opcode::Operation as Op;
+use sluice_wire::extended::{NakCode, XrcEth};
+use sluice_wire::opcode::{Operation as Op, Service};
+use sluice_wire::{Opcode, Qpn};
 
 const MTU: usize = packets::MTU;
 const FULL: usize = MTU;
@@ -391,6 +392,7 @@ fn post(bench: &mut Bench, operations: &[(Operation, u32)]) {
             operation: *operation,
             length: *length,
             solicited: false,
+            srq: None,
         };
         bench.connection.post(request).unwrap();
     }
@@ -715,7 +717,37 @@ fn a_verdict_is_that_of_its_moment() {
     bench.memory.receives = 0;
     bench.feed(&send(0));
     bench.memory.receives = 1;
-    assert_eq!(bench.deliver(&send(0)), [Reply::Ack(0)]);
+    let mut quiet = send(0);
+    quiet.headers.bth.ack_request = false;
+    assert_eq!(bench.deliver(&quiet), [Reply::Ack(0)]);
+}
+
+/// Responses leave in the order of their requests, repeated ones too (IBTA 9.7.5.1.1). Catches:
+/// a repeated response behind later ones, from which the requester would take it that the
+/// repeated one was lost as well.
+#[test]
+fn repeated_responses_keep_their_order() {
+    let read = |psn| request(Op::ReadRequest, psn, 0, GOOD, 2 * MTU as u32);
+    let mut bench = Bench::new();
+    bench.deliver(&read(0));
+    bench.feed(&read(2));
+    bench.feed(&read(0));
+    let psns: Vec<u32> = bench
+        .take(10)
+        .iter()
+        .map(|packet| packet.headers.bth.psn.get())
+        .collect();
+    assert_eq!(psns, [0, 1, 2, 3]);
+}
+
+/// The whole range of a WRITE is looked at before its first byte is written (IBTA 9.7.4.1.6).
+#[test]
+fn a_write_that_ends_outside_does_not_begin() {
+    let mut bench = Bench::new();
+    bench.memory.region_bytes = 2 * MTU as u32 - 1;
+    let said = bench.deliver(&request(Op::WriteFirst, 0, MTU, GOOD, 2 * MTU as u32));
+    assert_eq!(said, [Reply::Nak(0, NakCode::RemoteAccess)]);
+    assert!(bench.memory.writes.is_empty());
 }
 
 /// Everything on its way was lost. Catches: a repair of one packet for each probe.
@@ -765,4 +797,75 @@ fn only_what_is_missing_is_sent_again() {
         bench.feed(&nak(missing, NakCode::SequenceError));
         assert_eq!(bench.sent(), again, "{operation:?} {missing}");
     }
+    // No more than the peer has room to remember.
+    let mut bench = Bench::with(&Config {
+        early: true,
+        window: 1000,
+        ..packets::config()
+    });
+    post(&mut bench, &[(write, 300 * MTU as u32)]);
+    assert_eq!(bench.sent().len(), 300);
+    bench.feed(&nak(7, NakCode::SequenceError));
+    let again: Vec<u32> = [7].into_iter().chain(7 + 256..300).collect();
+    assert_eq!(bench.sent(), again);
+}
+
+/// Extended connections (annex A14.4): every request packet names the shared receive queue, and
+/// all of a message the same. Catches: a header that is missing from middle packets, or a queue
+/// that changes in a message.
+#[test]
+fn extended_connections_name_a_receive_queue() {
+    let extended = || {
+        Bench::with(&Config {
+            extended: true,
+            ..packets::config()
+        })
+    };
+    let mut bench = extended();
+    let mut ask = |operation, length, srq| {
+        let request = Request {
+            seq: 0,
+            operation,
+            length,
+            solicited: false,
+            srq,
+        };
+        bench.connection.post(request)
+    };
+    let srq = Some(Qpn::new(77));
+    let three = 3 * MTU as u32;
+    assert!(ask(Operation::Send, three, srq).is_ok());
+    assert!(ask(Operation::Read(GOOD), 10, srq).is_ok());
+    assert!(ask(Operation::Send, 1, None).is_err(), "nowhere to go");
+    let sent = bench.take(10);
+    assert_eq!(sent.len(), 4);
+    for packet in &sent {
+        assert_eq!(packet.headers.bth.opcode.service(), Service::Xrc);
+        assert_eq!(packet.headers.xrceth.map(|header| header.srq), srq);
+        let payload = [0; MTU];
+        let payload = &payload[..packet.payload.length() as usize];
+        assert!(packet.headers.emit(payload, &mut [0; 400]).is_ok());
+    }
+    let xrc = |psn, operation, len, srq| {
+        let mut packet = request(operation, psn, len, GOOD, three);
+        let opcode = Opcode::new(Service::Xrc, operation).expect("it has all");
+        packet.headers.bth.opcode = opcode;
+        packet.headers.xrceth = Some(XrcEth { srq: Qpn::new(srq) });
+        packet
+    };
+    let mut bench = extended();
+    assert_eq!(
+        bench.deliver(&request(Op::SendOnly, 0, 5, GOOD, 0)),
+        [],
+        "not of this service"
+    );
+    assert_eq!(bench.deliver(&xrc(0, Op::SendOnly, 5, 8)), [Reply::Ack(0)]);
+    assert_eq!(bench.deliver(&xrc(1, Op::ReadRequest, 0, 9)).len(), 3);
+    assert_eq!(
+        bench.deliver(&xrc(4, Op::WriteFirst, MTU, 10)),
+        [Reply::Ack(4)]
+    );
+    let said = bench.deliver(&xrc(5, Op::WriteMiddle, MTU, 11));
+    assert_eq!(said, [Reply::Nak(5, NakCode::InvalidRequest)]);
+    assert_eq!(bench.memory.selected, [8, 9, 10, 11]);
 }

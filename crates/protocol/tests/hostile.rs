@@ -121,6 +121,7 @@ fn asked(seq: u64, kind: u8) -> Request {
         operation,
         length,
         solicited: false,
+        srq: None,
     }
 }
 

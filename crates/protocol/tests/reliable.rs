@@ -47,7 +47,7 @@ fn total(world: &World, count: impl Fn(&sluice_protocol::Counters) -> u64) -> u6
 /// Without faults nothing is sent twice, but for RNR.
 #[test]
 fn a_perfect_network() {
-    for seed in 0..30 {
+    for seed in 0..60 {
         let mut world = World::new(2, Faults::NONE, seed);
         let base = config(Mtu::Bytes1024);
         let mut random = Random::new(seed);
@@ -66,7 +66,7 @@ fn a_perfect_network() {
 
 #[test]
 fn loss() {
-    for seed in 0..60 {
+    for seed in 0..150 {
         let loss = [1_000, 10_000, 100_000][seed as usize % 3];
         let faults = Faults {
             loss,
@@ -78,7 +78,7 @@ fn loss() {
 
 #[test]
 fn every_fault_at_once() {
-    for seed in 0..80 {
+    for seed in 0..200 {
         let faults = Faults {
             loss: 20_000,
             duplicates: 50_000,
@@ -95,7 +95,7 @@ fn every_fault_at_once() {
 #[test]
 fn a_crowded_link() {
     let mut notifications = 0;
-    for seed in 0..20 {
+    for seed in 0..40 {
         let faults = Faults {
             rate: 125_000_000,
             queue_max: 60_000,
@@ -117,7 +117,7 @@ fn a_crowded_link() {
 #[test]
 fn early_data_is_kept() {
     let mut kept = 0;
-    for seed in 0..60 {
+    for seed in 0..100 {
         let faults = Faults {
             loss: 20_000,
             duplicates: 20_000,

@@ -127,6 +127,7 @@ fn request(seq: u64, operation: Operation, length: usize) -> Request {
         operation,
         length: length as u32,
         solicited: false,
+        srq: None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reliable connections (IBTA 9.7).
+//! Reliable connections (IBTA 9.7), and extended ones (annex A14).
 
 mod early;
 mod requester;
@@ -52,6 +52,9 @@ pub struct Config {
     pub rnr_retry: u8,
     /// How long the peer is to wait when there is no receive.
     pub min_rnr_timer: RnrTimer,
+    /// An extended reliable connection (annex A14): the initiator only asks, the target only
+    /// answers, and requests name the peer's shared receive queue.
+    pub extended: bool,
     /// Both ends keep WRITE data that comes early, and send only what is missing. This is not
     /// part of the InfiniBand specification: set it only when the peer has said that it does so.
     pub early: bool,
@@ -59,10 +62,21 @@ pub struct Config {
     pub rate: Option<RateConfig>,
 }
 
+impl Config {
+    const fn service(&self) -> Service {
+        if self.extended {
+            Service::Xrc
+        } else {
+            Service::Rc
+        }
+    }
+}
+
 /// A connected queue pair: requester, responder and congestion control. See the crate for how a
 /// driver uses it.
 #[derive(Debug)]
 pub struct Connection {
+    service: Service,
     destination: Qpn,
     pkey: u16,
     requester: Requester,
@@ -84,6 +98,7 @@ impl Connection {
     /// In the state RTR: it answers, and as soon as something is posted it asks.
     pub fn new(config: &Config) -> Self {
         Self {
+            service: config.service(),
             destination: config.destination,
             pkey: config.pkey,
             requester: Requester::new(config),
@@ -132,11 +147,9 @@ impl Connection {
                 counters.notifications += 1;
                 self.congestion.notified(now);
             }
-            Service::Rc if opcode.is_response() => {
-                self.requester.response(now, packet, memory, counters);
-            }
-            Service::Rc => self.responder.request(packet, memory, counters),
-            Service::Uc | Service::Ud | Service::Xrc => counters.misdirected += 1,
+            service if service != self.service => counters.misdirected += 1,
+            _ if opcode.is_response() => self.requester.response(now, packet, memory, counters),
+            _ => self.responder.request(packet, memory, counters),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use sluice_wire::opcode::Service;
+use sluice_wire::Psn;
 
 use super::Config;
 use super::early::Early;
@@ -101,7 +101,7 @@ impl Requester {
         let rnr_retries = config.rnr_retry.min(FOR_EVER);
         Self {
             path: Path {
-                service: Service::Rc,
+                service: config.service(),
                 destination: config.destination,
                 pkey: config.pkey,
                 mtu: config.mtu,
@@ -151,7 +151,8 @@ impl Requester {
         if self.failed {
             return Err(PostError::Failed);
         }
-        if !request.is_legal() || !answerable {
+        let possible = self.path.packet(&request, 0, Psn::default()).is_some();
+        if !request.is_legal() || !answerable || !possible {
             return Err(PostError::Illegal);
         }
         if self.entries.len() + self.done.len() >= self.depth {

@@ -3,7 +3,7 @@
 
 use alloc::collections::VecDeque;
 
-use sluice_wire::{Mtu, Psn};
+use sluice_wire::{Mtu, Psn, Qpn};
 
 use crate::memory::Atomic;
 use crate::request::Remote;
@@ -30,6 +30,8 @@ pub(super) struct Resource {
     pub first: u64,
     /// Packets of the response.
     pub packets: u32,
+    /// The shared receive queue that the request named.
+    pub srq: Option<Qpn>,
     /// Messages completed with it (IBTA 9.7.7.1).
     pub msn: Psn,
 }

@@ -13,8 +13,8 @@
 //! | after it | NAK for the missing one, once; the packet is dropped or its data kept | 9.7.5.1.3 |
 
 use sluice_wire::extended::{Aeth, AtomicAckEth, NakCode, RnrTimer, Syndrome};
-use sluice_wire::opcode::{Operation as Op, Service};
-use sluice_wire::{Headers, Packet, Psn};
+use sluice_wire::opcode::{Operation as Op, Position};
+use sluice_wire::{Headers, Packet, Psn, Qpn};
 
 use super::Config;
 use super::early::Early;
@@ -52,6 +52,8 @@ pub(super) struct Responder {
     /// Messages completed, modulo 2²⁴ (IBTA 9.7.7.1).
     msn: Psn,
     assembly: Assembly,
+    /// Which shared receive queue the message names, of an extended connection.
+    srq: Option<Qpn>,
     resources: Resources,
     verdict: Verdict,
     /// The requester was told that the expected packet is missing, or that there is no receive
@@ -70,7 +72,7 @@ impl Responder {
     pub fn new(config: &Config) -> Self {
         Self {
             path: Path {
-                service: Service::Rc,
+                service: config.service(),
                 destination: config.destination,
                 pkey: config.pkey,
                 mtu: config.mtu,
@@ -80,6 +82,7 @@ impl Responder {
             expected: 0,
             msn: Psn::new(0),
             assembly: Assembly::new(config.mtu),
+            srq: None,
             resources: Resources::new(config.max_dest_rd_atomic),
             verdict: Verdict::Silence,
             gap_reported: false,
@@ -197,7 +200,9 @@ impl Responder {
         self.gap_reported = false;
         let headers = packet.headers();
         let result = match asked(headers) {
-            _ if !self.assembly.may_come(packet) => Err(Refusal::InvalidRequest.into()),
+            _ if !self.assembly.may_come(packet) || !self.select(headers, memory) => {
+                Err(Refusal::InvalidRequest.into())
+            }
             Some((remote, asked)) => self.answer(index, remote, asked, memory).map(|()| true),
             None => self.assembly.add(packet, memory),
         };
@@ -215,6 +220,22 @@ impl Responder {
                 self.refuse(index, refusal);
             }
         }
+    }
+
+    /// Extended connections: the shared receive queue is the one that the message began with.
+    fn select(&mut self, headers: &Headers, memory: &mut impl Memory) -> bool {
+        let srq = headers.xrceth.map(|header| header.srq);
+        let goes_on = matches!(
+            headers.bth.opcode.position(),
+            Position::Middle | Position::Last
+        );
+        if !goes_on {
+            self.srq = srq;
+        }
+        if let Some(srq) = srq {
+            memory.select(srq);
+        }
+        self.srq == srq
     }
 
     /// A READ or an atomic.
@@ -254,6 +275,7 @@ impl Responder {
             deed,
             first: index,
             packets,
+            srq: self.srq,
             msn: self.msn.after(1),
         });
         // One less for `executed`.
@@ -369,6 +391,7 @@ impl Responder {
                         remote,
                         // At most the path MTU.
                         length: length as u32,
+                        srq: reply.resource.srq,
                     },
                 };
                 Some(Transmit::data(headers, payload))

@@ -108,7 +108,7 @@ pub enum Reply {
     Atomic(u32, u64),
 }
 
-/// Memory that writes down what happens. Key 1 opens everything.
+/// Memory that writes down what happens. Key 1 opens it.
 pub struct Notes {
     pub writes: Vec<(u64, usize)>,
     pub counter: u64,
@@ -119,6 +119,10 @@ pub struct Notes {
     pub failed: Vec<Status>,
     pub placed: Vec<(u64, usize, usize)>,
     pub refusal: Refusal,
+    /// What key 1 opens.
+    pub region_bytes: u32,
+    /// Shared receive queues that messages named.
+    pub selected: Vec<u32>,
     /// Bytes from the beginning that READ data can be had of.
     pub readable: u32,
 }
@@ -139,7 +143,14 @@ impl Memory for Notes {
         Ok(())
     }
 
-    fn check(&mut self, _access: Access, remote: Remote, _length: u32) -> Result<(), Refusal> {
+    fn select(&mut self, srq: Qpn) {
+        self.selected.push(srq.get());
+    }
+
+    fn check(&mut self, _access: Access, remote: Remote, length: u32) -> Result<(), Refusal> {
+        if length > self.region_bytes {
+            return Err(self.refusal);
+        }
         self.open(remote)
     }
 
@@ -199,6 +210,7 @@ pub fn config() -> Config {
         retry_cnt: 7,
         rnr_retry: 7,
         min_rnr_timer: RnrTimer::from_code(1),
+        extended: false,
         early: false,
         rate: None,
     }
@@ -228,6 +240,8 @@ impl Bench {
                 failed: Vec::new(),
                 placed: Vec::new(),
                 refusal: Refusal::Access,
+                region_bytes: u32::MAX,
+                selected: Vec::new(),
                 readable: u32::MAX,
             },
             now: 0,

@@ -93,6 +93,7 @@ pub fn config(mtu: Mtu) -> Config {
         retry_cnt: 7,
         rnr_retry: 7,
         min_rnr_timer: RnrTimer::from_code(1),
+        extended: false,
         early: false,
         rate: None,
     }
@@ -405,13 +406,15 @@ impl World {
                 offset,
                 length,
             } => end.program[seq as usize].data[offset as usize..][..length as usize].to_vec(),
-            Payload::Region { remote, length } => match end.ledger.bytes(remote, length as usize) {
-                Some(bytes) => bytes.to_vec(),
-                None => {
-                    let psn = packet.headers.bth.psn;
-                    return end.connection.refuse_read(psn, Refusal::Access);
+            Payload::Region { remote, length, .. } => {
+                match end.ledger.bytes(remote, length as usize) {
+                    Some(bytes) => bytes.to_vec(),
+                    None => {
+                        let psn = packet.headers.bth.psn;
+                        return end.connection.refuse_read(psn, Refusal::Access);
+                    }
                 }
-            },
+            }
         };
         let mut buffer = [0; FRAME_BYTES_MAX];
         let used = outer(packet.ecn)
