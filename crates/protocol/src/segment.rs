@@ -27,6 +27,13 @@ impl Path {
         })
     }
 
+    /// Whether the service has that operation, and the request all that it needs for it.
+    pub const fn has(&self, request: &Request) -> bool {
+        let operation = opcode(&request.operation, Position::Only);
+        let named = !matches!(self.service, Service::Xrc) || request.srq.is_some();
+        Opcode::new(self.service, operation).is_some() && named
+    }
+
     /// Packet number `place` of a request. None if the service does not have the operation, or
     /// if the request lacks what the service needs.
     pub fn packet(&self, request: &Request, place: u32, psn: Psn) -> Option<Transmit> {
@@ -124,7 +131,7 @@ fn atomic_eth(remote: Remote, swap_add: u64, compare: u64) -> AtomicEth {
     }
 }
 
-fn opcode(operation: &Operation, position: Position) -> Op {
+const fn opcode(operation: &Operation, position: Position) -> Op {
     use Position::{First, Last, Middle};
     match (operation, position) {
         (Operation::Read(_), _) => Op::ReadRequest,

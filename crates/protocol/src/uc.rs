@@ -81,8 +81,7 @@ impl Connection {
 
     /// Takes a request.
     pub fn post(&mut self, request: Request) -> Result<(), PostError> {
-        let possible = self.path.packet(&request, 0, Psn::default()).is_some();
-        if !request.is_legal() || !possible {
+        if !request.is_legal() || !self.path.has(&request) {
             return Err(PostError::Illegal);
         }
         if self.queue.len() + self.done.len() >= self.depth {

@@ -69,11 +69,7 @@ impl Endpoint {
 
     /// Takes a SEND of at most the MTU.
     pub fn post(&mut self, request: Request, to: Datagram) -> Result<(), PostError> {
-        let possible = self
-            .path
-            .datagram(&request, to, self.source, self.psn)
-            .is_some();
-        if !possible || request.length as usize > self.path.mtu.bytes() {
+        if !self.path.has(&request) || request.length as usize > self.path.mtu.bytes() {
             return Err(PostError::Illegal);
         }
         if self.queue.len() + self.done.len() >= self.depth {

@@ -869,3 +869,43 @@ fn extended_connections_name_a_receive_queue() {
     assert_eq!(said, [Reply::Nak(5, NakCode::InvalidRequest)]);
     assert_eq!(bench.memory.selected, [8, 9, 10, 11]);
 }
+
+/// A response that is repeated and has not left is given up when its resource is needed: nobody
+/// waits for it who sends that much more.
+#[test]
+fn what_is_forgotten_is_not_answered() {
+    let mut bench = Bench::new();
+    let read = request(Op::ReadRequest, 0, 0, GOOD, 8);
+    assert_eq!(bench.deliver(&read).len(), 1);
+    bench.feed(&read);
+    for psn in 1..=packets::RESOURCES {
+        bench.feed(&request(Op::FetchAdd, psn, 0, GOOD, 1));
+    }
+    let wanted: Vec<Reply> = (1..=packets::RESOURCES)
+        .map(|psn| Reply::Atomic(psn, u64::from(psn) - 1))
+        .collect();
+    assert_eq!(bench.replies(), wanted);
+}
+
+/// Copies of an RNR NAK count once (IBTA 9.7.5.2.8). Catches: a network that duplicates makes
+/// connections fail.
+#[test]
+fn copies_of_an_rnr_nak_count_once() {
+    let mut bench = Bench::with(&Config {
+        rnr_retry: 1,
+        ..packets::config()
+    });
+    post(&mut bench, &[(Operation::Send, 1)]);
+    assert_eq!(bench.sent(), [0]);
+    bench.feed(&rnr(0));
+    bench.feed(&rnr(0));
+    bench.expire(5_000);
+    assert_eq!(bench.sent(), [], "10 µs are not over");
+    bench.expire(10_000);
+    // Before the request is sent again nobody can have an opinion on it.
+    bench.feed(&rnr(0));
+    assert_eq!(bench.sent(), [0]);
+    assert_eq!(bench.completed(), []);
+    bench.feed(&rnr(0));
+    assert_eq!(bench.completed(), [Status::RnrRetryExceeded]);
+}

@@ -6,6 +6,8 @@
 
 mod sim;
 
+use std::ops::Range;
+
 use sim::network::Faults;
 use sim::program;
 use sim::random::Random;
@@ -13,19 +15,44 @@ use sim::world::{World, config};
 use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::rc::Config;
 use sluice_wire::Mtu;
+use sluice_wire::extended::RnrTimer;
 
 const SECOND: u64 = 1_000_000_000;
+
+/// So many seeds, and with `SLUICE_PROTOCOL_SEEDS=n` n times as many.
+fn seeds(count: u64) -> Range<u64> {
+    let times = std::env::var("SLUICE_PROTOCOL_SEEDS").ok();
+    let times: u64 = times.and_then(|times| times.parse().ok()).unwrap_or(1);
+    0..count * times
+}
+
+/// Limits of all sizes, from a window of one packet on.
+fn limits(base: &Config, random: &mut Random) -> Config {
+    let reads = 1 + random.below(8) as u8;
+    Config {
+        depth: [1, 3, 32, 32][random.below(4) as usize],
+        window: [1, 2, 9, 64, 300][random.below(5) as usize],
+        max_rd_atomic: reads,
+        max_dest_rd_atomic: reads,
+        min_rnr_timer: RnrTimer::from_code(1 + random.below(8) as u8),
+        ..*base
+    }
+}
 
 /// Programs in both directions over some connections, each of which must succeed.
 fn run(seed: u64, faults: Faults, base: &Config, connections: usize, ops: u64) -> World {
     let mut world = World::new(2, faults, seed);
     let mut random = Random::new(seed ^ 0xabcd);
+    for host in &mut world.hosts {
+        host.slow_nanos = [0, 2_000, 100_000][random.below(3) as usize];
+    }
     for place in 0..connections {
+        let config = limits(base, &mut random);
         let mut make = || {
             let count = 1 + random.below(ops);
             program::random(&mut random, base.mtu, count, 12)
         };
-        world.connect([0, 1], base, [make(), make()]);
+        world.connect([0, 1], &config, [make(), make()]);
         if place % 2 == 1 {
             for host in 0..2 {
                 world.scarce_receives(host, place, ops, 100_000);
@@ -47,7 +74,7 @@ fn total(world: &World, count: impl Fn(&sluice_protocol::Counters) -> u64) -> u6
 /// Without faults nothing is sent twice, but for RNR.
 #[test]
 fn a_perfect_network() {
-    for seed in 0..60 {
+    for seed in seeds(60) {
         let mut world = World::new(2, Faults::NONE, seed);
         let base = config(Mtu::Bytes1024);
         let mut random = Random::new(seed);
@@ -66,7 +93,7 @@ fn a_perfect_network() {
 
 #[test]
 fn loss() {
-    for seed in 0..150 {
+    for seed in seeds(150) {
         let loss = [1_000, 10_000, 100_000][seed as usize % 3];
         let faults = Faults {
             loss,
@@ -78,7 +105,7 @@ fn loss() {
 
 #[test]
 fn every_fault_at_once() {
-    for seed in 0..200 {
+    for seed in seeds(200) {
         let faults = Faults {
             loss: 20_000,
             duplicates: 50_000,
@@ -95,7 +122,7 @@ fn every_fault_at_once() {
 #[test]
 fn a_crowded_link() {
     let mut notifications = 0;
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let faults = Faults {
             rate: 125_000_000,
             queue_max: 60_000,
@@ -117,7 +144,7 @@ fn a_crowded_link() {
 #[test]
 fn early_data_is_kept() {
     let mut kept = 0;
-    for seed in 0..100 {
+    for seed in seeds(100) {
         let faults = Faults {
             loss: 20_000,
             duplicates: 20_000,
@@ -192,7 +219,7 @@ fn progress_under_almost_any_loss() {
 /// executed), a READ whose gap is not noticed.
 #[test]
 fn reads_and_atomics_under_loss() {
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let faults = Faults {
             loss: 50_000,
             duplicates: 50_000,

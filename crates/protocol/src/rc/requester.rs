@@ -3,8 +3,6 @@
 
 use alloc::collections::VecDeque;
 
-use sluice_wire::Psn;
-
 use super::Config;
 use super::early::Early;
 use super::timers::{Due, Timers};
@@ -151,8 +149,7 @@ impl Requester {
         if self.failed {
             return Err(PostError::Failed);
         }
-        let possible = self.path.packet(&request, 0, Psn::default()).is_some();
-        if !request.is_legal() || !answerable || !possible {
+        if !request.is_legal() || !answerable || !self.path.has(&request) {
             return Err(PostError::Illegal);
         }
         if self.entries.len() + self.done.len() >= self.depth {

@@ -62,6 +62,8 @@ pub struct Host {
     /// Bytes per second that it can send, 0 without limit; it does not fill its queue.
     pub nic_rate: u64,
     nic_free_at: u64,
+    /// How long it takes at most until it looks at what has come; it answers to all of it then.
+    pub slow_nanos: u64,
     pump_at: Option<u64>,
     pub bad_frames: u64,
 }
@@ -106,6 +108,7 @@ impl World {
             scheduler: Scheduler::new(0),
             nic_rate: 0,
             nic_free_at: 0,
+            slow_nanos: 0,
             pump_at: None,
             bad_frames: 0,
         };
@@ -183,7 +186,9 @@ impl World {
 
     fn wake(&mut self, host: usize, end: usize) {
         self.hosts[host].scheduler.wake(end);
-        self.pump_at(host, self.now);
+        let slow = self.hosts[host].slow_nanos;
+        let delay = if slow > 0 { self.random.below(slow) } else { 0 };
+        self.pump_at(host, self.now + delay);
     }
 
     fn pump_at(&mut self, host: usize, time: u64) {
