@@ -91,6 +91,9 @@ fn a_perfect_network() {
     }
 }
 
+/// Catches: requests carried out twice (mutation: duplicates executed), nothing sent again
+/// (`go_back` left out), READs and atomics taken for done by a later acknowledgement (`reach` does
+/// not stop), retries that are not given back by progress.
 #[test]
 fn loss() {
     for seed in seeds(150) {
@@ -103,6 +106,8 @@ fn loss() {
     }
 }
 
+/// Catches, beyond [`loss`]: repetition that causes repetition (mutation: an implied NAK for each
+/// early response), receives taken twice, immediate data without a receive.
 #[test]
 fn every_fault_at_once() {
     for seed in seeds(200) {
@@ -181,6 +186,27 @@ fn early_data_spares_repetition() {
         total(&world, |counters| counters.repeated_packets)
     });
     assert!(repeated[1] * 3 < repeated[0], "{repeated:?}");
+}
+
+/// A WRITE of which more comes early than is remembered. Catches: data written and not remembered
+/// (mutation: no limit in `after_a_gap`), which is then written again.
+#[test]
+fn more_comes_early_than_is_remembered() {
+    for seed in seeds(10) {
+        let faults = Faults {
+            loss: 5_000,
+            ..Faults::NONE
+        };
+        let base = Config {
+            early: true,
+            window: 500,
+            ..config(Mtu::Bytes256)
+        };
+        let mut world = World::new(2, faults, seed);
+        world.connect([0, 1], &base, [program::writes(8, 131_072), Vec::new()]);
+        assert!(world.run(SECOND));
+        assert!(world.hosts[0].ends[0].all_succeeded());
+    }
 }
 
 /// Without a timeout nobody gives up, and whatever gets through at all is enough.

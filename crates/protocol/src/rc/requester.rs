@@ -399,7 +399,15 @@ impl Requester {
         if let Some((first, status)) = self.fault
             && self.oldest >= first
         {
-            self.fail(status);
+            self.fault = None;
+            // Unless it was done after all: its bytes were missing for a repetition only.
+            if self
+                .entries
+                .front()
+                .is_some_and(|front| front.first == first)
+            {
+                self.fail(status);
+            }
         }
     }
 
