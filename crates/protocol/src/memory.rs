@@ -113,7 +113,8 @@ pub trait Memory {
     /// A message needs a receive.
     fn take_receive(&mut self) -> Result<(), TakeError>;
 
-    /// Bytes of the message go to the receive, `offset` bytes from its beginning.
+    /// Bytes of the message go to the receive, `offset` bytes from its beginning. An empty message
+    /// comes as no bytes.
     fn scatter(&mut self, offset: u32, bytes: &[u8]) -> Result<(), ScatterError>;
 
     /// The message takes that key away (IBTA 9.4.1.1.1).

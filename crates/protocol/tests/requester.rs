@@ -346,3 +346,35 @@ fn copies_of_an_rnr_nak_count_once() {
     bench.feed(&rnr(0));
     assert_eq!(bench.completed(), [Status::RnrRetryExceeded]);
 }
+
+/// Progress gives all retries back, and a NAK that comes with it uses the first of them (IBTA
+/// 9.9.2.4.1). Catches: one more or one less, or a count that is not given back.
+#[test]
+fn naks_that_come_with_progress_are_counted() {
+    for kind in [rnr, |psn| nak(psn, NakCode::SequenceError)] {
+        let mut bench = Bench::with(&Config {
+            rnr_retry: 1,
+            retry_cnt: 1,
+            ..packets::config()
+        });
+        let send = (Operation::Send, 1);
+        post(&mut bench, &[send, send, send]);
+        assert_eq!(bench.sent(), [0, 1, 2]);
+        for psn in 1..3 {
+            bench.feed(&kind(psn));
+            assert_eq!(bench.completed(), [Status::Success]);
+            let later = bench.now + 20_000;
+            bench.expire(later);
+            assert_eq!(bench.sent().first(), Some(&psn));
+        }
+        // Without progress a NAK for a missing packet is a copy, and the timeout counts.
+        bench.feed(&kind(2));
+        let later = bench.now + (4096 << 14);
+        bench.expire(later);
+        let ended = bench.completed();
+        assert!(
+            ended == [Status::RnrRetryExceeded] || ended == [Status::RetryExceeded],
+            "{ended:?}"
+        );
+    }
+}

@@ -339,7 +339,7 @@ impl Requester {
     }
 
     /// The peer has done something new, so that all retries are left again (IBTA 9.9.2.4.1).
-    fn alive(&mut self) {
+    pub fn alive(&mut self) {
         self.retries = self.retries_max;
         self.rnr_retries = self.rnr_retries_max;
     }
@@ -360,9 +360,9 @@ impl Requester {
         }
     }
 
-    /// To be called when `oldest` has moved on.
+    /// To be called when `oldest` has moved on. What came with that, a NAK say, has been dealt with
+    /// and may have used up a retry: [`Requester::alive`] was before it.
     pub fn progressed(&mut self, now: Instant) {
-        self.alive();
         self.next = self.next.max(self.oldest);
         self.again = self.again.filter(|again| *again >= self.oldest);
         self.timers.answered(self.oldest, now);

@@ -178,6 +178,7 @@ impl Requester {
         if !self.place(&entry, index, packet.payload(), memory) {
             return;
         }
+        self.alive();
         // At most as many as were kept.
         loop {
             self.oldest += 1;
@@ -238,6 +239,7 @@ impl Requester {
             return self.implied_nak(index, counters);
         }
         if self.place(&entry, index, &original.to_ne_bytes(), memory) {
+            self.alive();
             self.oldest += 1;
             self.complete_front();
         }
