@@ -1,0 +1,262 @@
+//! Reliable connections (IBTA 9.7), and extended ones (annex A14).
+
+mod early;
+mod requester;
+mod resources;
+mod responder;
+mod responses;
+mod timers;
+
+use sluice_wire::extended::{NakCode, RnrTimer};
+use sluice_wire::opcode::Service;
+use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn};
+
+use crate::congestion::{Congestion, RateConfig};
+use crate::counters::Counters;
+use crate::memory::{Memory, Refusal};
+use crate::request::{Completion, PostError, Request, Status};
+use crate::time::{Instant, earlier};
+use crate::transmit::Transmit;
+use requester::Requester;
+use responder::Responder;
+
+/// What the two ends have agreed on and the program has chosen (`ibv_modify_qp`).
+///
+/// What is marked with (RTS) is of the sending half only, and not known before that state: see
+/// [`Connection::ready_to_send`].
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The peer's queue pair.
+    pub destination: Qpn,
+    /// The partition.
+    pub pkey: u16,
+    /// Of the path; the same at both ends.
+    pub mtu: Mtu,
+    /// (RTS) Number of the first packet that we send (`sq_psn`).
+    pub send_psn: Psn,
+    /// Number of the first packet that the peer sends (`rq_psn`).
+    pub receive_psn: Psn,
+    /// (RTS) Requests that may be posted before a completion is taken.
+    pub depth: usize,
+    /// (RTS) Request packets on their way without an answer. Bounds what is sent again after a loss.
+    pub window: u32,
+    /// (RTS) READs and atomics of ours under way; no more than the peer's `max_dest_rd_atomic`.
+    pub max_rd_atomic: u8,
+    /// READs and atomics of the peer under way, and remembered.
+    pub max_dest_rd_atomic: u8,
+    /// (RTS) Local ACK timeout, 4.096 µs · 2ⁿ, 0 to 31; 0 is none.
+    pub timeout: u8,
+    /// (RTS) Timeouts and sequence errors in a row before the peer is given up, 0 to 7.
+    pub retry_cnt: u8,
+    /// (RTS) RNR NAKs in a row before the peer is given up, 0 to 6; 7 is never.
+    pub rnr_retry: u8,
+    /// How long the peer is to wait when there is no receive.
+    pub min_rnr_timer: RnrTimer,
+    /// An extended reliable connection (annex A14): the initiator only asks, the target only
+    /// answers, and requests name the peer's shared receive queue.
+    pub extended: bool,
+    /// Both ends keep WRITE data that comes early, and send only what is missing. This is not
+    /// part of the InfiniBand specification: set it only when the peer has said that it does so.
+    pub early: bool,
+    /// How to react to congestion. None: not at all.
+    pub rate: Option<RateConfig>,
+}
+
+impl Config {
+    const fn service(&self) -> Service {
+        if self.extended {
+            Service::Xrc
+        } else {
+            Service::Rc
+        }
+    }
+}
+
+/// A connected queue pair: requester, responder and congestion control. See the crate for how a
+/// driver uses it.
+#[derive(Debug)]
+pub struct Connection {
+    service: Service,
+    destination: Qpn,
+    pkey: u16,
+    requester: Requester,
+    responder: Responder,
+    congestion: Congestion,
+    counters: Counters,
+    /// When both have data, the requester is next.
+    requester_next: bool,
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Requester,
+    Responder,
+}
+
+impl Connection {
+    /// In the state RTR: it answers, and as soon as something is posted it asks.
+    pub fn new(config: &Config) -> Self {
+        Self {
+            service: config.service(),
+            destination: config.destination,
+            pkey: config.pkey,
+            requester: Requester::new(config),
+            responder: Responder::new(config),
+            congestion: Congestion::new(config.rate),
+            counters: Counters::default(),
+            requester_next: false,
+        }
+    }
+
+    /// In the state RTS, if the attributes of the sending half were not known before: the sending
+    /// half begins anew with these. To be called before anything is posted.
+    pub fn ready_to_send(&mut self, config: &Config) {
+        self.requester = Requester::new(config);
+    }
+
+    /// The program changes what it may change later (`ibv_modify_qp` in RTS and SQD): timeout,
+    /// retry counts, RNR timer, and READs and atomics of ours under way.
+    pub fn change(&mut self, config: &Config) {
+        self.requester.change(config);
+        self.responder.set_rnr_timer(config.min_rnr_timer);
+    }
+
+    /// Takes a request, which will be sent after all that came before.
+    pub fn post(&mut self, request: Request) -> Result<(), PostError> {
+        self.requester.post(request)
+    }
+
+    /// A packet came for this queue pair, whose ICRC, partition and source address are right.
+    /// `ecn` is from its IP header.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        ecn: Ecn,
+        memory: &mut impl Memory,
+    ) {
+        if ecn == Ecn::Congestion {
+            self.counters.marked_packets += 1;
+            self.congestion.notifier.received(now, ecn);
+        }
+        let opcode = packet.bth().opcode;
+        let counters = &mut self.counters;
+        match opcode.service() {
+            Service::Cnp => {
+                counters.notifications += 1;
+                self.congestion.notified(now);
+            }
+            service if service != self.service => counters.misdirected += 1,
+            _ if opcode.is_response() => self.requester.response(now, packet, memory, counters),
+            _ => self.responder.request(packet, memory, counters),
+        }
+    }
+
+    /// The next packet to send. To be called until there is none, after every other call.
+    pub fn transmit(&mut self, now: Instant) -> Option<Transmit> {
+        if let Some(packet) = self
+            .congestion
+            .notifier
+            .transmit(self.destination, self.pkey)
+        {
+            self.counters.notifications_sent += 1;
+            return Some(packet);
+        }
+        let turn = self.turn(now)?;
+        let counters = &mut self.counters;
+        let packet = match turn {
+            Turn::Responder => self.responder.transmit(counters),
+            Turn::Requester => self.requester.transmit(now, counters),
+        }?;
+        if packet.ecn != Ecn::NotCapable {
+            self.congestion.sent(now, packet.link_bytes());
+        }
+        Some(packet)
+    }
+
+    fn turn(&mut self, now: Instant) -> Option<Turn> {
+        let paced = !self.congestion.may_send(now);
+        // Replies without data are few, and the peer's progress hangs on them.
+        if self.responder.is_ready() && !self.responder.has_data() {
+            return Some(Turn::Responder);
+        }
+        let responder = self.responder.is_ready();
+        let requester = self.requester.is_ready();
+        if paced || !(responder || requester) {
+            return None;
+        }
+        let turn = if requester && (self.requester_next || !responder) {
+            Turn::Requester
+        } else {
+            Turn::Responder
+        };
+        self.requester_next = turn == Turn::Responder;
+        Some(turn)
+    }
+
+    /// When to call [`Connection::expire`] or [`Connection::transmit`] at the latest, if nothing
+    /// else happens. May be in the past.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waits = self.responder.is_ready() || self.requester.is_ready();
+        let pace = waits.then(|| self.congestion.ready_at());
+        earlier(self.requester.deadline(), pace)
+    }
+
+    /// Time has passed. Call it at the deadline; calls at other times do no harm.
+    pub fn expire(&mut self, now: Instant) {
+        self.requester.expire(now, &mut self.counters);
+    }
+
+    /// The next request that has ended.
+    pub fn completion(&mut self) -> Option<Completion> {
+        self.requester.completion()
+    }
+
+    /// A request of the peer was refused for that reason: the queue pair is to go to the error
+    /// state. Keep the connection for a while and give it packets still, so that a peer that did
+    /// not hear of it is told again.
+    pub fn refusal(&self) -> Option<NakCode> {
+        self.responder.refusal()
+    }
+
+    /// The requester has failed: the queue pair is to go to the error state.
+    pub fn has_failed(&self) -> bool {
+        self.requester.failed
+    }
+
+    /// The payload of the request packet that [`Connection::transmit`] gave cannot be had: the
+    /// request fails with [`Status::LocalProtection`] when all before it are done.
+    pub fn fail_request(&mut self, seq: u64) {
+        self.requester.fail_request(seq, Status::LocalProtection);
+    }
+
+    /// The READ data of the packet that [`Connection::transmit`] gave, which has that number,
+    /// cannot be had: the peer's request is refused.
+    pub fn refuse_read(&mut self, psn: Psn, refusal: Refusal) {
+        self.responder.refuse_read(psn, refusal, &mut self.counters);
+    }
+
+    /// The queue pair has left RTS: what was posted is flushed.
+    pub fn stop(&mut self) {
+        if !self.requester.failed {
+            self.requester.fail(Status::Flushed);
+        }
+    }
+
+    /// The queue pair receives no more: a message under way is dropped and its receive flushed.
+    /// Drop the connection, or at least give it no more requests.
+    pub fn stop_receiving(&mut self, memory: &mut impl Memory) {
+        self.responder.stop(memory);
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// How fast it may send, bytes per second on the link; None without a limit.
+    pub fn rate_limit(&self) -> Option<u64> {
+        self.congestion.limit()
+    }
+}

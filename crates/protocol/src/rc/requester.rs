@@ -1,0 +1,430 @@
+//! The requester of a reliable connection: what is sent, and when it is sent again (IBTA 9.7.3,
+//! 9.7.6). What comes back is in [`super::responses`].
+
+use alloc::collections::VecDeque;
+
+use super::Config;
+use super::early::Early;
+use super::timers::{Due, Timers};
+use crate::counters::Counters;
+use crate::request::{Completion, PostError, Request, Status};
+use crate::segment::Path;
+use crate::sequence::{IN_FLIGHT_MAX, Sequence};
+use crate::time::Instant;
+use crate::transmit::Transmit;
+
+/// A request and the packets that it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub request: Request,
+    /// Its first packet.
+    pub first: u64,
+    /// Sequence numbers that it takes.
+    packets: u32,
+    /// Request packets of all requests before it, ever. A READ has one, whatever its response.
+    weight: u64,
+}
+
+impl Entry {
+    /// The packet after its last.
+    pub fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    /// Its own request packets before packet `index`.
+    fn weight_before(&self, index: u64) -> u64 {
+        let before = index.saturating_sub(self.first);
+        if self.request.operation.has_response_data() {
+            before.min(1)
+        } else {
+            before
+        }
+    }
+}
+
+/// Packets are counted from 0 ([`Sequence`]): `oldest` ≤ `next` ≤ `sent` ≤ `end`.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub path: Path,
+    pub sequence: Sequence,
+    pub entries: VecDeque<Entry>,
+    done: VecDeque<Completion>,
+    depth: usize,
+    /// The oldest packet without an answer.
+    pub oldest: u64,
+    /// The next one to send; before `sent` while packets are sent again.
+    pub next: u64,
+    /// What comes after all that were ever sent.
+    pub sent: u64,
+    /// What comes after all that are asked for.
+    end: u64,
+    /// As [`Entry::weight`], of the next request.
+    end_weight: u64,
+    window: u64,
+    /// One packet that is to be sent again before `next`.
+    pub again: Option<u64>,
+    /// What was sent as a probe, and whether it was a plain one, without data in its response.
+    probed: Option<(u64, bool)>,
+    /// The missing packet that the last NAK was about.
+    pub nak_at: Option<u64>,
+    /// Responses up to here were under way when one before them was missed.
+    pub implied_until: u64,
+    /// Of the READ that `oldest` belongs to: responses that came before their turn.
+    pub early: Early,
+    /// READs and atomics under way.
+    reads: u8,
+    reads_max: u8,
+    /// Packets since one asked for an acknowledgement.
+    unasked: u64,
+    pub timers: Timers,
+    retries: u8,
+    retries_max: u8,
+    rnr_retries: u8,
+    rnr_retries_max: u8,
+    /// The receiver was not ready; nothing is sent before that.
+    pub rnr_until: Option<Instant>,
+    /// Nothing from this packet on is sent, and that is why.
+    fault: Option<(u64, Status)>,
+    pub failed: bool,
+    /// The peer keeps WRITE data that comes early.
+    pub peer_keeps_early: bool,
+}
+
+/// A retry count that never runs out (IBTA 9.7.5.2.8).
+const FOR_EVER: u8 = 7;
+
+impl Requester {
+    pub fn new(config: &Config) -> Self {
+        let retries = config.retry_cnt.min(7);
+        let rnr_retries = config.rnr_retry.min(FOR_EVER);
+        Self {
+            path: Path {
+                service: config.service(),
+                destination: config.destination,
+                pkey: config.pkey,
+                mtu: config.mtu,
+            },
+            sequence: Sequence::new(config.send_psn),
+            entries: VecDeque::new(),
+            done: VecDeque::new(),
+            depth: config.depth,
+            oldest: 0,
+            next: 0,
+            sent: 0,
+            end: 0,
+            end_weight: 0,
+            window: u64::from(config.window.max(1)),
+            again: None,
+            probed: None,
+            nak_at: None,
+            implied_until: 0,
+            early: Early::default(),
+            reads: 0,
+            reads_max: config.max_rd_atomic,
+            unasked: 0,
+            timers: Timers::new(config.timeout),
+            retries,
+            retries_max: retries,
+            rnr_retries,
+            rnr_retries_max: rnr_retries,
+            rnr_until: None,
+            fault: None,
+            failed: false,
+            peer_keeps_early: config.early,
+        }
+    }
+
+    /// Other limits, from now on.
+    pub fn change(&mut self, config: &Config) {
+        self.reads_max = config.max_rd_atomic;
+        self.timers.set_timeout(config.timeout);
+        self.retries_max = config.retry_cnt.min(7);
+        self.retries = self.retries.min(self.retries_max);
+        self.rnr_retries_max = config.rnr_retry.min(FOR_EVER);
+        self.rnr_retries = self.rnr_retries_max;
+    }
+
+    pub fn post(&mut self, request: Request) -> Result<(), PostError> {
+        let answerable = !request.operation.has_response_data() || self.reads_max > 0;
+        if self.failed {
+            return Err(PostError::Failed);
+        }
+        if !request.is_legal() || !answerable || !self.path.has(&request) {
+            return Err(PostError::Illegal);
+        }
+        if self.entries.len() + self.done.len() >= self.depth {
+            return Err(PostError::Full);
+        }
+        let entry = Entry {
+            request,
+            first: self.end,
+            packets: request.packets(self.path.mtu),
+            weight: self.end_weight,
+        };
+        self.end = entry.end();
+        self.end_weight += entry.weight_before(self.end);
+        self.entries.push_back(entry);
+        Ok(())
+    }
+
+    pub fn completion(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+
+    /// The request that a packet belongs to.
+    pub fn entry(&self, index: u64) -> Option<&Entry> {
+        let place = self.entries.partition_point(|entry| entry.end() <= index);
+        self.entries.get(place).filter(|entry| entry.first <= index)
+    }
+
+    fn weight(&self, index: u64) -> u64 {
+        self.entry(index).map_or(self.end_weight, |entry| {
+            entry.weight + entry.weight_before(index)
+        })
+    }
+
+    /// The packet that would be sent now.
+    fn candidate(&self) -> Option<(u64, Entry)> {
+        if self.failed || self.rnr_until.is_some() {
+            return None;
+        }
+        let index = self.again.unwrap_or(self.next);
+        if self.fault.is_some_and(|(first, _)| index >= first) {
+            return None;
+        }
+        let entry = *self.entry(index)?;
+        if index < self.sent {
+            return Some((index, entry));
+        }
+        let read = entry.request.operation.has_response_data();
+        let last = if read { entry.end() } else { index + 1 };
+        let room = last - self.oldest <= IN_FLIGHT_MAX
+            && self.weight(index) - self.weight(self.oldest) < self.window
+            && !(read && self.reads >= self.reads_max);
+        room.then_some((index, entry))
+    }
+
+    /// There is something to send.
+    pub fn is_ready(&self) -> bool {
+        self.candidate().is_some()
+    }
+
+    pub fn transmit(&mut self, now: Instant, counters: &mut Counters) -> Option<Transmit> {
+        let (index, entry) = self.candidate()?;
+        let place = (index - entry.first) as u32;
+        let psn = self.sequence.psn(index);
+        let mut packet = self.path.packet(&entry.request, place, psn)?;
+        let single = self.again.take().is_some();
+        let read = entry.request.operation.has_response_data();
+        let after = if read { entry.end() } else { index + 1 };
+        if !single {
+            self.next = after;
+        }
+        counters.request_packets += 1;
+        let fresh = index >= self.sent;
+        if fresh {
+            self.sent = after;
+            self.reads += u8::from(read);
+        } else {
+            counters.repeated_packets += 1;
+            self.timers.repeats();
+        }
+        // A READ's response is its acknowledgement. Of messages each last packet asks for one,
+        // and so do some between, and whatever is followed by silence: the peer that puts several
+        // answers into one is the one that knows whether it can.
+        if !read {
+            let asks = single
+                || after == entry.end()
+                || self.unasked >= self.window / 4
+                || self.candidate().is_none();
+            packet.headers.bth.ack_request = asks;
+            self.unasked = if asks { 0 } else { self.unasked + 1 };
+        }
+        if fresh && (read || packet.headers.bth.ack_request) {
+            self.timers.sent(index, now);
+        }
+        let probe = self.probed.is_some_and(|(probed, _)| probed == index);
+        if (index == self.oldest && !probe) || !self.timers.is_running() {
+            self.timers.restart(now);
+        }
+        Some(packet)
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.failed {
+            None
+        } else if self.rnr_until.is_some() {
+            self.rnr_until
+        } else {
+            self.timers.deadline()
+        }
+    }
+
+    pub fn expire(&mut self, now: Instant, counters: &mut Counters) {
+        if self.failed {
+            return;
+        }
+        if let Some(until) = self.rnr_until {
+            if until <= now {
+                self.rnr_until = None;
+            }
+            return;
+        }
+        match self.timers.due(now) {
+            Due::Nothing => {}
+            Due::Timeout => {
+                counters.timeouts += 1;
+                self.retry();
+            }
+            Due::Probe => {
+                counters.probes += 1;
+                // Not counted as a retry: the program's timeout and count decide when the peer
+                // is given up.
+                let plain = self
+                    .entry(self.oldest)
+                    .is_some_and(|entry| !entry.request.operation.has_response_data());
+                self.again = Some(self.oldest);
+                self.probed = Some((self.oldest, plain));
+                self.timers.probed(now);
+            }
+        }
+    }
+
+    /// Sends everything from the oldest packet on again, if a retry is left (IBTA 9.9.2.4.1).
+    pub fn retry(&mut self) {
+        match self.retries.checked_sub(1) {
+            Some(left) => {
+                self.retries = left;
+                self.go_back();
+            }
+            None => self.fail(Status::RetryExceeded),
+        }
+    }
+
+    pub fn go_back(&mut self) {
+        self.next = self.oldest;
+        self.again = None;
+        self.probed = None;
+        self.timers.stop();
+        self.timers.repeats();
+    }
+
+    /// The receiver was not ready for the oldest packet (IBTA 9.7.5.2.8).
+    pub fn receiver_not_ready(&mut self, until: Instant) {
+        if self.rnr_retries_max < FOR_EVER {
+            match self.rnr_retries.checked_sub(1) {
+                Some(left) => self.rnr_retries = left,
+                None => return self.fail(Status::RnrRetryExceeded),
+            }
+        }
+        self.go_back();
+        self.rnr_until = Some(until);
+    }
+
+    /// All before `to` is answered, except that READs and atomics need their own response: stops
+    /// at the first that has none (IBTA 9.7.5.1.4). Whether `to` was reached.
+    pub fn reach(&mut self, to: u64) -> bool {
+        while self.oldest < to {
+            let Some(front) = self.entries.front() else {
+                return false;
+            };
+            if front.request.operation.has_response_data() {
+                return false;
+            }
+            self.oldest = front.end().min(to);
+            self.alive();
+            self.complete_front();
+        }
+        true
+    }
+
+    /// The peer has done something new, so that all retries are left again (IBTA 9.9.2.4.1).
+    pub fn alive(&mut self) {
+        self.retries = self.retries_max;
+        self.rnr_retries = self.rnr_retries_max;
+    }
+
+    /// Completes the first request if it is all answered.
+    pub fn complete_front(&mut self) {
+        if let Some(front) = self.entries.front()
+            && self.oldest >= front.end()
+        {
+            let request = front.request;
+            self.reads -= u8::from(request.operation.has_response_data());
+            self.entries.pop_front();
+            self.done.push_back(Completion {
+                seq: request.seq,
+                status: Status::Success,
+                length: request.length,
+            });
+        }
+    }
+
+    /// To be called when `oldest` has moved on. What came with that, a NAK say, has been dealt with
+    /// and may have used up a retry: [`Requester::alive`] was before it.
+    pub fn progressed(&mut self, now: Instant) {
+        self.next = self.next.max(self.oldest);
+        self.again = self.again.filter(|again| *again >= self.oldest);
+        self.timers.answered(self.oldest, now);
+        let lonely = self
+            .probed
+            .take()
+            .is_some_and(|(probed, plain)| plain && probed + 1 == self.oldest);
+        if self.oldest == self.next {
+            self.timers.stop();
+        } else if lonely {
+            // The probe was all that the peer lacked, or it dropped what came after. It asked
+            // for an answer, so it would have said if it had more.
+            self.go_back();
+        } else {
+            self.timers.restart(now);
+        }
+        self.look_for_fault();
+    }
+
+    /// The memory of a request is not to be had: it fails when all before it is done, and nothing
+    /// of it is sent from now on.
+    pub fn fail_request(&mut self, seq: u64, status: Status) {
+        let Some(entry) = self.entries.iter().find(|entry| entry.request.seq == seq) else {
+            return;
+        };
+        let earlier = self.fault.is_some_and(|(first, _)| first <= entry.first);
+        if !earlier {
+            self.fault = Some((entry.first, status));
+            self.look_for_fault();
+        }
+    }
+
+    fn look_for_fault(&mut self) {
+        if let Some((first, status)) = self.fault
+            && self.oldest >= first
+        {
+            self.fault = None;
+            // Unless it was done after all: its bytes were missing for a repetition only.
+            if self
+                .entries
+                .front()
+                .is_some_and(|front| front.first == first)
+            {
+                self.fail(status);
+            }
+        }
+    }
+
+    /// The oldest request fails, and all others are flushed (IBTA 10.8.6).
+    pub fn fail(&mut self, status: Status) {
+        let mut status = status;
+        for entry in self.entries.drain(..) {
+            self.done.push_back(Completion {
+                seq: entry.request.seq,
+                status,
+                length: entry.request.length,
+            });
+            status = Status::Flushed;
+        }
+        self.failed = true;
+        self.timers.stop();
+        self.rnr_until = None;
+        self.again = None;
+    }
+}

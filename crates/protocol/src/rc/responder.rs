@@ -1,0 +1,454 @@
+//! The responder of a reliable connection (IBTA 9.7.4, 9.7.5).
+//!
+//! A request packet is looked at in the order of IBTA 9.7.4.1 (figure 80): its number, whether
+//! its opcode may come here, whether there are resources, its length, its key.
+//!
+//! | packet | what becomes of it | clause |
+//! |---|---|---|
+//! | expected | carried out; acknowledged if it asks for that | 9.7.4 |
+//! | expected, wrong | NAK with the reason, nothing is carried out from then on | 9.7.5.2.3 to 5 |
+//! | expected, no receive | RNR NAK; what follows is dropped until it comes again | 9.7.5.2.8 |
+//! | before it, SEND or WRITE | not carried out again, acknowledged again | 9.7.5.1.2 |
+//! | before it, READ or atomic | answered again, from what is remembered; else dropped | 9.7.5.1.5, 9.7.5.1.9 |
+//! | after it | NAK for the missing one, once; the packet is dropped or its data kept | 9.7.5.1.3 |
+
+use sluice_wire::extended::{Aeth, AtomicAckEth, NakCode, RnrTimer, Syndrome};
+use sluice_wire::opcode::{Operation as Op, Position};
+use sluice_wire::{Headers, Packet, Psn, Qpn};
+
+use super::Config;
+use super::early::Early;
+use super::resources::{Deed, Reply, Resource, Resources};
+use crate::assembly::{Assembly, Stop};
+use crate::counters::Counters;
+use crate::memory::{Access, Atomic, Memory, Refusal};
+use crate::request::Remote;
+use crate::segment::{Kind, Path, kind};
+use crate::sequence::Sequence;
+use crate::transmit::{Payload, Transmit};
+
+/// What is said without data, after all responses with data that are owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing to say.
+    Silence,
+    /// All is done up to what is expected: one acknowledgement for any number of requests.
+    Ack,
+    /// The expected packet is missing.
+    Missing,
+    /// There is no receive for the expected packet.
+    NotReady,
+    /// This packet was refused.
+    Refused(u64, NakCode),
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    path: Path,
+    sequence: Sequence,
+    rnr_timer: RnrTimer,
+    /// The packet that comes next.
+    expected: u64,
+    /// Messages completed, modulo 2²⁴ (IBTA 9.7.7.1).
+    msn: Psn,
+    assembly: Assembly,
+    /// Which shared receive queue the message names, of an extended connection.
+    srq: Option<Qpn>,
+    resources: Resources,
+    verdict: Verdict,
+    /// The requester was told that the expected packet is missing, or that there is no receive
+    /// for it. That is said once (IBTA 9.7.5.1.3).
+    gap_reported: bool,
+    /// After the last packet that was dropped behind a gap.
+    dropped_until: u64,
+    keeps_early: bool,
+    /// Packets of the WRITE under way whose data came early.
+    early: Early,
+    /// The packet that was refused, and why.
+    refused: Option<(u64, NakCode)>,
+}
+
+impl Responder {
+    pub fn new(config: &Config) -> Self {
+        Self {
+            path: Path {
+                service: config.service(),
+                destination: config.destination,
+                pkey: config.pkey,
+                mtu: config.mtu,
+            },
+            sequence: Sequence::new(config.receive_psn),
+            rnr_timer: config.min_rnr_timer,
+            expected: 0,
+            msn: Psn::new(0),
+            assembly: Assembly::new(config.mtu),
+            srq: None,
+            resources: Resources::new(config.max_dest_rd_atomic),
+            verdict: Verdict::Silence,
+            gap_reported: false,
+            dropped_until: 0,
+            keeps_early: config.early,
+            early: Early::default(),
+            refused: None,
+        }
+    }
+
+    /// Why a request was refused.
+    pub fn refusal(&self) -> Option<NakCode> {
+        self.refused.map(|(_, code)| code)
+    }
+
+    pub fn set_rnr_timer(&mut self, timer: RnrTimer) {
+        self.rnr_timer = timer;
+    }
+
+    /// A message under way is dropped, and its receive is given back.
+    pub fn stop(&mut self, memory: &mut impl Memory) {
+        self.assembly.abort(memory);
+        self.early = Early::default();
+    }
+
+    /// A packet whose opcode is a request's.
+    pub fn request(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        counters: &mut Counters,
+    ) {
+        let Some(index) = self.sequence.index(packet.bth().psn, self.expected) else {
+            counters.bad_duplicates += 1;
+            return;
+        };
+        match self.refused {
+            // Said again in case that it was lost, so that the requester learns the reason.
+            Some((at, code)) if index >= at => {
+                counters.after_refusal += 1;
+                self.verdict = Verdict::Refused(at, code);
+            }
+            _ if index < self.expected => self.duplicate(index, packet, counters),
+            _ if index > self.expected => self.after_a_gap(index, packet, memory, counters),
+            _ => self.in_turn(index, packet, memory, counters),
+        }
+    }
+
+    /// A request that was carried out before.
+    fn duplicate(&mut self, index: u64, packet: &Packet<'_>, counters: &mut Counters) {
+        let headers = packet.headers();
+        counters.duplicate_requests += 1;
+        let known = match asked(headers) {
+            Some((remote, Asked::Read(length))) => {
+                self.resources
+                    .repeat_read(index, remote, length, self.path.mtu)
+            }
+            Some((remote, Asked::Atomic(atomic))) => {
+                self.resources.repeat_atomic(index, remote, atomic)
+            }
+            None => {
+                if self.verdict == Verdict::Silence {
+                    self.verdict = Verdict::Ack;
+                }
+                true
+            }
+        };
+        counters.bad_duplicates += u64::from(!known);
+    }
+
+    /// Packets before this one are missing.
+    fn after_a_gap(
+        &mut self,
+        index: u64,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        counters: &mut Counters,
+    ) {
+        let distance = index - self.expected;
+        let known = self.early.contains(distance);
+        // All that is missing before it belongs to the same WRITE, so that nothing is overtaken
+        // but parts of that WRITE, which have no order among themselves.
+        let kept = self.keeps_early
+            && !known
+            && distance < Early::SPAN
+            && self.assembly.write_early(distance, packet, memory)
+            && self.early.insert(distance);
+        if kept {
+            counters.early_packets += 1;
+        } else if known {
+            counters.duplicate_requests += 1;
+        } else {
+            counters.out_of_sequence += 1;
+            self.dropped_until = self.dropped_until.max(index + 1);
+        }
+        if !self.gap_reported {
+            self.report_gap(counters);
+        }
+    }
+
+    fn report_gap(&mut self, counters: &mut Counters) {
+        counters.sequence_naks_sent += 1;
+        self.gap_reported = true;
+        self.verdict = Verdict::Missing;
+    }
+
+    /// The packet that was expected.
+    fn in_turn(
+        &mut self,
+        index: u64,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        counters: &mut Counters,
+    ) {
+        self.gap_reported = false;
+        let headers = packet.headers();
+        let result = match asked(headers) {
+            _ if !self.assembly.may_come(packet) || !self.select(headers, memory) => {
+                Err(Refusal::InvalidRequest.into())
+            }
+            Some((remote, asked)) => self.answer(index, remote, asked, memory).map(|()| true),
+            None => self.assembly.add(packet, memory),
+        };
+        match result {
+            Ok(complete) => self.executed(headers, complete, counters),
+            Err(Stop::NotReady) => {
+                counters.rnr_naks_sent += 1;
+                self.verdict = Verdict::NotReady;
+                // What comes behind it is dropped without a word.
+                self.gap_reported = true;
+            }
+            Err(Stop::Refuse(refusal)) => {
+                counters.refused += 1;
+                self.assembly.abort(memory);
+                self.refuse(index, refusal);
+            }
+        }
+    }
+
+    /// Extended connections: the shared receive queue is the one that the message began with.
+    fn select(&mut self, headers: &Headers, memory: &mut impl Memory) -> bool {
+        let srq = headers.xrceth.map(|header| header.srq);
+        let goes_on = matches!(
+            headers.bth.opcode.position(),
+            Position::Middle | Position::Last
+        );
+        if !goes_on {
+            self.srq = srq;
+        }
+        if let Some(srq) = srq {
+            memory.select(srq);
+        }
+        self.srq == srq
+    }
+
+    /// A READ or an atomic.
+    fn answer(
+        &mut self,
+        index: u64,
+        remote: Remote,
+        asked: Asked,
+        memory: &mut impl Memory,
+    ) -> Result<(), Stop> {
+        if !self.resources.has_room() {
+            return Err(Refusal::InvalidRequest.into());
+        }
+        let (deed, packets) = match asked {
+            Asked::Read(length) => {
+                if length > 0 {
+                    memory.check(Access::Read, remote, length)?;
+                }
+                // At most 2³¹ / 256.
+                let packets = self.path.mtu.packets(u64::from(length)) as u32;
+                (Deed::Read { remote, length }, packets)
+            }
+            Asked::Atomic(atomic) => {
+                if !remote.address.is_multiple_of(8) {
+                    return Err(Refusal::InvalidRequest.into());
+                }
+                let original = memory.atomic(remote, atomic)?;
+                let deed = Deed::Atomic {
+                    remote,
+                    atomic,
+                    original,
+                };
+                (deed, 1)
+            }
+        };
+        self.resources.add(Resource {
+            deed,
+            first: index,
+            packets,
+            srq: self.srq,
+            msn: self.msn.after(1),
+        });
+        // One less for `executed`.
+        self.expected += u64::from(packets) - 1;
+        Ok(())
+    }
+
+    /// The expected packet was carried out, and was the last of its message or not.
+    fn executed(&mut self, headers: &Headers, complete: bool, counters: &mut Counters) {
+        let mut complete = complete;
+        let had_gap = !self.early.is_empty();
+        self.expected += 1;
+        // At most as many as were kept. What comes early is within one WRITE.
+        while had_gap && self.early.advance() {
+            self.expected += 1;
+            complete = self.assembly.skip();
+        }
+        if complete {
+            self.msn = self.msn.after(1);
+        }
+        self.verdict = match self.verdict {
+            // Not yet said, and true of the packet that is expected now.
+            Verdict::Missing if self.expected < self.dropped_until => {
+                self.gap_reported = true;
+                Verdict::Missing
+            }
+            // The response does it.
+            _ if asked(headers).is_some() => Verdict::Silence,
+            Verdict::Missing | Verdict::NotReady => Verdict::Ack,
+            _ if headers.bth.ack_request || had_gap => Verdict::Ack,
+            verdict => verdict,
+        };
+        if !self.early.is_empty() {
+            self.report_gap(counters);
+        }
+    }
+
+    fn refuse(&mut self, index: u64, refusal: Refusal) {
+        self.refused = Some((index, refusal.nak()));
+        self.verdict = Verdict::Refused(index, refusal.nak());
+        self.early = Early::default();
+    }
+
+    /// The READ data that was to be sent last cannot be had any more.
+    pub fn refuse_read(&mut self, psn: Psn, refusal: Refusal, counters: &mut Counters) {
+        // It has just been sent, so that it is before what is expected.
+        if let Some(index) = self.sequence.index(psn, self.expected)
+            && index < self.expected
+        {
+            counters.refused += 1;
+            self.resources.forget_replies_from(index);
+            self.refuse(index, refusal);
+        }
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.verdict != Verdict::Silence || self.resources.reply().is_some()
+    }
+
+    /// The next packet is one with READ data, of which there may be a lot.
+    pub fn has_data(&self) -> bool {
+        self.resources
+            .reply()
+            .is_some_and(|reply| matches!(reply.resource.deed, Deed::Read { .. }))
+    }
+
+    pub fn transmit(&mut self, counters: &mut Counters) -> Option<Transmit> {
+        let packet = match self.resources.reply() {
+            Some(reply) => {
+                let packet = self.reply(reply);
+                self.resources.advance();
+                packet
+            }
+            None => self.verdict(),
+        };
+        counters.response_packets += u64::from(packet.is_some());
+        packet
+    }
+
+    fn reply(&self, reply: &Reply) -> Option<Transmit> {
+        let aeth = Aeth {
+            syndrome: Syndrome::Ack(None),
+            msn: reply.resource.msn,
+        };
+        let psn = self.sequence.psn(reply.next);
+        match reply.resource.deed {
+            Deed::Atomic { original, .. } => {
+                let mut headers = Headers::new(self.path.bth(Op::AtomicAcknowledge, psn)?);
+                headers.aeth = Some(aeth);
+                headers.atomic_ack_eth = Some(AtomicAckEth { original });
+                Some(Transmit::reply(headers))
+            }
+            Deed::Read { remote, .. } => {
+                let mtu = self.path.mtu.bytes() as u64;
+                let sent = (reply.next - reply.begin) * mtu;
+                let skipped = (reply.begin - reply.resource.first) * mtu;
+                let length = u64::from(reply.length).saturating_sub(sent).min(mtu);
+                let operation = match (reply.next == reply.begin, reply.next + 1 == reply.end) {
+                    (true, true) => Op::ReadResponseOnly,
+                    (true, false) => Op::ReadResponseFirst,
+                    (false, true) => Op::ReadResponseLast,
+                    (false, false) => Op::ReadResponseMiddle,
+                };
+                let mut headers = Headers::new(self.path.bth(operation, psn)?);
+                headers.aeth = headers.bth.opcode.following().aeth.then_some(aeth);
+                let remote = Remote {
+                    address: remote.address.wrapping_add(skipped + sent),
+                    ..remote
+                };
+                let payload = match length {
+                    0 => Payload::None,
+                    _ => Payload::Region {
+                        remote,
+                        // At most the path MTU.
+                        length: length as u32,
+                        srq: reply.resource.srq,
+                    },
+                };
+                Some(Transmit::data(headers, payload))
+            }
+        }
+    }
+
+    fn verdict(&mut self) -> Option<Transmit> {
+        let (index, syndrome) = match core::mem::replace(&mut self.verdict, Verdict::Silence) {
+            Verdict::Silence => return None,
+            // No credits: they are for receivers that cannot say RNR (IBTA 9.7.7.2.5).
+            Verdict::Ack => (self.expected.checked_sub(1)?, Syndrome::Ack(None)),
+            Verdict::Missing => (self.expected, Syndrome::Nak(NakCode::SequenceError)),
+            Verdict::NotReady => (self.expected, Syndrome::RnrNak(self.rnr_timer)),
+            Verdict::Refused(index, code) => (index, Syndrome::Nak(code)),
+        };
+        let psn = self.sequence.psn(index);
+        let mut headers = Headers::new(self.path.bth(Op::Acknowledge, psn)?);
+        headers.aeth = Some(Aeth {
+            syndrome,
+            msn: self.msn,
+        });
+        Some(Transmit::reply(headers))
+    }
+}
+
+/// A request that is answered with data.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// That many bytes.
+    Read(u32),
+    Atomic(Atomic),
+}
+
+fn asked(headers: &Headers) -> Option<(Remote, Asked)> {
+    let operation = headers.bth.opcode.operation();
+    match (kind(operation)?, headers.reth, headers.atomic_eth) {
+        (Kind::Read, Some(reth), _) => Some((
+            Remote {
+                address: reth.address,
+                rkey: reth.rkey,
+            },
+            Asked::Read(reth.length),
+        )),
+        (Kind::Atomic, _, Some(eth)) => Some((
+            Remote {
+                address: eth.address,
+                rkey: eth.rkey,
+            },
+            Asked::Atomic(match operation {
+                Op::CompareSwap => Atomic::CompareSwap {
+                    compare: eth.compare,
+                    swap: eth.swap_add,
+                },
+                _ => Atomic::FetchAdd(eth.swap_add),
+            }),
+        )),
+        _ => None,
+    }
+}

@@ -1,0 +1,122 @@
+//! Shares of a bottleneck: DCQCN between hosts, turns between connections of one host.
+
+mod sim;
+
+use sim::network::Faults;
+use sim::program;
+use sim::world::{World, config};
+use sluice_protocol::congestion::RateConfig;
+use sluice_protocol::rc::Config;
+use sluice_wire::Mtu;
+
+/// 10 Gb/s, in bytes per second.
+const LINE: u64 = 1_250_000_000;
+const MILLISECOND: u64 = 1_000_000;
+
+/// 1 if all are the same, 1/n if one has all (Jain, Chiu, Hawe 1984).
+fn jain(shares: &[f64]) -> f64 {
+    let sum: f64 = shares.iter().sum();
+    let squares: f64 = shares.iter().map(|share| share * share).sum();
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+fn bottleneck() -> Faults {
+    Faults {
+        rate: LINE,
+        queue_max: 1_000_000,
+        // DCQCN's K_min.
+        mark_above: 40_000,
+        ..Faults::NONE
+    }
+}
+
+/// Bytes completed by each host's first connection between two moments.
+fn shares(world: &World, from: u64, to: u64) -> Vec<f64> {
+    let ends = world.hosts.iter().flat_map(|host| &host.ends);
+    ends.filter(|end| !end.completions.is_empty())
+        .map(|end| {
+            let done = end.completed_at.iter().zip(&end.completions);
+            done.filter(|(at, _)| (from..to).contains(*at))
+                .map(|(_, completion)| f64::from(completion.length))
+                .sum()
+        })
+        .collect()
+}
+
+/// Hosts that send to one, beginning one after another.
+fn incast(senders: usize, rate: Option<RateConfig>, until: u64) -> World {
+    let base = Config {
+        rate,
+        window: 512,
+        timeout: 14,
+        ..config(Mtu::Bytes1024)
+    };
+    let mut world = World::new(senders + 1, bottleneck(), 11);
+    for host in 0..senders {
+        world.hosts[host].nic_rate = LINE;
+        let programs = [program::writes(100_000, 16384), Vec::new()];
+        world.connect([host, senders], &base, programs);
+        world.pass(2 * MILLISECOND * (host as u64 + 1));
+    }
+    world.pass(until);
+    world
+}
+
+/// Several senders, each at line rate when it begins. Catches: notifications that are not made or
+/// not listened to (then the queue overflows), rates that do not recover (then the link is
+/// idle), cuts that do not fall harder on who is faster (then shares stay as they were).
+#[test]
+fn senders_share_a_bottleneck() {
+    let until = 100 * MILLISECOND;
+    let world = incast(4, Some(RateConfig::for_link(LINE)), until);
+    let shares = shares(&world, until / 2, until);
+    assert_eq!(shares.len(), 4);
+    let index = jain(&shares);
+    assert!(index > 0.9, "{index}: {shares:?}");
+    let used = shares.iter().sum::<f64>() / (LINE as f64 * 0.05);
+    assert!(used > 0.7, "{used}");
+    let port = &world.ports[4];
+    assert!(port.marked > 0);
+    // While the senders find their rates some frames are lost; afterwards none should be.
+    let without = incast(4, None, until);
+    let lost = (port.lost, without.ports[4].lost);
+    assert!(lost.0 * 20 < lost.1, "{lost:?}");
+}
+
+/// A connection alone fills its link and is not slowed down.
+#[test]
+fn one_sender_has_the_link() {
+    let until = 20 * MILLISECOND;
+    let world = incast(1, Some(RateConfig::for_link(LINE)), until);
+    let shares = shares(&world, until / 2, until);
+    let used = shares[0] / (LINE as f64 * 0.01);
+    assert!(used > 0.85, "{used}");
+    assert_eq!(world.hosts[0].ends[0].connection.rate_limit(), None);
+}
+
+/// Connections of one host with messages of all sizes get the same number of bytes from a link
+/// that is too slow for them. Catches: a queue without turns (then the one with the largest
+/// window has most).
+#[test]
+fn connections_of_a_host_take_turns() {
+    let base = config(Mtu::Bytes1024);
+    let mut world = World::new(2, Faults::NONE, 3);
+    world.hosts[0].nic_rate = LINE;
+    for place in 0..8u64 {
+        let length = [400, 1024, 5000, 65536][place as usize % 4];
+        let window = 64 + 64 * place as u32;
+        let programs = [program::writes(20_000, length), Vec::new()];
+        let each = Config {
+            window,
+            depth: 256,
+            ..base
+        };
+        world.connect([0, 1], &each, programs);
+    }
+    world.pass(15 * MILLISECOND);
+    let shares = shares(&world, 5 * MILLISECOND, 15 * MILLISECOND);
+    let index = jain(&shares);
+    assert!(index > 0.97, "{index}: {shares:?}");
+    let used = shares.iter().sum::<f64>() / (LINE as f64 * 0.01);
+    assert!(used > 0.7, "{used}");
+}
