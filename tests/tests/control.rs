@@ -60,40 +60,55 @@ fn stderr(outcome: &Outcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
+/// Connections whose ends have `copies` more descriptors wait for a lane when the daemon is killed.
+fn announced_again(copies: &str) -> Verdict {
+    let mut lab = Lab::with_library()?;
+    lab.announce_at_once();
+    let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
+    let mut program = lab.command(Mode::Accelerated, "python3");
+    program
+        .arg(script("talk_later.py"))
+        .args([&go, &end])
+        .arg(copies);
+    let mut talk = Job::start(program, lab.path(), "talk")?;
+    wait_until(LIMIT, || Ok(talk.stdout_so_far().contains("written")))?;
+    if let Some(daemon) = lab.daemon_mut() {
+        daemon.signal(rustix::process::Signal::KILL)?;
+        wait_until(LIMIT, || Ok(daemon.poll()?.is_some()))?;
+    }
+    let socket = lab.path().join("control.sock");
+    let _next = daemon(&lab, &socket, |_| {})?;
+    fs::write(&go, "")?;
+    let mut shown = String::new();
+    let mut asked = 0;
+    talk.await_ready(LIMIT, "lane of the next daemon", || {
+        let mut status = command(sluice(&lab));
+        status.arg("status").arg("--socket").arg(&socket);
+        asked += 1;
+        let label = format!("status{asked}");
+        shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+        shown.contains("2 connections, 2 on a lane")
+    })?;
+    ensure(
+        shown.contains("1 process started before the daemon"),
+        || shown.clone(),
+    )?;
+    fs::write(&end, "")?;
+    talk.finish(LIMIT)?.success()?;
+    lab.require_lane_bytes(1000)
+}
+
 #[test]
 fn connections_that_wait_are_announced_to_the_next_daemon() {
     check("connections_that_wait_are_announced", || {
-        let mut lab = Lab::with_library()?;
-        lab.announce_at_once();
-        let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
-        let mut program = lab.command(Mode::Accelerated, "python3");
-        program.arg(script("talk_later.py")).args([&go, &end]);
-        let mut talk = Job::start(program, lab.path(), "talk")?;
-        wait_until(LIMIT, || Ok(talk.stdout_so_far().contains("written")))?;
-        if let Some(daemon) = lab.daemon_mut() {
-            daemon.signal(rustix::process::Signal::KILL)?;
-            wait_until(LIMIT, || Ok(daemon.poll()?.is_some()))?;
-        }
-        let socket = lab.path().join("control.sock");
-        let _next = daemon(&lab, &socket, |_| {})?;
-        fs::write(&go, "")?;
-        let mut shown = String::new();
-        let mut asked = 0;
-        talk.await_ready(LIMIT, "lane of the next daemon", || {
-            let mut status = command(sluice(&lab));
-            status.arg("status").arg("--socket").arg(&socket);
-            asked += 1;
-            let label = format!("status{asked}");
-            shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
-            shown.contains("2 connections, 2 on a lane")
-        })?;
-        ensure(
-            shown.contains("1 process started before the daemon"),
-            || shown.clone(),
-        )?;
-        fs::write(&end, "")?;
-        talk.finish(LIMIT)?.success()?;
-        lab.require_lane_bytes(1000)
+        announced_again("0")
+    });
+}
+
+#[test]
+fn connections_of_several_names_are_announced_to_the_next_daemon() {
+    check("connections_of_several_names_are_announced", || {
+        announced_again("2")
     });
 }
 

@@ -252,7 +252,7 @@ pub fn announce_again() {
         // Another holder may have a daemon that knows the connection.
         if let Some(conn) = from_entry(fd, index, generation)
             && conn.end.state() == State::Announced
-            && conn.end.refs() == 1
+            && conn.is_ours_alone()
             && !conn.end.is_pinned()
         {
             conn.end.unmark_announced();
