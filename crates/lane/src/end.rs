@@ -19,6 +19,7 @@ use sluice_sys::tcp;
 
 mod carry;
 mod lane;
+mod owner;
 mod snapshot;
 mod traffic;
 
@@ -134,8 +135,9 @@ pub struct End {
     ring_bytes: AtomicU32,
     lane: AtomicU32,
     pub(crate) flags: AtomicU32,
-    // 56 bytes; the second line starts with the sending half.
-    _pad0: u64,
+    /// See [`End::set_owner`]. With it the first line has 64 bytes; the second starts with the
+    /// sending half.
+    owner: AtomicU64,
     pub(crate) tx: OwnerLock<Tx>,
     /// When the first of [`End::empty_reads`] was: the lower half of a clock of microseconds.
     empty_since_us: AtomicU32,
@@ -180,6 +182,7 @@ impl End {
         self.reason
             .store(Reason::FewOperations as u32, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Relaxed);
         self.role.store(role as u32, Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
         self.tx.in_kernel.store(0, Ordering::Relaxed);
@@ -331,11 +334,17 @@ impl End {
 
     /// One descriptor fewer; true if it was the last.
     pub fn drop_ref(&self) -> bool {
-        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.refs.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !is_last {
+            // Who has the others is not known here.
+            self.clear_owner();
+        }
+        is_last
     }
 
     /// Descriptors that name this connection, in all processes.
     pub fn refs(&self) -> u32 {
+        self.clear_owner();
         self.refs.load(Ordering::Relaxed)
     }
 
@@ -350,6 +359,7 @@ impl End {
             self.flags.fetch_or(FLAG_NONBLOCK, Ordering::Relaxed);
         } else {
             self.flags.fetch_and(!FLAG_NONBLOCK, Ordering::Relaxed);
+        self.clear_owner();
         }
     }
 

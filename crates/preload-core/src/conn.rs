@@ -150,7 +150,9 @@ pub fn track(fd: i32, role: Role) {
         leave_untracked(fd, Reason::Confined);
         return;
     }
-    let Some((index, generation)) = make_table().and_then(|table| table.take()) else {
+    let Some((index, generation)) =
+        make_table().and_then(|table| table.take(process::knows_owners()))
+    else {
         leave_untracked(fd, Reason::NoMemory);
         return;
     };
@@ -158,6 +160,7 @@ pub fn track(fd: i32, role: Role) {
         return;
     };
     conn.end.start(role);
+    conn.note_owner();
     hint(index, fd);
     if !fds::set(fd, Entry::Conn { index, generation }) {
         conn.end.finish(generation);
@@ -419,6 +422,22 @@ impl Conn {
         let before = crate::real::errno();
         if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
             self.end.set_addresses(&local, &peer);
+    /// Notes that this process alone holds the connection, if so: should it be killed, the others
+    /// that share its end table get the record back.
+    fn note_owner(&self) {
+        if !process::knows_owners() {
+            return;
+        }
+        let forks = process::forks();
+        if self.end.refs() == 1 {
+            self.end.set_owner(process::pid());
+        }
+        if process::forks() != forks {
+            // Of another thread, who may have looked at the record before.
+            self.end.clear_owner();
+        }
+    }
+
         }
         // Another thread may change it, and note that, between the question and the note.
         for _ in 0..NONBLOCK_LOOKS_MAX {

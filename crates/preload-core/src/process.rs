@@ -19,6 +19,13 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 /// This is a forked child: its end table is its parent's.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
+/// This process and all that share its end table know each other by the same numbers. Not so in
+/// another PID namespace, and unknown when the parent ends at once.
+static KNOWS_OWNERS: AtomicBool = AtomicBool::new(true);
+/// Forks that have begun.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Who forked last, for the child.
+static FORKER: AtomicU32 = AtomicU32::new(0);
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
 /// Threads between vfork and the moment the parent is seen to run again.
 static VFORKS: AtomicU32 = AtomicU32::new(0);
@@ -45,6 +52,16 @@ pub fn is_itself() -> bool {
 /// Whether the process's end table is its parent's.
 pub fn is_forked() -> bool {
     IS_FORKED.load(Ordering::Relaxed)
+}
+
+/// Whether this process may say which records it has alone, and judge who of the others is dead.
+pub fn knows_owners() -> bool {
+    KNOWS_OWNERS.load(Ordering::Relaxed) && !is_sandboxed()
+}
+
+/// How many forks of this process have begun.
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::SeqCst)
 }
 
 /// Whether seccomp limits the process, so that a system call of ours could kill it.
@@ -136,6 +153,8 @@ extern "C" fn before_fork() {
     fds::for_each(0, c_int::MAX, |fd, entry| {
         if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    FORKER.store(current_pid(), Ordering::Relaxed);
             && conn.end.generation() == generation
         {
             conn.end.add_ref();
@@ -159,6 +178,12 @@ extern "C" fn after_fork_child() {
     lock::forget_held();
     sluice_lane::lock::forget_thread();
     link::after_fork();
+    // SAFETY: getppid takes nothing and cannot fail. In a PID namespace of its own the child has
+    // no parent.
+    let parent = unsafe { raw::syscall0(libc::SYS_getppid) as u32 };
+    if parent != FORKER.load(Ordering::Relaxed) {
+        KNOWS_OWNERS.store(false, Ordering::Relaxed);
+    }
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);
