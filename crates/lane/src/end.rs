@@ -84,6 +84,9 @@ const FLAG_GAP: u32 = 1 << 10;
 /// The program waits for this connection by calls that Sluice sees.
 const FLAG_WAIT_SEEN: u32 = 1 << 11;
 
+/// Programs that do not use this record moved bytes of the connection.
+const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
+
 /// The sending half's private state.
 #[repr(C)]
 pub struct Tx {
@@ -281,17 +284,37 @@ impl End {
     }
 
     /// Takes the bytes of a connection that was on TCP alone from the kernel, for the
-    /// statistics.
+    /// statistics, unless programs that this record does not know moved some of them.
     pub fn take_kernel_counts(&self, fd: i32) {
         if let Ok((read, written)) = tcp_bytes_ever(fd, self.role()) {
             self.tcp_rx.store(read, Ordering::Relaxed);
             self.tcp_tx.store(written, Ordering::Relaxed);
         }
     }
+        if self.flag(FLAG_MOVED_ELSEWHERE) {
+            return;
+        }
 
     /// Says why the connection is on TCP.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u32, Ordering::Relaxed);
+    }
+
+    /// The kernel's counts hold, or will hold, bytes that another program moved before or beside
+    /// those who use this record. From now on bytes are counted one call at a time, and those of a
+    /// connection that is left to the kernel not at all: better too few than some twice.
+    pub fn note_moved_elsewhere(&self, fd: i32) {
+        if self.is_settled() {
+            self.take_kernel_counts(fd);
+        }
+        self.flags.fetch_or(FLAG_MOVED_ELSEWHERE, Ordering::Relaxed);
+    }
+
+    /// A connection that was inherited: notes whether bytes were moved before.
+    pub fn note_inherited(&self, fd: i32) {
+        if tcp_bytes_ever(fd, self.role()) != Ok((0, 0)) {
+            self.note_moved_elsewhere(fd);
+        }
     }
 
     /// Why the connection is on TCP.

@@ -125,9 +125,12 @@ fn probe(fd: c_int, message: core::fmt::Arguments) {
     line.write_to(fd);
 }
 
-/// Sockets that came through exec. Only low numbers are looked at: programs pass sockets there.
+/// Numbers under which a program looks for sockets that came through exec: programs pass sockets
+/// there.
+const LOOKED_AT: usize = 16;
+
+/// Sockets that came through exec.
 fn take_inherited() {
-    const LOOKED_AT: usize = 16;
     let mut cookies = [None; LOOKED_AT];
     for fd in 0..LOOKED_AT {
         let number = fd as c_int;
@@ -247,6 +250,18 @@ fn give_away(way: Way) -> Carry {
     });
     carry.seal(way);
     carry
+    // The other program counts what it moves there. A vfork child has its parent's table.
+    fds::for_each(0, LOOKED_AT as c_int - 1, |fd, entry| {
+        if let Some((index, generation)) = entry.record()
+            && let Some(conn) = conn::from_entry(fd, index, generation)
+            && conn.end.generation() == generation
+            && !is_confined()
+            && !is_sandboxed()
+            && inherits(fd)
+        {
+            conn.end.note_moved_elsewhere(fd);
+        }
+    });
 }
 
 /// Before the program confines itself with seccomp: no system call that it does not expect
