@@ -197,6 +197,65 @@ fn each_connection_says_why_it_had_no_lane() {
 }
 
 #[test]
+fn excluded_ports_have_no_lanes() {
+    check("excluded_ports", || {
+        let lab = Lab::with_library()?;
+        let socket = lab.path().join("control.sock");
+        let talk = |policy: &str, label: &str| -> Verdict<(u64, String)> {
+            lab.reset_totals()?;
+            // As `Lab::command`, with a flag.
+            let mut program = command(sluice(&lab));
+            let flags = ["run", "--log", "debug", "--min-ops", "0", policy, "python3"];
+            program.args(flags).arg(script("self_talk.py"));
+            program.env("SLUICE_SOCKET", &socket);
+            program.env("SLUICE_STATS_FILE", lab.path().join("stats"));
+            let outcome = run(program, lab.path(), label, LIMIT)?.success()?;
+            Ok((lab.totals()?.lane_bytes(), stderr(&outcome)))
+        };
+        let (bytes, said) = talk("--only-ports=1-65535", "only-all")?;
+        ensure(bytes > 0, || said)?;
+        for (policy, label) in [("--only-ports=1", "only"), ("--not-ports=2-65535", "not")] {
+            let (bytes, said) = talk(policy, label)?;
+            ensure(bytes == 0 && said.contains("excluded by policy"), || {
+                format!("{policy}: {bytes} bytes by lane\n{said}")
+            })?;
+        }
+        Ok(())
+    });
+}
+
+/// What a program moves on a connection that it got from another is counted once, whoever holds the
+/// connection in the end.
+#[test]
+fn bytes_of_a_connection_that_is_handed_on_are_counted_once() {
+    check("bytes_of_a_connection_that_is_handed_on", || {
+        const BYTES: u64 = 100 * 8;
+        for (fork, turns) in [(None, 3), (Some("fork"), 4)] {
+            let lab = Lab::with_library()?;
+            let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
+            let mut client = lab.command(Mode::Accelerated, "python3");
+            client.arg(script("handed_on.py")).args(["first", &port]);
+            client.args(fork);
+            run(client, lab.path(), "client", LIMIT)?.success()?;
+            let totals = lab.totals()?;
+            let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
+            let moved = turns * BYTES;
+            let is_once = match fork {
+                None => counted == (moved, moved),
+                // What the parent moves behind a connection that was left to the kernel and then
+                // given away is not known.
+                Some(_) => (3 * BYTES..=moved).contains(&counted.0),
+            };
+            ensure(is_once, || {
+                format!("{counted:?} of {moved} bytes, {fork:?}")
+            })?;
+            server.stop(LIMIT)?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn statistics_reach_any_path_or_are_said_to_be_lost() {
     check("statistics_reach_any_path", || {
         let lab = Lab::with_library()?;

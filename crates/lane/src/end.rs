@@ -182,10 +182,10 @@ impl End {
     /// Starts a new life of a free record. The caller owns the record and has set no state.
     pub fn start(&self, role: Role) {
         self.refs.store(1, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Relaxed);
         self.reason
             .store(Reason::FewOperations as u32, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
-        self.owner.store(0, Ordering::Relaxed);
         self.role.store(role as u32, Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
         self.tx.in_kernel.store(0, Ordering::Relaxed);
@@ -214,6 +214,11 @@ impl End {
     pub fn set_addresses(&self, local: &SocketAddr, peer: &SocketAddr) {
         self.local.store(local);
         self.peer.store(peer);
+    }
+
+    /// The ports of this end and of the other, 0 where [`End::set_addresses`] said none.
+    pub fn ports(&self) -> [u16; 2] {
+        [&self.local, &self.peer].map(|address| address.port.load(Ordering::Relaxed))
     }
 
     /// Takes a free record for a new connection; the generation that names its life.
@@ -286,18 +291,13 @@ impl End {
     /// Takes the bytes of a connection that was on TCP alone from the kernel, for the
     /// statistics, unless programs that this record does not know moved some of them.
     pub fn take_kernel_counts(&self, fd: i32) {
+        if self.flag(FLAG_MOVED_ELSEWHERE) {
+            return;
+        }
         if let Ok((read, written)) = tcp_bytes_ever(fd, self.role()) {
             self.tcp_rx.store(read, Ordering::Relaxed);
             self.tcp_tx.store(written, Ordering::Relaxed);
         }
-    }
-        if self.flag(FLAG_MOVED_ELSEWHERE) {
-            return;
-        }
-
-    /// Says why the connection is on TCP.
-    pub fn set_reason(&self, reason: Reason) {
-        self.reason.store(reason as u32, Ordering::Relaxed);
     }
 
     /// The kernel's counts hold, or will hold, bytes that another program moved before or beside
@@ -317,6 +317,11 @@ impl End {
         }
     }
 
+    /// Says why the connection is on TCP.
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u32, Ordering::Relaxed);
+    }
+
     /// Why the connection is on TCP.
     pub fn reason(&self) -> Reason {
         Reason::from_code(self.reason.load(Ordering::Relaxed) as u16).unwrap_or(Reason::None)
@@ -334,6 +339,7 @@ impl End {
     /// One more descriptor names this connection.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
+        self.clear_owner();
     }
 
     /// This many descriptors fewer, if there are others. False, and none fewer, if not.
@@ -348,6 +354,7 @@ impl End {
     /// life meanwhile.
     pub fn return_to_life(&self, generation: u32, names: u32) -> bool {
         let more = |refs: u32| (refs > 0).then(|| refs + names);
+        self.clear_owner();
         self.generation() == generation
             && self
                 .refs
@@ -367,7 +374,6 @@ impl End {
 
     /// Descriptors that name this connection, in all processes.
     pub fn refs(&self) -> u32 {
-        self.clear_owner();
         self.refs.load(Ordering::Relaxed)
     }
 
@@ -382,7 +388,6 @@ impl End {
             self.flags.fetch_or(FLAG_NONBLOCK, Ordering::Relaxed);
         } else {
             self.flags.fetch_and(!FLAG_NONBLOCK, Ordering::Relaxed);
-        self.clear_owner();
         }
     }
 

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::fds::{self, Entry};
-use crate::{config, descriptors, epoll, link, log, process, stats};
+use crate::{config, descriptors, epoll, link, log, policy, process, stats};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
@@ -407,6 +407,11 @@ impl Conn {
             self.keep_off(Reason::KernelCall);
         } else {
             self.ask_kernel();
+            if !policy::allows(self.end.ports()) {
+                self.pin(Reason::Policy);
+                return;
+            }
+            self.note_owner();
             if self.is_waited_for() {
                 link::announce(self);
                 return;
@@ -417,11 +422,6 @@ impl Conn {
         self.end.restart_traffic();
     }
 
-    /// What nobody needed to know before.
-    pub fn ask_kernel(&self) {
-        let before = crate::real::errno();
-        if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
-            self.end.set_addresses(&local, &peer);
     /// Notes that this process alone holds the connection, if so: should it be killed, the others
     /// that share its end table get the record back.
     fn note_owner(&self) {
@@ -438,6 +438,11 @@ impl Conn {
         }
     }
 
+    /// What nobody needed to know before.
+    pub fn ask_kernel(&self) {
+        let before = crate::real::errno();
+        if let (Ok(local), Ok(peer)) = (tcp::local_address(self.fd), tcp::peer_address(self.fd)) {
+            self.end.set_addresses(&local, &peer);
         }
         // Another thread may change it, and note that, between the question and the note.
         for _ in 0..NONBLOCK_LOOKS_MAX {

@@ -7,7 +7,7 @@ use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
-use crate::{config, conn, descriptors, epoll, leave, link, lock, log, stats};
+use crate::{config, conn, descriptors, epoll, leave, link, lock, log, policy, stats};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
@@ -75,6 +75,7 @@ pub fn start() {
     PID.store(current_pid(), Ordering::Relaxed);
     config::load();
     log::load();
+    policy::load();
     fds::init();
     let mut name = [0_u8; 32];
     // SAFETY: PR_GET_NAME writes 16 bytes.
@@ -152,12 +153,12 @@ fn take_inherited() {
 }
 
 extern "C" fn before_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    FORKER.store(current_pid(), Ordering::Relaxed);
     // Every descriptor of ours exists twice from now on.
     fds::for_each(0, c_int::MAX, |fd, entry| {
         if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
-    FORKS.fetch_add(1, Ordering::SeqCst);
-    FORKER.store(current_pid(), Ordering::Relaxed);
             && conn.end.generation() == generation
         {
             conn.end.add_ref();
@@ -177,16 +178,16 @@ extern "C" fn after_fork_child() {
     let before = errno();
     PID.store(current_pid(), Ordering::Relaxed);
     IS_FORKED.store(true, Ordering::Relaxed);
-    VFORKS.store(0, Ordering::Relaxed);
-    lock::forget_held();
-    sluice_lane::lock::forget_thread();
-    link::after_fork();
     // SAFETY: getppid takes nothing and cannot fail. In a PID namespace of its own the child has
     // no parent.
     let parent = unsafe { raw::syscall0(libc::SYS_getppid) as u32 };
     if parent != FORKER.load(Ordering::Relaxed) {
         KNOWS_OWNERS.store(false, Ordering::Relaxed);
     }
+    VFORKS.store(0, Ordering::Relaxed);
+    lock::forget_held();
+    sluice_lane::lock::forget_thread();
+    link::after_fork();
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);
@@ -249,7 +250,6 @@ fn give_away(way: Way) -> Carry {
         }
     });
     carry.seal(way);
-    carry
     // The other program counts what it moves there. A vfork child has its parent's table.
     fds::for_each(0, LOOKED_AT as c_int - 1, |fd, entry| {
         if let Some((index, generation)) = entry.record()
@@ -262,6 +262,7 @@ fn give_away(way: Way) -> Carry {
             conn.end.note_moved_elsewhere(fd);
         }
     });
+    carry
 }
 
 /// Before the program confines itself with seccomp: no system call that it does not expect
