@@ -224,6 +224,29 @@ fn excluded_ports_have_no_lanes() {
     });
 }
 
+/// Tables and rings are not worth the address space of a program that may have little.
+#[test]
+fn a_program_with_little_address_space_keeps_it() {
+    check("a_program_with_little_address_space", || {
+        for (kib, has_lanes) in [("200000", false), ("2000000", true)] {
+            let lab = Lab::with_library()?;
+            let inner = lab.command(Mode::Accelerated, "python3");
+            let mut program = command("sh");
+            program.args(["-c", "ulimit -v $0 && exec \"$@\"", kib]);
+            program.arg(inner.get_program()).args(inner.get_args());
+            program.arg(script("self_talk.py"));
+            for (name, value) in inner.get_envs() {
+                program.env(name, value.unwrap_or_default());
+            }
+            run(program, lab.path(), "talk", LIMIT)?.success()?;
+            let totals = lab.totals()?;
+            let is_right = totals.connections == 2 && (totals.lane_bytes() > 0) == has_lanes;
+            ensure(is_right, || format!("{kib} KiB: {totals:?}"))?;
+        }
+        Ok(())
+    });
+}
+
 /// What a program moves on a connection that it got from another is counted once, whoever holds the
 /// connection in the end.
 #[test]

@@ -34,6 +34,10 @@ const SETTLE_TURNS: u32 = 64;
 /// How often `O_NONBLOCK` is looked at until it stays what it was noted to be.
 const NONBLOCK_LOOKS_MAX: u32 = 8;
 
+/// A process that may have less address space than this (`ulimit -v`) gets no lanes. The end table
+/// takes 20 MiB, and the first chunk 32.
+const ADDRESS_BYTES_MIN: u64 = 256 << 20;
+
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
 
@@ -87,9 +91,24 @@ pub fn from_entry(fd: i32, index: u32, generation: u32) -> Option<Conn> {
     })
 }
 
+/// Whether the process may have so little address space that tables and rings could take what the
+/// program needs: it would fail where it runs without the library.
+fn is_short_of_addresses() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: getrlimit writes one struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    limit.rlim_cur < ADDRESS_BYTES_MIN
+}
+
 fn make_table() -> Option<EndTable> {
     if let Some(table) = table() {
         return Some(table);
+    }
+    if is_short_of_addresses() {
+        return None;
     }
     let hints = crate::memory::zeroed(ENDS as usize * size_of::<AtomicI32>())?;
     let (made, file) = link::new_table().ok()?;
