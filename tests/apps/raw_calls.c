@@ -37,6 +37,23 @@ int main(void)
     SHOW(write(p.a, "five", 4));
     SHOW(syscall(SYS_poll, &one, 1, -1));
     SHOW(read(p.b, in, sizeof in));
+    struct timespec five_seconds = {5, 0};
+    struct { const void *mask; size_t bytes; } no_mask = {NULL, 8};
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(p.b, &readable);
+    SHOW(write(p.a, "seen", 4));
+    SHOW(syscall(SYS_pselect6, p.b + 1, &readable, NULL, NULL, &five_seconds, &no_mask));
+    say("%d, time is left: %d\n", FD_ISSET(p.b, &readable) != 0,
+        five_seconds.tv_sec < 5 && five_seconds.tv_sec >= 3);
+    SHOW(read(p.b, in, sizeof in));
+    struct timespec no_time = {0, 10000000};
+    FD_SET(p.b, &readable);
+    SHOW(syscall(SYS_pselect6, p.b + 1, &readable, NULL, NULL, &no_time, NULL));
+    say("%d, %ld.%09ld s left\n", FD_ISSET(p.b, &readable) != 0, (long)no_time.tv_sec,
+        no_time.tv_nsec);
+    struct timespec no_such_time = {0, -1};
+    SHOW(syscall(SYS_pselect6, p.b + 1, &readable, NULL, NULL, &no_such_time, NULL));
     int count = -1;
     SHOW(write(p.a, "5 more", 6));
     await_pending(p.b, 6);

@@ -60,40 +60,55 @@ fn stderr(outcome: &Outcome) -> String {
     String::from_utf8_lossy(&outcome.stderr).into_owned()
 }
 
+/// Connections whose ends have `copies` more descriptors wait for a lane when the daemon is killed.
+fn announced_again(copies: &str) -> Verdict {
+    let mut lab = Lab::with_library()?;
+    lab.announce_at_once();
+    let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
+    let mut program = lab.command(Mode::Accelerated, "python3");
+    program
+        .arg(script("talk_later.py"))
+        .args([&go, &end])
+        .arg(copies);
+    let mut talk = Job::start(program, lab.path(), "talk")?;
+    wait_until(LIMIT, || Ok(talk.stdout_so_far().contains("written")))?;
+    if let Some(daemon) = lab.daemon_mut() {
+        daemon.signal(rustix::process::Signal::KILL)?;
+        wait_until(LIMIT, || Ok(daemon.poll()?.is_some()))?;
+    }
+    let socket = lab.path().join("control.sock");
+    let _next = daemon(&lab, &socket, |_| {})?;
+    fs::write(&go, "")?;
+    let mut shown = String::new();
+    let mut asked = 0;
+    talk.await_ready(LIMIT, "lane of the next daemon", || {
+        let mut status = command(sluice(&lab));
+        status.arg("status").arg("--socket").arg(&socket);
+        asked += 1;
+        let label = format!("status{asked}");
+        shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+        shown.contains("2 connections, 2 on a lane")
+    })?;
+    ensure(
+        shown.contains("1 process started before the daemon"),
+        || shown.clone(),
+    )?;
+    fs::write(&end, "")?;
+    talk.finish(LIMIT)?.success()?;
+    lab.require_lane_bytes(1000)
+}
+
 #[test]
 fn connections_that_wait_are_announced_to_the_next_daemon() {
     check("connections_that_wait_are_announced", || {
-        let mut lab = Lab::with_library()?;
-        lab.announce_at_once();
-        let [go, end] = ["go", "end"].map(|name| lab.path().join(name));
-        let mut program = lab.command(Mode::Accelerated, "python3");
-        program.arg(script("talk_later.py")).args([&go, &end]);
-        let mut talk = Job::start(program, lab.path(), "talk")?;
-        wait_until(LIMIT, || Ok(talk.stdout_so_far().contains("written")))?;
-        if let Some(daemon) = lab.daemon_mut() {
-            daemon.signal(rustix::process::Signal::KILL)?;
-            wait_until(LIMIT, || Ok(daemon.poll()?.is_some()))?;
-        }
-        let socket = lab.path().join("control.sock");
-        let _next = daemon(&lab, &socket, |_| {})?;
-        fs::write(&go, "")?;
-        let mut shown = String::new();
-        let mut asked = 0;
-        talk.await_ready(LIMIT, "lane of the next daemon", || {
-            let mut status = command(sluice(&lab));
-            status.arg("status").arg("--socket").arg(&socket);
-            asked += 1;
-            let label = format!("status{asked}");
-            shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
-            shown.contains("2 connections, 2 on a lane")
-        })?;
-        ensure(
-            shown.contains("1 process started before the daemon"),
-            || shown.clone(),
-        )?;
-        fs::write(&end, "")?;
-        talk.finish(LIMIT)?.success()?;
-        lab.require_lane_bytes(1000)
+        announced_again("0")
+    });
+}
+
+#[test]
+fn connections_of_several_names_are_announced_to_the_next_daemon() {
+    check("connections_of_several_names_are_announced", || {
+        announced_again("2")
     });
 }
 
@@ -178,6 +193,88 @@ fn each_connection_says_why_it_had_no_lane() {
             .matches("closed on TCP: too little traffic yet")
             .count();
         ensure(lines == 2, || outcome.describe())
+    });
+}
+
+#[test]
+fn excluded_ports_have_no_lanes() {
+    check("excluded_ports", || {
+        let lab = Lab::with_library()?;
+        let socket = lab.path().join("control.sock");
+        let talk = |policy: &str, label: &str| -> Verdict<(u64, String)> {
+            lab.reset_totals()?;
+            // As `Lab::command`, with a flag.
+            let mut program = command(sluice(&lab));
+            let flags = ["run", "--log", "debug", "--min-ops", "0", policy, "python3"];
+            program.args(flags).arg(script("self_talk.py"));
+            program.env("SLUICE_SOCKET", &socket);
+            program.env("SLUICE_STATS_FILE", lab.path().join("stats"));
+            let outcome = run(program, lab.path(), label, LIMIT)?.success()?;
+            Ok((lab.totals()?.lane_bytes(), stderr(&outcome)))
+        };
+        let (bytes, said) = talk("--only-ports=1-65535", "only-all")?;
+        ensure(bytes > 0, || said)?;
+        for (policy, label) in [("--only-ports=1", "only"), ("--not-ports=2-65535", "not")] {
+            let (bytes, said) = talk(policy, label)?;
+            ensure(bytes == 0 && said.contains("excluded by policy"), || {
+                format!("{policy}: {bytes} bytes by lane\n{said}")
+            })?;
+        }
+        Ok(())
+    });
+}
+
+/// Tables and rings are not worth the address space of a program that may have little.
+#[test]
+fn a_program_with_little_address_space_keeps_it() {
+    check("a_program_with_little_address_space", || {
+        for (kib, has_lanes) in [("200000", false), ("2000000", true)] {
+            let lab = Lab::with_library()?;
+            let inner = lab.command(Mode::Accelerated, "python3");
+            let mut program = command("sh");
+            program.args(["-c", "ulimit -v $0 && exec \"$@\"", kib]);
+            program.arg(inner.get_program()).args(inner.get_args());
+            program.arg(script("self_talk.py"));
+            for (name, value) in inner.get_envs() {
+                program.env(name, value.unwrap_or_default());
+            }
+            run(program, lab.path(), "talk", LIMIT)?.success()?;
+            let totals = lab.totals()?;
+            let is_right = totals.connections == 2 && (totals.lane_bytes() > 0) == has_lanes;
+            ensure(is_right, || format!("{kib} KiB: {totals:?}"))?;
+        }
+        Ok(())
+    });
+}
+
+/// What a program moves on a connection that it got from another is counted once, whoever holds the
+/// connection in the end.
+#[test]
+fn bytes_of_a_connection_that_is_handed_on_are_counted_once() {
+    check("bytes_of_a_connection_that_is_handed_on", || {
+        const BYTES: u64 = 100 * 8;
+        for (fork, turns) in [(None, 3), (Some("fork"), 4)] {
+            let lab = Lab::with_library()?;
+            let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
+            let mut client = lab.command(Mode::Accelerated, "python3");
+            client.arg(script("handed_on.py")).args(["first", &port]);
+            client.args(fork);
+            run(client, lab.path(), "client", LIMIT)?.success()?;
+            let totals = lab.totals()?;
+            let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
+            let moved = turns * BYTES;
+            let is_once = match fork {
+                None => counted == (moved, moved),
+                // What the parent moves behind a connection that was left to the kernel and then
+                // given away is not known.
+                Some(_) => (3 * BYTES..=moved).contains(&counted.0),
+            };
+            ensure(is_once, || {
+                format!("{counted:?} of {moved} bytes, {fork:?}")
+            })?;
+            server.stop(LIMIT)?;
+        }
+        Ok(())
     });
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sluice_control::ports::Ports;
 
 use crate::bench::BenchArgs;
 
@@ -89,6 +90,14 @@ pub struct RunArgs {
     /// Ask for a lane after this many turns (requests and answers) on a connection
     #[arg(long, value_name = "N")]
     pub min_ops: Option<u32>,
+
+    /// Only connections with one of these ports, at either end, may get a lane: 443,8000-8080
+    #[arg(long, value_name = "PORTS", value_parser = Ports::parse)]
+    pub only_ports: Option<Ports>,
+
+    /// Connections with one of these ports, at either end, stay on TCP
+    #[arg(long, value_name = "PORTS", value_parser = Ports::parse)]
+    pub not_ports: Option<Ports>,
 
     /// Do not start a daemon; use one if it runs
     #[arg(long)]

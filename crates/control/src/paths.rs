@@ -8,7 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sluice_sys::errno::Errno;
-use sluice_sys::unix::effective_uid;
+use sluice_sys::unix::{SOCKET_PATH_BYTES_MAX, effective_uid};
 
 use crate::client::Client;
 
@@ -18,6 +18,38 @@ pub const SOCKET_ENV: &str = "SLUICE_SOCKET";
 pub const SYSTEM_SOCKET: &str = "/run/sluice/control.sock";
 
 const SOCKET_NAME: &str = "control.sock";
+
+/// Where the socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its path.
+    pub socket: PathBuf,
+    /// The runtime directory that would have been used but for the length of its name.
+    pub passed_over: Option<PathBuf>,
+}
+
+impl Place {
+    /// What the user has to know about the choice: everybody who is to meet at the socket must
+    /// make the same one.
+    pub fn warning(&self) -> Option<String> {
+        let directory = self.passed_over.as_ref()?;
+        Some(format!(
+            "the path of XDG_RUNTIME_DIR ({}) is too long for a socket in it (at most \
+             {SOCKET_PATH_BYTES_MAX} bytes with its name); {} is used instead",
+            directory.display(),
+            self.socket.display()
+        ))
+    }
+}
+
+impl From<PathBuf> for Place {
+    fn from(socket: PathBuf) -> Place {
+        Place {
+            socket,
+            passed_over: None,
+        }
+    }
+}
 
 /// Why there is no safe place for the socket.
 #[derive(Debug)]
@@ -55,10 +87,12 @@ impl std::error::Error for PathError {}
 
 /// The control socket for this process: `$SLUICE_SOCKET`, else that of a running system-wide
 /// sluiced, else `$XDG_RUNTIME_DIR/sluice/control.sock`, else `/tmp/sluice-<uid>/control.sock`.
+/// A runtime directory whose name leaves no room for the socket's is passed over, and the place
+/// says so.
 ///
 /// Makes nothing. The directory in `/tmp`, if it is there, must be this user's and private, as
 /// everybody can make one of that name.
-pub fn control_socket() -> Result<PathBuf, PathError> {
+pub fn control_socket() -> Result<Place, PathError> {
     Surroundings::of_this_process().control_socket()
 }
 
@@ -113,25 +147,33 @@ impl Surroundings {
         }
     }
 
-    fn control_socket(&self) -> Result<PathBuf, PathError> {
+    fn control_socket(&self) -> Result<Place, PathError> {
         if let Some(path) = self.socket.as_ref().filter(|path| !path.is_empty()) {
-            return Ok(path.into());
+            return Ok(PathBuf::from(path).into());
         }
         if is_served(&self.system_socket) {
-            return Ok(self.system_socket.clone());
+            return Ok(self.system_socket.clone().into());
         }
+        let mut passed_over = None;
         if let Some(directory) = &self.runtime_directory {
             let directory = Path::new(directory);
             // After `su` the variable can name the former user's directory.
             if directory.is_absolute() && owned_directory(directory, self.uid) {
-                return Ok(directory.join("sluice").join(SOCKET_NAME));
+                let socket = directory.join("sluice").join(SOCKET_NAME);
+                if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
+                    return Ok(socket.into());
+                }
+                passed_over = Some(directory.into());
             }
         }
         let directory = self.temporary.join(format!("sluice-{}", self.uid));
         if fs::symlink_metadata(&directory).is_ok() {
             check_directory(&directory, self.uid, 0o077)?;
         }
-        Ok(directory.join(SOCKET_NAME))
+        Ok(Place {
+            socket: directory.join(SOCKET_NAME),
+            passed_over,
+        })
     }
 }
 
@@ -226,7 +268,7 @@ mod tests {
         while let Ok(client) = Client::connect(path) {
             waiting.push(client);
         }
-        assert_eq!(here.control_socket().unwrap(), here.system_socket);
+        assert_eq!(here.control_socket().unwrap().socket, here.system_socket);
     }
 
     #[test]
@@ -234,18 +276,21 @@ mod tests {
         let scratch = Scratch::new("order");
         let mut here = scratch.surroundings();
         let fallback = scratch.own().join("control.sock");
-        assert_eq!(here.control_socket().unwrap(), fallback);
+        assert_eq!(here.control_socket().unwrap().socket, fallback);
         here.runtime_directory = Some(scratch.0.clone().into());
         let runtime = scratch.0.join("sluice/control.sock");
-        assert_eq!(here.control_socket().unwrap(), runtime);
+        assert_eq!(here.control_socket().unwrap().socket, runtime);
         let listener = listen(&here.system_socket);
-        assert_eq!(here.control_socket().unwrap(), here.system_socket);
+        assert_eq!(here.control_socket().unwrap().socket, here.system_socket);
         // Killed: the socket stays.
         drop(listener);
         assert!(here.system_socket.exists());
-        assert_eq!(here.control_socket().unwrap(), runtime);
+        assert_eq!(here.control_socket().unwrap().socket, runtime);
         here.socket = Some("/elsewhere.sock".into());
-        assert_eq!(here.control_socket().unwrap(), Path::new("/elsewhere.sock"));
+        assert_eq!(
+            here.control_socket().unwrap().socket,
+            Path::new("/elsewhere.sock")
+        );
     }
 
     #[test]
@@ -254,7 +299,29 @@ mod tests {
         let mut here = scratch.surroundings();
         here.runtime_directory = Some(scratch.0.join("absent").into());
         let fallback = scratch.own().join("control.sock");
-        assert_eq!(here.control_socket().unwrap(), fallback);
+        assert_eq!(here.control_socket().unwrap().socket, fallback);
+    }
+
+    #[test]
+    fn a_runtime_directory_of_too_long_a_name_is_passed_over_and_named() {
+        let scratch = Scratch::new("long");
+        let mut here = scratch.surroundings();
+        let name = "sluice/control.sock";
+        let room = SOCKET_PATH_BYTES_MAX - scratch.0.as_os_str().len() - name.len() - 2;
+        for (bytes, fits) in [(room, true), (room + 1, false)] {
+            let directory = scratch.0.join("d".repeat(bytes));
+            fs::create_dir(&directory).unwrap();
+            here.runtime_directory = Some(directory.clone().into());
+            let place = here.control_socket().unwrap();
+            if fits {
+                assert_eq!(place, directory.join(name).into());
+                assert_eq!(place.warning(), None);
+            } else {
+                assert_eq!(place.socket, scratch.own().join("control.sock"));
+                let warning = place.warning().unwrap();
+                assert!(warning.contains(directory.to_str().unwrap()), "{warning}");
+            }
+        }
     }
 
     #[test]

@@ -135,7 +135,13 @@ fn serve(arguments: Arguments) -> Outcome {
     start_log(&arguments)?;
     let socket = match arguments.socket {
         Some(socket) => std::path::absolute(socket)?,
-        None => paths::control_socket()?,
+        None => {
+            let place = paths::control_socket()?;
+            if let Some(warning) = place.warning() {
+                tracing::warn!("{warning}");
+            }
+            place.socket
+        }
     };
     let (stop, signalled) = UnixStream::pair()?;
     for signal in [libc::SIGTERM, libc::SIGINT] {

@@ -26,7 +26,7 @@ fn live_table() -> (EndTable, Fd) {
 }
 
 fn start_end(table: &EndTable, local: SocketAddr, peer: SocketAddr) -> u32 {
-    let (end, _) = table.take().unwrap();
+    let (end, _) = table.take(false).unwrap();
     table.end(end).start(Role::Connected);
     table.end(end).set_addresses(&local, &peer);
     end
@@ -44,7 +44,7 @@ fn programs_and_their_ends_are_listed_with_reasons() {
         connected.peer_addr().unwrap(),
     );
     let quiet = start_end(&table, SocketAddr::from(([1, 2, 3, 4], 5)), peer);
-    let (young, _) = table.take().unwrap();
+    let (young, _) = table.take(false).unwrap();
     table.end(young).start(Role::Accepted);
     let lonely = start_end(&table, local, SocketAddr::from(([5, 6, 7, 8], 9)));
     table.end(lonely).set_reason(Reason::Urgent);

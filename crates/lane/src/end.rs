@@ -19,6 +19,7 @@ use sluice_sys::tcp;
 
 mod carry;
 mod lane;
+mod owner;
 mod snapshot;
 mod traffic;
 
@@ -83,6 +84,9 @@ const FLAG_GAP: u32 = 1 << 10;
 /// The program waits for this connection by calls that Sluice sees.
 const FLAG_WAIT_SEEN: u32 = 1 << 11;
 
+/// Programs that do not use this record moved bytes of the connection.
+const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
+
 /// The sending half's private state.
 #[repr(C)]
 pub struct Tx {
@@ -134,8 +138,9 @@ pub struct End {
     ring_bytes: AtomicU32,
     lane: AtomicU32,
     pub(crate) flags: AtomicU32,
-    // 56 bytes; the second line starts with the sending half.
-    _pad0: u64,
+    /// See [`End::set_owner`]. With it the first line has 64 bytes; the second starts with the
+    /// sending half.
+    owner: AtomicU64,
     pub(crate) tx: OwnerLock<Tx>,
     /// When the first of [`End::empty_reads`] was: the lower half of a clock of microseconds.
     empty_since_us: AtomicU32,
@@ -177,6 +182,7 @@ impl End {
     /// Starts a new life of a free record. The caller owns the record and has set no state.
     pub fn start(&self, role: Role) {
         self.refs.store(1, Ordering::Relaxed);
+        self.owner.store(0, Ordering::Relaxed);
         self.reason
             .store(Reason::FewOperations as u32, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
@@ -208,6 +214,11 @@ impl End {
     pub fn set_addresses(&self, local: &SocketAddr, peer: &SocketAddr) {
         self.local.store(local);
         self.peer.store(peer);
+    }
+
+    /// The ports of this end and of the other, 0 where [`End::set_addresses`] said none.
+    pub fn ports(&self) -> [u16; 2] {
+        [&self.local, &self.peer].map(|address| address.port.load(Ordering::Relaxed))
     }
 
     /// Takes a free record for a new connection; the generation that names its life.
@@ -278,11 +289,31 @@ impl End {
     }
 
     /// Takes the bytes of a connection that was on TCP alone from the kernel, for the
-    /// statistics.
+    /// statistics, unless programs that this record does not know moved some of them.
     pub fn take_kernel_counts(&self, fd: i32) {
+        if self.flag(FLAG_MOVED_ELSEWHERE) {
+            return;
+        }
         if let Ok((read, written)) = tcp_bytes_ever(fd, self.role()) {
             self.tcp_rx.store(read, Ordering::Relaxed);
             self.tcp_tx.store(written, Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel's counts hold, or will hold, bytes that another program moved before or beside
+    /// those who use this record. From now on bytes are counted one call at a time, and those of a
+    /// connection that is left to the kernel not at all: better too few than some twice.
+    pub fn note_moved_elsewhere(&self, fd: i32) {
+        if self.is_settled() {
+            self.take_kernel_counts(fd);
+        }
+        self.flags.fetch_or(FLAG_MOVED_ELSEWHERE, Ordering::Relaxed);
+    }
+
+    /// A connection that was inherited: notes whether bytes were moved before.
+    pub fn note_inherited(&self, fd: i32) {
+        if tcp_bytes_ever(fd, self.role()) != Ok((0, 0)) {
+            self.note_moved_elsewhere(fd);
         }
     }
 
@@ -308,6 +339,7 @@ impl End {
     /// One more descriptor names this connection.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
+        self.clear_owner();
     }
 
     /// This many descriptors fewer, if there are others. False, and none fewer, if not.
@@ -322,6 +354,7 @@ impl End {
     /// life meanwhile.
     pub fn return_to_life(&self, generation: u32, names: u32) -> bool {
         let more = |refs: u32| (refs > 0).then(|| refs + names);
+        self.clear_owner();
         self.generation() == generation
             && self
                 .refs
@@ -331,7 +364,12 @@ impl End {
 
     /// One descriptor fewer; true if it was the last.
     pub fn drop_ref(&self) -> bool {
-        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+        let is_last = self.refs.fetch_sub(1, Ordering::AcqRel) == 1;
+        if !is_last {
+            // Who has the others is not known here.
+            self.clear_owner();
+        }
+        is_last
     }
 
     /// Descriptors that name this connection, in all processes.

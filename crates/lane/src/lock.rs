@@ -124,7 +124,7 @@ impl<T> OwnerLock<T> {
 /// Signal 0 does not tell: it finds a killed process until its parent has reaped it, and the
 /// parent may be the one that waits for this lock. A process without memory is dead; reading a
 /// byte of its memory fails with `ESRCH` then, before any permission is looked at.
-fn is_dead(thread: u32) -> bool {
+pub(crate) fn is_dead(thread: u32) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec {
         iov_base: (&raw mut byte).cast(),

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use crate::end::{END_BYTES, End, State};
+use crate::lock;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of an end table.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"SLUICEND");
 /// Changes whenever the header's or a record's layout does.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records of a table.
@@ -16,6 +17,9 @@ pub const ENDS: u32 = 65_536;
 
 /// Records of a full table that one search looks at.
 const LOOKS_MAX: u32 = 1024;
+
+/// Each time that so many more records were used, those of dead processes are looked for first.
+const RECLAIM_STEP: u32 = 1024;
 
 /// The first page.
 #[repr(C)]
@@ -93,7 +97,10 @@ impl EndTable {
 
     /// Takes a free record: its number and the generation of its new life. `None` when none was
     /// found: all are in use, or nearly all.
-    pub fn take(&self) -> Option<(u32, u32)> {
+    ///
+    /// `reclaims`: records whose owner ([`End::set_owner`]) was killed are free, too. Only for
+    /// processes that know the owners by the numbers that they have noted.
+    pub fn take(&self, reclaims: bool) -> Option<(u32, u32)> {
         let header = self.header();
         let used = header.used.load(Ordering::Relaxed).min(ENDS);
         // Records that were freed come first, to keep the table small: a few looks, then new
@@ -108,6 +115,14 @@ impl EndTable {
             }
         }
         header.next.store(start.wrapping_add(64), Ordering::Relaxed);
+        let mut is_dead = remembering(lock::is_dead);
+        let is_time = used != 0 && used < ENDS && used.is_multiple_of(RECLAIM_STEP);
+        if reclaims
+            && is_time
+            && let Some(taken) = self.reclaim(used, &mut is_dead)
+        {
+            return Some(taken);
+        }
         while header.used.load(Ordering::Relaxed) < ENDS {
             let index = header.used.fetch_add(1, Ordering::Relaxed);
             if index >= ENDS {
@@ -120,7 +135,38 @@ impl EndTable {
         let start = header.next.fetch_add(LOOKS_MAX, Ordering::Relaxed);
         (0..LOOKS_MAX).find_map(|step| {
             let index = start.wrapping_add(step) % ENDS;
-            Some((index, self.end(index).claim()?))
+            let end = self.end(index);
+            if reclaims {
+                end.reclaim(&mut is_dead);
+            }
+            Some((index, end.claim()?))
         })
+    }
+
+    /// Frees all records of dead processes, and takes the first. The search for free ones goes on
+    /// behind it.
+    fn reclaim(&self, used: u32, is_dead: &mut impl FnMut(u32) -> bool) -> Option<(u32, u32)> {
+        let mut first = None;
+        for index in 0..used {
+            if self.end(index).reclaim(&mut *is_dead) && first.is_none() {
+                first = Some(index);
+            }
+        }
+        let index = first?;
+        self.header().next.store(index + 1, Ordering::Relaxed);
+        Some((index, self.end(index).claim()?))
+    }
+}
+
+/// The same answer for the same process without a question: many records in a row have one owner.
+fn remembering(mut is_dead: impl FnMut(u32) -> bool) -> impl FnMut(u32) -> bool {
+    let mut last = None;
+    move |pid| match last {
+        Some((known, answer)) if known == pid => answer,
+        _ => {
+            let answer = is_dead(pid);
+            last = Some((pid, answer));
+            answer
+        }
     }
 }

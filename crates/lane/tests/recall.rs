@@ -212,7 +212,7 @@ fn lane_of_its_own(side: Side) -> Assignment {
 /// The connection as the next program of the process sees it: the same socket, a new record.
 fn heir(side: Side) -> Side {
     let table = Box::leak(Box::new(common::new_table()));
-    let (index, generation) = table.take().expect("a free record");
+    let (index, generation) = table.take(false).expect("a free record");
     let mut heir = side;
     (heir.end, heir.generation) = (table.end(index), generation);
     heir.end.start(Role::Unknown);

@@ -3,33 +3,108 @@
 
 mod common;
 
+use common::process::{Child, wait_for};
 use sluice_lane::end::{END_BYTES, EndSnapshot, Role, State, Traffic};
 use sluice_lane::reason::Reason;
 use sluice_lane::table::ENDS;
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn full_table_refuses_and_finds_what_was_freed() {
     let table = common::new_table();
     let mut taken = HashSet::new();
     for _ in 0..ENDS {
-        let (index, _) = table.take().expect("not full yet");
+        let (index, _) = table.take(false).expect("not full yet");
         assert!(taken.insert(index), "record {index} was handed out twice");
     }
-    assert_eq!(table.take(), None);
+    assert_eq!(table.take(false), None);
     let free = table.end(40_000);
     free.finish(free.generation());
     // One search is bounded; they go round.
-    let found = (0..=ENDS / 64).find_map(|_| table.take());
+    let found = (0..=ENDS / 64).find_map(|_| table.take(false));
     assert_eq!(found, Some((40_000, 1)));
-    assert_eq!(table.take(), None);
+    assert_eq!(table.take(false), None);
+}
+
+#[test]
+fn records_of_a_killed_process_come_back_and_those_of_others_do_not() {
+    const RECORDS: u32 = 1500;
+    let table = common::new_table();
+    let progress = common::process::shared_word();
+    let child = Child::fork(|| {
+        for number in 0..RECORDS {
+            let Some((index, _)) = table.take(false) else {
+                return 1;
+            };
+            let end = table.end(index);
+            end.start(Role::Accepted);
+            end.set_owner(std::process::id());
+            match number % 3 {
+                0 => {}
+                // Shared, and shared once: another process may have it.
+                1 => end.add_ref(),
+                _ => {
+                    end.add_ref();
+                    end.drop_ref();
+                }
+            }
+        }
+        progress.store(1, Ordering::SeqCst);
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    });
+    wait_for("the child's records", || {
+        progress.load(Ordering::SeqCst) == 1
+    });
+    // This process's own, up to the next time to look.
+    let mut own = HashSet::new();
+    for _ in RECORDS..2048 {
+        let (index, _) = table.take(true).unwrap();
+        assert!(index >= RECORDS, "the child lives");
+        table.end(index).start(Role::Connected);
+        table.end(index).set_owner(std::process::id());
+        own.insert(index);
+    }
+    child.kill();
+    child.wait_dead();
+
+    let mut back = HashSet::new();
+    let (first, generation) = table.take(true).unwrap();
+    assert_eq!((first, generation), (0, 1), "it waits for nobody to reap");
+    back.insert(first);
+    while let Some((index, 1)) = table.take(true) {
+        assert!(back.insert(index), "record {index} was handed out twice");
+        assert!(!own.contains(&index), "record {index} has a living owner");
+        assert_eq!(index % 3, 0, "record {index} may be another process's");
+        if back.len() == RECORDS as usize / 3 {
+            break;
+        }
+    }
+    assert_eq!(back.len(), RECORDS as usize / 3);
+}
+
+#[test]
+fn full_table_gives_back_what_a_killed_process_had() {
+    let table = common::new_table();
+    let child = Child::fork(|| {
+        while let Some((index, _)) = table.take(false) {
+            table.end(index).start(Role::Accepted);
+            table.end(index).set_owner(std::process::id());
+        }
+        0
+    });
+    assert_eq!(child.join(), 0);
+    assert_eq!(table.take(false), None);
+    assert!(table.take(true).is_some());
 }
 
 #[test]
 fn record_used_again_names_a_new_life() {
     let table = common::new_table();
-    let (index, generation) = table.take().unwrap();
+    let (index, generation) = table.take(false).unwrap();
     let end = table.end(index);
     let local: SocketAddr = "127.0.0.1:80".parse().unwrap();
     let peer: SocketAddr = "[2001:db8::1]:8080".parse().unwrap();
@@ -47,7 +122,7 @@ fn record_used_again_names_a_new_life() {
     );
     end.finish(generation);
     assert_eq!(EndSnapshot::from_bytes(bytes), None);
-    let (again, next) = table.take().unwrap();
+    let (again, next) = table.take(false).unwrap();
     assert_eq!((again, next), (index, generation + 1));
     end.start(Role::Connected);
     assert!(!end.is_nonblocking());
@@ -80,7 +155,7 @@ fn garbage_is_no_record() {
 #[test]
 fn turns_are_told_from_repeats() {
     let table = common::new_table();
-    let (index, generation) = table.take().unwrap();
+    let (index, generation) = table.take(false).unwrap();
     let end = table.end(index);
     end.start(Role::Connected);
     let traffic = |turns, repeats, is_turn| Traffic {
@@ -111,7 +186,7 @@ fn turns_are_told_from_repeats() {
 #[test]
 fn program_that_polls_by_reading_is_told_from_one_that_sleeps_in_between() {
     let table = common::new_table();
-    let (index, _) = table.take().unwrap();
+    let (index, _) = table.take(false).unwrap();
     let end = table.end(index);
     let clock = std::cell::Cell::new(0_u64);
     let reads = |count: u32, step_ns: u64, is_empty: bool| {

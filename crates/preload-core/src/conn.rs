@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::fds::{self, Entry};
-use crate::{config, descriptors, epoll, link, log, process, stats};
+use crate::{config, descriptors, epoll, link, log, policy, process, stats};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
@@ -33,6 +33,10 @@ const SETTLE_TURNS: u32 = 64;
 
 /// How often `O_NONBLOCK` is looked at until it stays what it was noted to be.
 const NONBLOCK_LOOKS_MAX: u32 = 8;
+
+/// A process that may have less address space than this (`ulimit -v`) gets no lanes. The end table
+/// takes 20 MiB, and the first chunk 32.
+const ADDRESS_BYTES_MIN: u64 = 256 << 20;
 
 /// The highest number of a standard stream.
 const STANDARD_LAST: i32 = 2;
@@ -87,9 +91,24 @@ pub fn from_entry(fd: i32, index: u32, generation: u32) -> Option<Conn> {
     })
 }
 
+/// Whether the process may have so little address space that tables and rings could take what the
+/// program needs: it would fail where it runs without the library.
+fn is_short_of_addresses() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: getrlimit writes one struct.
+    unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) };
+    limit.rlim_cur < ADDRESS_BYTES_MIN
+}
+
 fn make_table() -> Option<EndTable> {
     if let Some(table) = table() {
         return Some(table);
+    }
+    if is_short_of_addresses() {
+        return None;
     }
     let hints = crate::memory::zeroed(ENDS as usize * size_of::<AtomicI32>())?;
     let (made, file) = link::new_table().ok()?;
@@ -150,7 +169,9 @@ pub fn track(fd: i32, role: Role) {
         leave_untracked(fd, Reason::Confined);
         return;
     }
-    let Some((index, generation)) = make_table().and_then(|table| table.take()) else {
+    let Some((index, generation)) =
+        make_table().and_then(|table| table.take(process::knows_owners()))
+    else {
         leave_untracked(fd, Reason::NoMemory);
         return;
     };
@@ -158,6 +179,7 @@ pub fn track(fd: i32, role: Role) {
         return;
     };
     conn.end.start(role);
+    conn.note_owner();
     hint(index, fd);
     if !fds::set(fd, Entry::Conn { index, generation }) {
         conn.end.finish(generation);
@@ -252,7 +274,7 @@ pub fn announce_again() {
         // Another holder may have a daemon that knows the connection.
         if let Some(conn) = from_entry(fd, index, generation)
             && conn.end.state() == State::Announced
-            && conn.end.refs() == 1
+            && conn.is_ours_alone()
             && !conn.end.is_pinned()
         {
             conn.end.unmark_announced();
@@ -404,6 +426,11 @@ impl Conn {
             self.keep_off(Reason::KernelCall);
         } else {
             self.ask_kernel();
+            if !policy::allows(self.end.ports()) {
+                self.pin(Reason::Policy);
+                return;
+            }
+            self.note_owner();
             if self.is_waited_for() {
                 link::announce(self);
                 return;
@@ -412,6 +439,22 @@ impl Conn {
         }
         // Asked again after as much traffic as there was so far.
         self.end.restart_traffic();
+    }
+
+    /// Notes that this process alone holds the connection, if so: should it be killed, the others
+    /// that share its end table get the record back.
+    fn note_owner(&self) {
+        if !process::knows_owners() {
+            return;
+        }
+        let forks = process::forks();
+        if self.end.refs() == 1 {
+            self.end.set_owner(process::pid());
+        }
+        if process::forks() != forks {
+            // Of another thread, who may have looked at the record before.
+            self.end.clear_owner();
+        }
     }
 
     /// What nobody needed to know before.

@@ -115,6 +115,9 @@ pub fn adopted(fd: c_int) {
                     Role::Unknown
                 };
                 conn::track(fd, role);
+                if let Some(conn) = conn::get(fd) {
+                    conn.end.note_inherited(fd);
+                }
             }
             _ => {
                 fds::set(fd, Entry::Socket);

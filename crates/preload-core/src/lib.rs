@@ -21,6 +21,7 @@ pub mod mapped;
 pub mod memory;
 pub mod options;
 pub mod passing;
+pub mod policy;
 pub mod poll;
 pub mod process;
 pub mod reach;

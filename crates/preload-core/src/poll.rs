@@ -46,8 +46,6 @@ struct Slot {
     /// On which connection a sleep is announced: the descriptor may name another one when the
     /// call returns.
     announced: Option<(&'static End, Announced)>,
-    /// An epoll instance announced asleep.
-    instance: Option<u32>,
 }
 
 const EMPTY: Slot = Slot {
@@ -57,7 +55,6 @@ const EMPTY: Slot = Slot {
         revents: 0,
     },
     announced: None,
-    instance: None,
 };
 
 /// What rings say of all entries.
@@ -253,6 +250,7 @@ fn sleep(
     kernel: &mut dyn FnMut(&mut [pollfd], Timeout) -> c_int,
 ) -> Option<c_int> {
     let mut may_sleep = true;
+    let mut instances = Vec::new();
     for (entry, slot) in entries.iter().zip(slots.iter_mut()) {
         match fds::get(entry.fd) {
             Entry::Conn { index, generation } if entry.events & IN != 0 => {
@@ -263,8 +261,7 @@ fn sleep(
                 may_sleep &= slot.announced.is_some();
             }
             Entry::Epoll { index } => {
-                epoll::enter_sleep(index, 1);
-                slot.instance = Some(index);
+                instances.push(epoll::enter_sleep(index));
                 may_sleep &= epoll::glance(index, 1) == Glance::Nothing;
             }
             _ => {}
@@ -286,10 +283,11 @@ fn sleep(
         if let Some((end, announced)) = slot.announced.take() {
             wait::withdraw(end, announced);
         }
-        if let Some(index) = slot.instance.take() {
-            epoll::leave_sleep(index, 1);
-        }
     }
+    for asleep in &instances {
+        epoll::leave_sleep(asleep);
+    }
+    drop(instances);
     set_errno(before);
     result
 }

@@ -7,7 +7,7 @@ use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
-use crate::{config, conn, descriptors, epoll, leave, link, lock, log, stats};
+use crate::{config, conn, descriptors, epoll, leave, link, lock, log, policy, stats};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
@@ -19,6 +19,13 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static CONFINED: AtomicBool = AtomicBool::new(false);
 /// This is a forked child: its end table is its parent's.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
+/// This process and all that share its end table know each other by the same numbers. Not so in
+/// another PID namespace, and unknown when the parent ends at once.
+static KNOWS_OWNERS: AtomicBool = AtomicBool::new(true);
+/// Forks that have begun.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Who forked last, for the child.
+static FORKER: AtomicU32 = AtomicU32::new(0);
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
 /// Threads between vfork and the moment the parent is seen to run again.
 static VFORKS: AtomicU32 = AtomicU32::new(0);
@@ -47,6 +54,16 @@ pub fn is_forked() -> bool {
     IS_FORKED.load(Ordering::Relaxed)
 }
 
+/// Whether this process may say which records it has alone, and judge who of the others is dead.
+pub fn knows_owners() -> bool {
+    KNOWS_OWNERS.load(Ordering::Relaxed) && !is_sandboxed()
+}
+
+/// How many forks of this process have begun.
+pub fn forks() -> u32 {
+    FORKS.load(Ordering::SeqCst)
+}
+
 /// Whether seccomp limits the process, so that a system call of ours could kill it.
 pub fn is_confined() -> bool {
     CONFINED.load(Ordering::Relaxed)
@@ -58,6 +75,7 @@ pub fn start() {
     PID.store(current_pid(), Ordering::Relaxed);
     config::load();
     log::load();
+    policy::load();
     fds::init();
     let mut name = [0_u8; 32];
     // SAFETY: PR_GET_NAME writes 16 bytes.
@@ -108,9 +126,12 @@ fn probe(fd: c_int, message: core::fmt::Arguments) {
     line.write_to(fd);
 }
 
-/// Sockets that came through exec. Only low numbers are looked at: programs pass sockets there.
+/// Numbers under which a program looks for sockets that came through exec: programs pass sockets
+/// there.
+const LOOKED_AT: usize = 16;
+
+/// Sockets that came through exec.
 fn take_inherited() {
-    const LOOKED_AT: usize = 16;
     let mut cookies = [None; LOOKED_AT];
     for fd in 0..LOOKED_AT {
         let number = fd as c_int;
@@ -132,6 +153,8 @@ fn take_inherited() {
 }
 
 extern "C" fn before_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+    FORKER.store(current_pid(), Ordering::Relaxed);
     // Every descriptor of ours exists twice from now on.
     fds::for_each(0, c_int::MAX, |fd, entry| {
         if let Some((index, generation)) = entry.record()
@@ -155,6 +178,12 @@ extern "C" fn after_fork_child() {
     let before = errno();
     PID.store(current_pid(), Ordering::Relaxed);
     IS_FORKED.store(true, Ordering::Relaxed);
+    // SAFETY: getppid takes nothing and cannot fail. In a PID namespace of its own the child has
+    // no parent.
+    let parent = unsafe { raw::syscall0(libc::SYS_getppid) as u32 };
+    if parent != FORKER.load(Ordering::Relaxed) {
+        KNOWS_OWNERS.store(false, Ordering::Relaxed);
+    }
     VFORKS.store(0, Ordering::Relaxed);
     lock::forget_held();
     sluice_lane::lock::forget_thread();
@@ -221,6 +250,18 @@ fn give_away(way: Way) -> Carry {
         }
     });
     carry.seal(way);
+    // The other program counts what it moves there. A vfork child has its parent's table.
+    fds::for_each(0, LOOKED_AT as c_int - 1, |fd, entry| {
+        if let Some((index, generation)) = entry.record()
+            && let Some(conn) = conn::from_entry(fd, index, generation)
+            && conn.end.generation() == generation
+            && !is_confined()
+            && !is_sandboxed()
+            && inherits(fd)
+        {
+            conn.end.note_moved_elsewhere(fd);
+        }
+    });
     carry
 }
 

@@ -173,7 +173,11 @@ fn add_open_and_write() {
         if let Some((index, generation)) = entry.record()
             && let Some(conn) = conn::from_entry(fd, index, generation)
         {
-            add_end(&conn);
+            // Several descriptors of this process may name it, and nobody else.
+            let names = conn.own_names();
+            if names.first == fd && names.count >= conn.end.refs() {
+                add_last(&conn);
+            }
         }
     });
     let mut line = Line {

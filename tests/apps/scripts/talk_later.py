@@ -1,6 +1,7 @@
 """A process that is connected to itself, writes once, and goes on when it is told.
 
-Arguments: a file to wait for before it talks, and one that ends the talk.
+Arguments: a file to wait for before it talks, one that ends the talk, and how many more descriptors
+each end has.
 """
 
 import os
@@ -19,6 +20,7 @@ def wait_for(path):
 listener = socket.create_server(("127.0.0.1", 0))
 connected = socket.create_connection(listener.getsockname())
 accepted, _ = listener.accept()
+copies = [end.dup() for end in (connected, accepted) for _ in range(int(sys.argv[3]))]
 connected.sendall(b"first")
 print("written", flush=True)
 wait_for(go)

@@ -16,6 +16,7 @@ use sluice_sys::unix::{self, Credentials, Received};
 
 use super::{ANSWER_TIMEOUT, State};
 use crate::error::{Failure, reason};
+use crate::terminal::complain;
 
 /// A status document is written for this many connections' ends and more; it may take a while.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -24,7 +25,7 @@ const STATUS_BYTES_MAX: u64 = 64 << 20;
 
 /// This user's control socket, where neither flag nor variable says otherwise.
 pub fn usual_path() -> Result<PathBuf, Failure> {
-    paths::control_socket().map_err(|error| {
+    let place = paths::control_socket().map_err(|error| {
         // The error's own text says what to do after its semicolon.
         let text = error.to_string();
         let (what, hint) = text.split_once("; ").unwrap_or((
@@ -32,7 +33,11 @@ pub fn usual_path() -> Result<PathBuf, Failure> {
             "set SLUICE_SOCKET to a path in a directory of your own",
         ));
         Failure::new(what, hint)
-    })
+    })?;
+    if let Some(warning) = place.warning() {
+        complain(&format!("warning: {warning}"));
+    }
+    Ok(place.socket)
 }
 
 /// Looks who answers on `socket`, within [`ANSWER_TIMEOUT`].

@@ -49,7 +49,8 @@ const SOCKETS: [Block; 3] = [
     ),
     Entry(
         "/tmp/sluice-UID/control.sock",
-        "The same where XDG_RUNTIME_DIR is not set. The directory must belong to the user, be \
+        "The same where XDG_RUNTIME_DIR is not set, or so long that no socket can be in it (107 \
+         bytes with its name; a warning says so then). The directory must belong to the user, be \
          closed to others and be no symbolic link; else it is refused.",
     ),
 ];
@@ -179,6 +180,15 @@ pub static PAGES: [Page; 11] = [
                         "Turns on a connection, writes behind reads and reads behind writes, before \
                          it asks for a lane (default 4). Eight operations of one kind in a row \
                          count as one. --min-ops sets it.",
+                    ),
+                    Entry(
+                        "SLUICE_ONLY_PORTS, SLUICE_NOT_PORTS",
+                        "TCP ports and ranges of them, as in 443,8000-8080, at most 32. With the \
+                         first, a connection that has none of these ports at either end stays on \
+                         TCP; with the second, one that has. The second wins. It is enough that \
+                         one of the two programs is told. A list that cannot be read excludes \
+                         everything, and at warn the library says so. --only-ports and --not-ports \
+                         set them.",
                     ),
                     Entry(
                         "SLUICE_RING_BYTES",

@@ -118,6 +118,14 @@ fn environment(
     if let Some(min_ops) = args.min_ops {
         set("SLUICE_MIN_OPS", min_ops.to_string().into());
     }
+    for (name, ports) in [
+        ("SLUICE_ONLY_PORTS", args.only_ports),
+        ("SLUICE_NOT_PORTS", args.not_ports),
+    ] {
+        if let Some(ports) = ports {
+            set(name, ports.to_string().into());
+        }
+    }
     if let Some(path) = stats_file {
         set(stats::FILE_VARIABLE, path.into());
     }
@@ -181,7 +189,17 @@ mod tests {
                 ("SLUICE_SOCKET", "/old"),
                 ("SLUICE_SECCOMP_FILTERS", "9"),
             ],
-            &["--spin-us", "5", "--min-ops", "7", "--log", "debug"],
+            &[
+                "--spin-us",
+                "5",
+                "--min-ops",
+                "7",
+                "--log",
+                "debug",
+                "--only-ports",
+                "80, 8000-8080",
+                "--not-ports=22",
+            ],
             Some("/l.so"),
         );
         for (name, value) in [
@@ -192,6 +210,8 @@ mod tests {
             ("SLUICE_SPIN_US", "5"),
             ("SLUICE_MIN_OPS", "7"),
             ("SLUICE_LOG", "debug"),
+            ("SLUICE_ONLY_PORTS", "80,8000-8080"),
+            ("SLUICE_NOT_PORTS", "22"),
             ("UV_USE_IO_URING", "0"),
         ] {
             assert_eq!(environment[name], value, "{name}");

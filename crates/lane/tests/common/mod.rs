@@ -323,7 +323,7 @@ impl Pair {
         let (boards, fds) = ([new_board(), new_board()], sockets());
         let side = |number: u32, fd: i32, role| {
             let table = Box::leak(Box::new(new_table()));
-            let (index, generation) = table.take().expect("a free record");
+            let (index, generation) = table.take(false).expect("a free record");
             let end = table.end(index);
             end.start(role);
             assert!(end.mark_announced());

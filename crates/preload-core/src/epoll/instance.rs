@@ -202,7 +202,7 @@ pub unsafe fn ctl(
             {
                 let sleepers = state.asleep;
                 drop(state);
-                join_sleepers(inner, sleepers);
+                join_sleepers(this, inner, sleepers);
                 return 0;
             }
             if let Some(conn) = crate::conn::get(fd) {
@@ -376,21 +376,125 @@ pub fn after_fork() {
         this.state.force_open();
         this.is_inherited.store(true, Ordering::Relaxed);
         if let Some(mut state) = this.lock() {
-            // The parent's sleepers stay announced on the shared boards; a slot of ours would
-            // count them.
-            state.asleep = 0;
+            state.forget_sleepers();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::wait::{enter_sleep, leave_sleep};
     use super::*;
     use core::ptr::NonNull;
     use sluice_shmem::board::BOARD_BYTES;
+    use std::sync::Mutex;
 
     /// A number that no descriptor of the test has.
     const EPFD: c_int = 70_001;
+
+    /// Instances have places of the process, and one test needs the same place twice.
+    static PLACES: Mutex<()> = Mutex::new(());
+
+    fn board() -> Board {
+        let memory: NonNull<u8> = crate::memory::zeroed(BOARD_BYTES).unwrap();
+        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+        unsafe { Board::from_raw(memory) }
+    }
+
+    /// An instance that the kernel has, too, with a slot on the board.
+    fn make_real(board: &Board) -> (u32, c_int, u64) {
+        // SAFETY: takes and returns numbers.
+        let epfd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        assert!(epfd >= 0);
+        created(epfd);
+        let Entry::Epoll { index } = fds::get(epfd) else {
+            panic!("not an instance");
+        };
+        let slot = instance(index).lock().unwrap().slot(board).unwrap();
+        (index, epfd, 1 << slot)
+    }
+
+    fn change((index, epfd): (u32, c_int), op: c_int, fd: c_int) {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        // SAFETY: the event lives on this stack.
+        let done = unsafe { ctl(index, epfd, op, fd, &raw mut event) };
+        assert_eq!(done, 0);
+    }
+
+    fn close_real(index: u32, epfd: c_int) {
+        fds::take(epfd);
+        close_descriptor(index, epfd);
+        // SAFETY: a descriptor of this test.
+        unsafe { libc::close(epfd) };
+    }
+
+    #[test]
+    fn grandchildren_that_come_and_go_under_a_sleeper() {
+        let _places = PLACES.lock().unwrap();
+        fds::init();
+        let board = board();
+        let (outer, outer_fd, outer_slot) = make_real(&board);
+        let (inner, inner_fd, inner_slot) = make_real(&board);
+        let (first, first_fd, first_slot) = make_real(&board);
+        let (second, second_fd, second_slot) = make_real(&board);
+        change((outer, outer_fd), libc::EPOLL_CTL_ADD, inner_fd);
+        change((inner, inner_fd), libc::EPOLL_CTL_ADD, first_fd);
+
+        let sleepers = [enter_sleep(outer), enter_sleep(outer)];
+        change((inner, inner_fd), libc::EPOLL_CTL_DEL, first_fd);
+        change((inner, inner_fd), libc::EPOLL_CTL_ADD, second_fd);
+        for slot in [outer_slot, inner_slot, second_slot] {
+            assert!(board.any_asleep(slot), "both sleep on what is inside");
+        }
+        leave_sleep(&sleepers[0]);
+        assert!(board.any_asleep(second_slot), "one sleeps still");
+        leave_sleep(&sleepers[1]);
+        assert!(!board.any_asleep(first_slot), "the one that was taken out");
+        assert!(!board.any_asleep(second_slot), "the one that was put in");
+        assert!(!board.any_asleep(u64::MAX));
+
+        // Closed under a sleeper.
+        change((inner, inner_fd), libc::EPOLL_CTL_ADD, first_fd);
+        let sleeper = enter_sleep(outer);
+        close_real(inner, inner_fd);
+        leave_sleep(&sleeper);
+        assert!(!board.any_asleep(u64::MAX));
+        for (index, epfd) in [(outer, outer_fd), (first, first_fd), (second, second_fd)] {
+            close_real(index, epfd);
+        }
+    }
+
+    #[test]
+    fn more_children_than_fit_a_small_array() {
+        const CHILDREN: usize = 60;
+        let _places = PLACES.lock().unwrap();
+        fds::init();
+        // A board has 64 slots, so two of them.
+        let boards = [board(), board()];
+        let (outer, outer_fd, _) = make_real(&boards[0]);
+        let mut inner = Vec::new();
+        for board in &boards {
+            for _ in 0..CHILDREN {
+                inner.push((board, make_real(board)));
+            }
+        }
+        for (_, (_, epfd, _)) in &inner {
+            change((outer, outer_fd), libc::EPOLL_CTL_ADD, *epfd);
+        }
+        let sleeper = enter_sleep(outer);
+        for (board, (_, _, slot)) in &inner {
+            assert!(board.any_asleep(*slot), "its peers must ring");
+        }
+        leave_sleep(&sleeper);
+        for (board, (index, epfd, _)) in inner {
+            assert!(!board.any_asleep(u64::MAX));
+            close_real(index, epfd);
+        }
+        close_real(outer, outer_fd);
+    }
 
     fn make() -> &'static Instance {
         created(EPFD);
@@ -402,10 +506,9 @@ mod tests {
 
     #[test]
     fn instance_closed_under_a_sleeper_and_its_place_reused() {
+        let _places = PLACES.lock().unwrap();
         fds::init();
-        let memory: NonNull<u8> = crate::memory::zeroed(BOARD_BYTES).unwrap();
-        // SAFETY: zeroed memory of that size, page aligned, never unmapped.
-        let board = unsafe { Board::from_raw(memory) };
+        let board = board();
         let sleep = |this: &Instance| {
             let mut state = this.lock().unwrap();
             let slot = state.slot(&board).unwrap();
@@ -428,9 +531,9 @@ mod tests {
         );
         let slot = sleep(second);
         // The first one's sleeper wakes.
-        second.lock().unwrap().withdraw_sleep();
+        let _ = second.lock().unwrap().withdraw_sleep();
         assert!(board.any_asleep(1 << slot), "the second one's sleeper");
-        second.lock().unwrap().withdraw_sleep();
+        let _ = second.lock().unwrap().withdraw_sleep();
         assert!(!board.any_asleep(u64::MAX));
     }
 }

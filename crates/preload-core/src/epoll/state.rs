@@ -44,9 +44,12 @@ pub(super) struct State {
     /// Where sleep is announced.
     slots: Vec<(Board, u32)>,
     watched: Vec<Watched>,
-    /// Threads in the kernel's wait, on this instance or one that it is in, and those that
-    /// [`super::wait::join_sleepers`] has counted for good. Every slot counts exactly these.
+    /// Threads in the kernel's wait, on this instance or one that it is in or was in when they
+    /// went to sleep. Every slot counts exactly these.
     pub asleep: u32,
+    /// Instances that came into this one under its sleepers, who do not know of them, and how many
+    /// sleepers were counted on each. The last sleeper to leave takes that back.
+    joined: Vec<(u32, u32)>,
     /// Items that are instances.
     pub children: Vec<u32>,
     /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
@@ -64,6 +67,7 @@ impl State {
             slots: Vec::new(),
             watched: Vec::new(),
             asleep: 0,
+            joined: Vec::new(),
             children: Vec::new(),
             renamed: 0,
         }
@@ -83,6 +87,7 @@ impl State {
         }
         *self = Self {
             asleep: self.asleep,
+            joined: core::mem::take(&mut self.joined),
             ..Self::new()
         };
     }
@@ -407,16 +412,38 @@ impl State {
         }
     }
 
-    /// A thread has left the kernel's wait.
-    pub fn withdraw_sleep(&mut self) {
+    /// The sleepers are counted on `instance`, too.
+    pub fn note_joined(&mut self, instance: u32, sleepers: u32) {
+        match self.joined.iter_mut().find(|(known, _)| *known == instance) {
+            Some((_, count)) => *count += sleepers,
+            None => self.joined.push((instance, sleepers)),
+        }
+    }
+
+    /// A thread has left the kernel's wait. Where, and how often, a sleep is to be taken back now
+    /// that nobody sleeps here.
+    #[must_use]
+    pub fn withdraw_sleep(&mut self) -> Vec<(u32, u32)> {
         // In a forked child a wait that the parent's thread announced is not ours.
         if self.asleep == 0 {
-            return;
+            return Vec::new();
         }
         self.asleep -= 1;
         for (board, slot) in &self.slots {
             board.withdraw_sleep(*slot);
         }
+        if self.asleep == 0 {
+            core::mem::take(&mut self.joined)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// In a forked child: the threads that sleep are the parent's. They stay announced on the
+    /// shared boards; a slot of ours would count them.
+    pub fn forget_sleepers(&mut self) {
+        self.asleep = 0;
+        self.joined.clear();
     }
 }
 

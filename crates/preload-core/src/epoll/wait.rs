@@ -20,8 +20,6 @@ const KERNEL_LOOK_NS: u64 = 3_000;
 const KERNEL_TURN: u32 = 16;
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
-/// Instances directly inside one that are waited on.
-const CHILDREN_MAX: usize = 64;
 
 /// How long a wait may last, in whatever unit the program's call has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -176,8 +174,8 @@ impl Waiter<'_> {
             _ => 0,
         };
         let got = (self.kernel)(self.events, self.max as c_int, timeout);
-        if is_sleep && let Some(mut state) = self.this.lock() {
-            state.withdraw_sleep();
+        if is_sleep {
+            withdraw(self.this);
         }
         if got <= 0 {
             return Ok(got);
@@ -266,10 +264,8 @@ impl Waiter<'_> {
             };
             state.announce_sleep();
         }
-        let children = children(self.this);
-        for child in children.iter().flatten() {
-            enter_sleep(*child, 1);
-        }
+        let mut inner = Vec::new();
+        enter_children(self.this, 1, &mut inner);
         // The last look.
         let mut awake = true;
         let mut found = 0;
@@ -288,12 +284,8 @@ impl Waiter<'_> {
         } else {
             None
         };
-        for child in children.iter().flatten() {
-            leave_sleep(*child, 1);
-        }
-        if let Some(mut state) = self.this.lock() {
-            state.withdraw_sleep();
-        }
+        withdraw_all(&inner);
+        withdraw(self.this);
         match result {
             None if found > 0 => Some(found as c_int),
             None => None,
@@ -397,15 +389,14 @@ fn deliver(
     (count, hot)
 }
 
-fn children(this: &Instance) -> [Option<u32>; CHILDREN_MAX] {
-    let mut out = [None; CHILDREN_MAX];
+/// The instances directly inside this one.
+fn children(this: &Instance) -> Vec<u32> {
+    let mut out = Vec::new();
     if let Some(mut state) = this.lock() {
-        for (at, place) in out.iter_mut().enumerate() {
-            let Some(number) = state.children.get(at).copied() else {
-                break;
-            };
+        for at in 0..state.children.len() {
+            let number = state.children[at];
             if let Some(Kind::Instance(inner)) = state.item(number).map(|item| item.kind) {
-                *place = Some(inner);
+                out.push(inner);
             }
         }
     }
@@ -434,48 +425,94 @@ pub fn glance(index: u32, depth: u32) -> Glance {
             }
         }
     }
-    for child in children(this).iter().flatten() {
-        found = found.max(glance(*child, depth + 1));
+    for child in children(this) {
+        found = found.max(glance(child, depth + 1));
     }
     found
 }
 
+/// The instances on which the sleep of one thread was announced.
+pub struct Sleep {
+    /// The outermost one; none in a signal handler on top of a holder of its lock.
+    index: Option<u32>,
+    /// Those inside, at that time: others may be inside when the thread wakes.
+    inner: Vec<u32>,
+}
+
 /// Announces that a thread sleeps on something that contains the instance.
-pub fn enter_sleep(index: u32, depth: u32) {
-    if depth > NESTING_MAX {
-        return;
-    }
+pub fn enter_sleep(index: u32) -> Sleep {
+    let mut inner = Vec::new();
     let this = instance(index);
-    if let Some(mut state) = this.lock() {
+    let index = this.lock().map(|mut state| {
         state.announce_sleep();
-    }
-    for child in children(this).iter().flatten() {
-        enter_sleep(*child, depth + 1);
-    }
+        index
+    });
+    enter_children(this, 1, &mut inner);
+    Sleep { index, inner }
 }
 
 /// Takes [`enter_sleep`] back.
-pub fn leave_sleep(index: u32, depth: u32) {
-    if depth > NESTING_MAX {
-        return;
-    }
-    let this = instance(index);
-    if let Some(mut state) = this.lock() {
-        state.withdraw_sleep();
-    }
-    for child in children(this).iter().flatten() {
-        leave_sleep(*child, depth + 1);
+pub fn leave_sleep(sleep: &Sleep) {
+    withdraw_all(&sleep.inner);
+    if let Some(index) = sleep.index {
+        withdraw(instance(index));
     }
 }
 
-/// The instance was put into one on which `sleepers` threads sleep already. They are woken if its
-/// rings have something, and sleep on it, too, otherwise.
-pub fn join_sleepers(index: u32, sleepers: u32) {
-    for _ in 0..sleepers {
-        // The sleepers do not know of it, so nobody takes this back: what is in the instance goes
-        // by TCP from now on.
-        enter_sleep(index, 1);
+/// Announces the sleep on everything inside, and adds it to `entered`.
+fn enter_children(this: &Instance, depth: u32, entered: &mut Vec<u32>) {
+    if depth > NESTING_MAX {
+        return;
     }
+    for child in children(this) {
+        let inner = instance(child);
+        if let Some(mut state) = inner.lock() {
+            state.announce_sleep();
+            entered.push(child);
+        }
+        enter_children(inner, depth + 1, entered);
+    }
+}
+
+fn withdraw_all(entered: &[u32]) {
+    for index in entered {
+        withdraw(instance(*index));
+    }
+}
+
+/// Takes the announcement of one thread back.
+fn withdraw(this: &Instance) {
+    let Some(mut state) = this.lock() else {
+        return;
+    };
+    let joined = state.withdraw_sleep();
+    drop(state);
+    for (index, sleepers) in joined {
+        for _ in 0..sleepers {
+            withdraw(instance(index));
+        }
+    }
+}
+
+/// The instance `index` was put into `outer`, on which `sleepers` threads sleep already. They are
+/// woken if its rings have something, and sleep on it, too, otherwise.
+pub(super) fn join_sleepers(outer: &Instance, index: u32, sleepers: u32) {
+    let Sleep { index: own, inner } = enter_sleep(index);
+    for joined in inner.iter().chain(&own) {
+        for _ in 1..sleepers {
+            if let Some(mut state) = instance(*joined).lock() {
+                state.announce_sleep();
+            }
+        }
+    }
+    if let Some(mut state) = outer.lock() {
+        for joined in inner.iter().chain(&own) {
+            state.note_joined(*joined, sleepers);
+        }
+        // The sleepers may have left meanwhile. Then it is for this thread to take that back.
+        state.announce_sleep();
+    }
+    withdraw(outer);
     rouse(index, 1);
 }
 
@@ -487,7 +524,7 @@ fn rouse(index: u32, depth: u32) {
     if let Some(mut state) = this.lock() {
         state.rouse(this.epfd());
     }
-    for child in children(this).iter().flatten() {
-        rouse(*child, depth + 1);
+    for child in children(this) {
+        rouse(child, depth + 1);
     }
 }

@@ -2,8 +2,10 @@
 
 use super::{descriptors, io, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
-use sluice_preload_core::process as core_process;
+use sluice_preload_core::epoll::Timeout;
+use sluice_preload_core::io::LOWEST_ADDRESS;
 use sluice_preload_core::real::real;
+use sluice_preload_core::{poll as poll_core, process as core_process};
 
 hooks! {
     fn syscall(
@@ -83,6 +85,7 @@ hooks! {
                 }
                 libc::SYS_dup2 => descriptors::dup2(a as c_int, b as c_int).into(),
                 libc::SYS_ppoll => ppoll(a, b, c, d, e),
+                libc::SYS_pselect6 => pselect6(a, b, c, d, e, f),
                 // The kernel's call takes the size of the mask; the C library's does not.
                 libc::SYS_epoll_pwait => {
                     wait::epoll_pwait(a as c_int, b as _, c as c_int, d as c_int, e as _).into()
@@ -136,28 +139,96 @@ hooks! {
     }
 }
 
+/// Bytes of the kernel's signal mask; the C library's is larger.
+const KERNEL_MASK_BYTES: usize = 8;
+
 /// The kernel's `ppoll` takes the size of the mask, the C library's does not; and the kernel's
 /// writes what is left of the time.
 ///
 /// # Safety
 /// As ppoll(2).
 unsafe fn ppoll(fds: usize, count: usize, time: usize, mask: usize, mask_bytes: usize) -> c_long {
-    const KERNEL_MASK_BYTES: usize = 8;
     // SAFETY: the program's own arguments, as both calls take them.
     unsafe {
         if mask != 0 && mask_bytes != KERNEL_MASK_BYTES {
             return (real().syscall)(libc::SYS_ppoll, fds, count, time, mask, mask_bytes, 0);
         }
         let time = time as *mut libc::timespec;
-        let before = sluice_preload_core::poll::now_ns();
+        let before = poll_core::now_ns();
         let result = wait::ppoll(fds as _, count as _, time, mask as _);
-        if !time.is_null() && result >= 0 {
-            let passed = sluice_preload_core::poll::now_ns() - before;
-            let whole = (*time).tv_sec as u64 * 1_000_000_000 + (*time).tv_nsec as u64;
-            let left = whole.saturating_sub(passed);
-            (*time).tv_sec = (left / 1_000_000_000) as i64;
-            (*time).tv_nsec = (left % 1_000_000_000) as i64;
+        if let Some(time) = time.as_mut()
+            && result >= 0
+        {
+            leave_rest(time, before);
         }
         result.into()
+    }
+}
+
+/// What the last argument of the kernel's `pselect6` points to.
+#[repr(C)]
+struct SizedMask {
+    mask: *const libc::sigset_t,
+    bytes: usize,
+}
+
+/// The kernel's `pselect6` takes the mask with its size, by one pointer more than the C library's
+/// `pselect`, and writes what is left of the time.
+///
+/// # Safety
+/// As pselect(2).
+unsafe fn pselect6(
+    count: usize,
+    read: usize,
+    write: usize,
+    except: usize,
+    time: usize,
+    mask: usize,
+) -> c_long {
+    let is_readable = |address: usize| address == 0 || address >= LOWEST_ADDRESS;
+    // SAFETY: the program's own arguments, as both calls take them.
+    unsafe {
+        let kernel =
+            || (real().syscall)(libc::SYS_pselect6, count, read, write, except, time, mask);
+        if !is_readable(time) || !is_readable(mask) {
+            return kernel();
+        }
+        let set = match (mask as *const SizedMask).as_ref() {
+            Some(sized) if !sized.mask.is_null() && sized.bytes != KERNEL_MASK_BYTES => {
+                return kernel();
+            }
+            Some(sized) => sized.mask,
+            None => core::ptr::null(),
+        };
+        let time = time as *mut libc::timespec;
+        let timeout = match time.as_ref() {
+            None => Some(Timeout::Never),
+            Some(time) => wait::timeout_of(time),
+        };
+        let sets = [read, write, except].map(|set| set as *mut libc::fd_set);
+        let count = count as c_int;
+        match timeout {
+            Some(timeout)
+                if poll_core::select_concerns(count, sets) && !core_process::is_vfork_child() =>
+            {
+                let before = poll_core::now_ns();
+                let result = poll_core::select(count, sets, timeout, set);
+                if let Some(time) = time.as_mut() {
+                    leave_rest(time, before);
+                }
+                result.into()
+            }
+            _ => kernel(),
+        }
+    }
+}
+
+/// Linux leaves the time that was not slept. `before` is when the call began, nanoseconds.
+fn leave_rest(time: &mut libc::timespec, before: u64) {
+    if let Some(timeout) = wait::timeout_of(time)
+        && let Timeout::Ns(left) = timeout.after(poll_core::now_ns() - before)
+    {
+        time.tv_sec = (left / 1_000_000_000) as i64;
+        time.tv_nsec = (left % 1_000_000_000) as i64;
     }
 }

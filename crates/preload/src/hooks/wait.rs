@@ -22,7 +22,8 @@ unsafe fn entries<'a>(entries: *mut pollfd, count: nfds_t) -> Option<&'a mut [po
     (poll_core::concerns(entries) && !process::is_vfork_child()).then_some(entries)
 }
 
-fn timeout_of(time: &timespec) -> Option<Timeout> {
+/// The time as a timeout; `None` for one that the kernel refuses.
+pub(super) fn timeout_of(time: &timespec) -> Option<Timeout> {
     if !(0..1_000_000_000).contains(&time.tv_nsec) {
         return None;
     }

@@ -1,0 +1,47 @@
+//! Who has a record alone, so that it comes back when he is killed.
+
+use super::{End, State};
+use core::sync::atomic::Ordering;
+
+impl End {
+    /// The process `pid`, and no other, holds the connection. That ends with the next
+    /// [`End::add_ref`], and when a descriptor but the last is closed: who has the rest is not
+    /// known then.
+    ///
+    /// All processes that use the table must know that process by this number.
+    pub fn set_owner(&self, pid: u32) {
+        let life = u64::from(self.generation()) << 32;
+        self.owner.store(life | u64::from(pid), Ordering::Release);
+    }
+
+    /// Others may hold the connection, too.
+    pub fn clear_owner(&self) {
+        if self.owner.load(Ordering::Relaxed) != 0 {
+            self.owner.store(0, Ordering::Release);
+        }
+    }
+
+    /// Frees the record if the one process that had it is dead. Nothing is told to the peer, whom
+    /// the kernel has told, and the lane is not touched: its addresses were the dead process's.
+    /// Whoever takes the record next gets its locks from the dead.
+    pub(crate) fn reclaim(&self, mut is_dead: impl FnMut(u32) -> bool) -> bool {
+        let owner = self.owner.load(Ordering::Acquire);
+        let pid = owner as u32;
+        if pid == 0 || self.refs() != 1 || self.state() == State::Free || !is_dead(pid) {
+            return false;
+        }
+        // The life is in the word, so that a slower one than another process that does the same
+        // does not end the next life, whoever has the number then.
+        if self
+            .owner
+            .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+        self.state.store(State::Free as u32, Ordering::Release);
+        true
+    }
+}
