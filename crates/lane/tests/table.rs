@@ -200,7 +200,7 @@ fn program_that_polls_by_reading_is_told_from_one_that_sleeps_in_between() {
     reads(1000, 50_000, true);
     assert!(!end.is_wait_seen(), "it sleeps between its reads");
     for _ in 0..100 {
-        reads(50, 300, true);
+        reads(10, 300, true);
         reads(1, 300, false);
     }
     assert!(!end.is_wait_seen(), "most of its reads find something soon");

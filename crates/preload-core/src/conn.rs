@@ -29,7 +29,7 @@ const REPEATS_PER_TURN: u32 = 8;
 
 /// Turns of an announced connection without a lane until sluiced is asked whether one may still
 /// come. The other end, which took part in all of them, was to be announced after a few.
-const SETTLE_TURNS: u32 = 64;
+const SETTLE_TURNS: u32 = 256;
 
 /// How often `O_NONBLOCK` is looked at until it stays what it was noted to be.
 const NONBLOCK_LOOKS_MAX: u32 = 8;

@@ -11,8 +11,8 @@ const TURN: u32 = 2;
 
 /// A program that polls by reading finds nothing so many times in so short a time. No program
 /// does that which sleeps, in whatever way, between two reads.
-const POLLING_READS: u32 = 64;
-const POLLING_US: u32 = 1000;
+const POLLING_READS: u32 = 16;
+const POLLING_US: u32 = 100;
 
 /// What a connection did since it was tracked, or announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
