@@ -468,13 +468,11 @@ fn fetch_piece(incoming: &Incoming, target: &[Sge], offset: u64, piece: &Piece) 
         unsafe { reach::scatter(target, offset, source, len) };
         return true;
     }
-    if !incoming.peer.reachable {
+    let Some(pid) = incoming.peer.pid() else {
         return false;
-    }
+    };
     // SAFETY: the pieces of a receive are writable.
-    unsafe {
-        reach::copy_from_process(incoming.peer.pid, target, offset, piece.address, len).is_some()
-    }
+    unsafe { reach::copy_from_process(pid, target, offset, piece.address, len).is_some() }
 }
 
 fn span(record: &Record) -> Option<Span> {
