@@ -78,18 +78,37 @@ impl Position {
     }
 }
 
+/// A process whose memory can be reached through the kernel.
+#[derive(Debug)]
+struct Process {
+    pid: i32,
+    /// Numbers are given again, this is not.
+    handle: Fd,
+}
+
+impl Process {
+    /// None if it is not the one that has the nonce, which includes all in other pid namespaces.
+    fn probe(pid: i32, identity: &crate::hello::Identity) -> Option<Self> {
+        if pid <= 0 {
+            return None;
+        }
+        let handle = os::pidfd(pid).ok()?;
+        // In this order: the number was the handle's before the nonce was read and is it still.
+        let found = crate::reach::probe(pid, identity.probe, identity.nonce);
+        (found && os::has_pid(handle.raw())).then_some(Self { pid, handle })
+    }
+}
+
 /// What a process has of its peer, whichever side.
 #[derive(Debug)]
 pub struct Peer {
     pub directory: Directory,
     _directory_mapping: Mapping,
-    /// 0 when the peer is in another pid namespace.
-    pub pid: i32,
+    /// Whose memory `process_vm_*` reaches; None where it does not reach the peer's.
+    process: Option<Process>,
     /// The memory of its directory, which tells processes apart. What lies in our own directory
     /// is what we have published, whoever passes it; a peer that repeats our nonce is still a peer.
     pub file: File,
-    /// Whether we can read and write its memory with `process_vm_*`.
-    pub reachable: bool,
     /// Whether it said that it can read ours.
     pub can_read_us: bool,
     /// The peer's thread waits on it.
@@ -110,15 +129,15 @@ impl Peer {
     ) -> Result<Self, Errno> {
         use sluice_shmem::mapping::Access;
         use sluice_shmem::verbs::directory::DIRECTORY_BYTES;
+        os::check_bell(bell.raw())?;
         let mapping = map_foreign(directory_fd.raw(), DIRECTORY_BYTES, Access::ReadOnly)?;
         // SAFETY: the mapping is kept beside it.
         let directory = unsafe { Directory::from_raw(mapping.base()) };
         Ok(Self {
             directory,
             _directory_mapping: mapping,
-            pid,
+            process: Process::probe(pid, identity),
             file: file_of(directory_fd)?,
-            reachable: crate::reach::probe(pid, identity.probe, identity.nonce),
             can_read_us: identity.can_read,
             bell,
             rung: Rung::default(),
@@ -130,8 +149,20 @@ impl Peer {
     /// Wakes the peer's thread if it sleeps. Call it after whatever the peer is to see.
     pub fn ring_if_asleep(&self) {
         if self.directory.must_ring(&self.rung) {
-            os::ring(self.bell.raw());
+            os::ring_foreign(self.bell.raw());
         }
+    }
+
+    /// Whether we can read and write its memory with `process_vm_*`.
+    pub fn is_reachable(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// The pid for one such call; None where there is no way, or no longer: the process that had
+    /// it is gone, and the number may be another's.
+    pub fn pid(&self) -> Option<i32> {
+        let process = self.process.as_ref()?;
+        os::has_pid(process.handle.raw()).then_some(process.pid)
     }
 
     /// The region `id`, mapped for writing.

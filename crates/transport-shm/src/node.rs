@@ -1,7 +1,7 @@
 //! What a process is to its peers: its directory, its numbers, and its links.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::Path;
@@ -402,7 +402,24 @@ impl Node {
             slot
         };
         self.directory.clear_key(slot);
+        self.wait_for_users(&self.links(), slot);
+        lock(&self.keys).slots.remove(&slot);
+    }
+
+    /// Waits for the operations that peers are carrying out in this process's memory by
+    /// themselves. What was made invisible before is used by none of them any more.
+    pub fn wait_for_initiators(&self) {
+        // Who announces from now on finds it invisible; who did before is found below.
+        fence(Ordering::SeqCst);
+        let slots: Vec<u32> = lock(&self.keys).slots.keys().copied().collect();
         let links = self.links();
+        for slot in slots {
+            self.wait_for_users(&links, slot);
+        }
+    }
+
+    /// Waits for whoever uses the key at `slot` now.
+    fn wait_for_users(&self, links: &Links, slot: u32) {
         for incoming in &links.incoming {
             for (index, value) in incoming.hazards.users(slot) {
                 let start = os::now_ns();
@@ -421,7 +438,6 @@ impl Node {
                 }
             }
         }
-        lock(&self.keys).slots.remove(&slot);
     }
 
     /// Whether the engine thread is responsible for events.

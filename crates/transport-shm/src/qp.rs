@@ -325,6 +325,7 @@ impl QpTransport for ShmQp {
         let part = &self.0;
         part.node.set_part(part.slot, None);
         part.node.directory.clear_qp(part.slot as usize);
+        part.node.wait_for_initiators();
         part.forget_requests();
         part.flush_receive();
         part.release_held(false);

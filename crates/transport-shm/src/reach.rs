@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_shmem::verbs::copy;
-use sluice_shmem::verbs::directory::KeyEntry;
+use sluice_shmem::verbs::directory::{Directory, KeyEntry, QpEntry};
 use sluice_verbs::{SendDone, Sge, Wqe, WrOpcode, access};
 
 use crate::link::Outgoing;
@@ -51,19 +51,15 @@ pub fn right(opcode: WrOpcode) -> Option<u32> {
 pub fn direct(link: &Outgoing, ends: &Ends, wqe: &Wqe<'_>) -> Option<SendDone> {
     let directory = &link.peer.directory;
     let right = right(wqe.wr.opcode)?;
-    let peer = directory.qp(ends.peer_slot)?;
-    if peer.qpn != ends.peer_qpn
-        || !peer.receives
-        || peer.peer_qpn != ends.own_qpn
-        || peer.access & right == 0
-    {
-        return None;
-    }
+    // The peer's queue pair is looked at again below. Without bytes this look is all there is.
+    open_end(directory, ends, right)?;
     if wqe.length == 0 {
         return Some(SendDone::ok(0));
     }
     let slot = directory.find_key(wqe.wr.rkey)?;
     link.with_hazard(slot, ends.own_qpn, || {
+        // Who destroys it makes it invisible first, and then waits for what is announced.
+        let peer = open_end(directory, ends, right)?;
         let key = directory.key(slot, wqe.wr.rkey)?;
         if key.pd != peer.pd
             || key.access & right == 0
@@ -82,6 +78,16 @@ pub fn direct(link: &Outgoing, ends: &Ends, wqe: &Wqe<'_>) -> Option<SendDone> {
     })
 }
 
+/// The peer's queue pair, if it is connected to ours and lets it do this.
+fn open_end(directory: &Directory, ends: &Ends, right: u32) -> Option<QpEntry> {
+    let peer = directory.qp(ends.peer_slot)?;
+    let open = peer.qpn == ends.peer_qpn
+        && peer.receives
+        && peer.peer_qpn == ends.own_qpn
+        && peer.access & right != 0;
+    open.then_some(peer)
+}
+
 fn way(link: &Outgoing, ends: &Ends, key: &KeyEntry, offset: u64, len: u64) -> Option<Way> {
     if ends.same_process {
         let address = key.address.checked_add(offset)?;
@@ -98,7 +104,7 @@ fn way(link: &Outgoing, ends: &Ends, key: &KeyEntry, offset: u64, len: u64) -> O
             region.base().as_ptr().wrapping_add(start as usize),
         ));
     }
-    if link.peer.reachable {
+    if link.peer.is_reachable() {
         return Some(Way::Foreign(key.address.checked_add(offset)?));
     }
     None
@@ -138,11 +144,21 @@ unsafe fn carry_out(link: &Outgoing, wqe: &Wqe<'_>, way: Way) -> Option<SendDone
         }
         (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(address)) => {
             // SAFETY: the local pieces are readable.
-            unsafe { through_kernel(link.peer.pid, true, pieces, address, wqe.length as usize)? };
+            unsafe {
+                through_kernel(link.peer.pid()?, true, pieces, address, wqe.length as usize)?
+            };
         }
         (WrOpcode::RdmaRead, Way::Foreign(address)) => {
             // SAFETY: the local pieces are writable.
-            unsafe { through_kernel(link.peer.pid, false, pieces, address, wqe.length as usize)? };
+            unsafe {
+                through_kernel(
+                    link.peer.pid()?,
+                    false,
+                    pieces,
+                    address,
+                    wqe.length as usize,
+                )?
+            };
         }
         _ => return None,
     }

@@ -115,6 +115,10 @@ fn carry_out(node: &Node, incoming: &Incoming, state: &mut IncomingState) -> usi
                 if matches!(taken, Taken::Done) {
                     state.requests.advance(&record);
                     done += 1;
+                    // It may have got its receive just before its wait was announced.
+                    if incoming.holds_until().is_some() {
+                        incoming.hold_no_longer();
+                    }
                 }
                 taken
             }
@@ -159,7 +163,7 @@ pub fn wait_for_receive(
     } else {
         HOLD_NS
     };
-    let new = match incoming.holds_until() {
+    match incoming.holds_until() {
         Some(until) if now < until => return Some(Taken::Held { new: false }),
         Some(_) => {
             // Completions that nobody has polled: the program is late and will post again.
@@ -170,16 +174,12 @@ pub fn wait_for_receive(
                 return None;
             }
             state.extensions += 1;
-            false
         }
-        None => {
-            state.extensions = 0;
-            true
-        }
-    };
+        None => state.extensions = 0,
+    }
     incoming.hold(part.slot, now + patience);
     part.node.held_until(now + patience);
-    Some(Taken::Held { new })
+    Some(Taken::Held { new: true })
 }
 
 /// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
@@ -468,13 +468,11 @@ fn fetch_piece(incoming: &Incoming, target: &[Sge], offset: u64, piece: &Piece) 
         unsafe { reach::scatter(target, offset, source, len) };
         return true;
     }
-    if !incoming.peer.reachable {
+    let Some(pid) = incoming.peer.pid() else {
         return false;
-    }
+    };
     // SAFETY: the pieces of a receive are writable.
-    unsafe {
-        reach::copy_from_process(incoming.peer.pid, target, offset, piece.address, len).is_some()
-    }
+    unsafe { reach::copy_from_process(pid, target, offset, piece.address, len).is_some() }
 }
 
 fn span(record: &Record) -> Option<Span> {

@@ -45,9 +45,45 @@ fn area(bytes: usize) -> (OwnedFd, *mut u8) {
     }
 }
 
+fn eventfd(flags: i32) -> OwnedFd {
+    // SAFETY: a plain system call; the descriptor is fresh.
+    unsafe {
+        let fd = libc::eventfd(0, flags);
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// The writing end of a pipe that nobody reads.
+fn broken_pipe() -> OwnedFd {
+    let mut ends = [0; 2];
+    // SAFETY: plain system calls; both descriptors are fresh.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_NONBLOCK), 0);
+        drop(OwnedFd::from_raw_fd(ends[0]));
+        OwnedFd::from_raw_fd(ends[1])
+    }
+}
+
+/// An eventfd to which a write waits until somebody reads.
+fn full_eventfd() -> OwnedFd {
+    let bell = eventfd(0);
+    let most = u64::MAX - 1;
+    // SAFETY: the kernel reads 8 bytes.
+    let written = unsafe { libc::write(bell.as_raw_fd(), (&raw const most).cast(), 8) };
+    assert_eq!(written, 8);
+    bell
+}
+
 impl Attacker {
     /// Connects to the block of `qpn` with a greeting that is accepted.
     fn connect(qpn: u32) -> Attacker {
+        Attacker::with_bell(qpn, &eventfd(libc::EFD_NONBLOCK))
+    }
+
+    /// Connects to the block of `qpn` and wants to be rung at `bell`. There is an answer, or the
+    /// end of the connection, when this returns.
+    fn with_bell(qpn: u32, bell: &OwnedFd) -> Attacker {
         let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
         let path = directory.join(format!("b{}.sock", qpn >> 8));
         // SAFETY: plain system calls with valid arguments.
@@ -65,13 +101,11 @@ impl Attacker {
         };
         let (directory_fd, directory) = area(DIRECTORY);
         let (request_fd, request) = area(REQUEST_AREA);
-        // SAFETY: as above.
-        let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, 0)) };
         let mut hello = Vec::new();
         for word in [MAGIC, 1, 1, 2, 8, 1, 0, 0u64] {
             hello.extend(word.to_ne_bytes());
         }
-        let fds = [&directory_fd, &request_fd, &bell].map(AsRawFd::as_raw_fd);
+        let fds = [&directory_fd, &request_fd, bell].map(AsRawFd::as_raw_fd);
         let sent = sluice_sys::unix::send_with_fds(socket.as_raw_fd(), &hello, &fds);
         assert_eq!(sent, Ok(hello.len()));
         sluice_sys::unix::wait_readable(socket.as_raw_fd(), 5000).unwrap();
@@ -308,5 +342,101 @@ fn strangers_on_the_socket_are_sent_away() {
         Way::Shared,
         first,
         second,
+    );
+}
+
+fn ring_badly(world: &mut World) {
+    let target = world.swap([0; 4])[0] as u32;
+    for bell in [eventfd(0), full_eventfd(), broken_pipe()] {
+        let attacker = Attacker::with_bell(target, &bell);
+        let mut buffer = [0; 64];
+        let answer = sluice_sys::unix::receive_with_fds(attacker.socket.as_raw_fd(), &mut buffer);
+        assert!(answer.map_or(0, |answer| answer.len) == 0, "it is welcome");
+    }
+    let attacker = Attacker::with_bell(target, &eventfd(libc::EFD_NONBLOCK));
+    greeting(&attacker.socket, 0);
+    world.meet();
+}
+
+fn be_rung_badly(world: &mut World) {
+    let end = world.end(QpType::Rc, 4096, None);
+    world.swap([u64::from(end.qp.num()), 0, 0, 0]);
+    world.meet();
+}
+
+#[test]
+fn bells_that_could_block_or_kill_are_refused() {
+    pair(
+        "bells_that_could_block_or_kill_are_refused",
+        Way::Shared,
+        ring_badly,
+        be_rung_badly,
+    );
+}
+
+/// Where the queue pairs and the keys lie in a directory, and how far they are apart.
+const QPS: usize = 4096;
+const KEYS: usize = QPS + 64 * 256 * 64;
+const KEY_SLOTS: usize = 128 * 1024;
+
+/// Announces that it writes to the victim's memory, and goes on while the victim destroys the
+/// queue pair.
+fn write_for_long(world: &mut World) {
+    let target = world.swap([0; 4])[0] as u32;
+    let attacker = Attacker::connect(target);
+    let (_, directory) = greeting(&attacker.socket, 0);
+    // SAFETY: a fresh mapping of a file that is as long; it stays.
+    let directory = unsafe {
+        let (access, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        let none = std::ptr::null_mut();
+        let start = libc::mmap(none, DIRECTORY, access, shared, directory.raw(), 0);
+        assert_ne!(start, libc::MAP_FAILED);
+        start.cast::<u8>()
+    };
+    // SAFETY: only offsets inside of the directory are asked for.
+    let word = |at: usize| unsafe { directory.add(at).cast::<u64>().read_volatile() };
+    let key = (0..KEY_SLOTS).find(|slot| word(KEYS + slot * 64) != 0);
+    let key = key.expect("the victim has a key") as u64;
+    let place = (0..64 * 256).find(|slot| word(QPS + slot * 64) as u32 == target);
+    let place = QPS + place.expect("the victim has a queue pair") * 64;
+    attacker.word(0, 7 << 32 | (key + 1));
+    world.meet();
+    until("the queue pair to become invisible", || word(place) == 0);
+    // Long enough for a victim that does not wait; one that does is not hurried by it.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    world.meet();
+    world.meet();
+    attacker.word(0, 0);
+    world.meet();
+}
+
+fn destroy_meanwhile(world: &mut World) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let mut victim = world.end(QpType::Rc, 4096, None);
+    victim.peer.qpn = 0x12_3456;
+    victim.to_ready();
+    world.swap([u64::from(victim.qp.num()), 0, 0, 0]);
+    world.meet();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            victim.qp.destroy().unwrap();
+            over.store(true, Ordering::SeqCst);
+        });
+        world.meet();
+        let early = over.load(Ordering::SeqCst);
+        world.meet();
+        assert!(!early, "destroyed while a peer was writing through it");
+    });
+    world.meet();
+}
+
+#[test]
+fn destroying_a_queue_pair_waits_for_who_writes_through_it() {
+    pair(
+        "destroying_a_queue_pair_waits_for_who_writes_through_it",
+        Way::Shared,
+        write_for_long,
+        destroy_meanwhile,
     );
 }

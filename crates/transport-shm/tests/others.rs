@@ -222,6 +222,62 @@ fn a_late_receiver_on_an_unreliable_connection_loses_nothing() {
     );
 }
 
+/// Messages that each come when there is no receive for them, or nearly so.
+const JUST_IN_TIME: u32 = 50_000;
+
+fn send_just_in_time(world: &mut World) {
+    let end = world.connected(QpType::Uc, 4096);
+    let sge = [end.sge(0, 8)];
+    let mut under_way = 0;
+    for number in 0..JUST_IN_TIME {
+        let mut request = end.request(WrOpcode::SendWithImm, 1, &sge, 0);
+        request.imm = number;
+        end.qp.post_send(&request).unwrap();
+        under_way += 1;
+        while under_way == 200 || (under_way > 0 && number + 1 == JUST_IN_TIME) {
+            end.good();
+            under_way -= 1;
+        }
+    }
+    world.meet();
+}
+
+fn receive_just_in_time(world: &mut World) {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let end = world.connected(QpType::Uc, 4096);
+    end.post_recv(0, 0, 8);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // One thread carries messages out, the other gives them receives: each at the moment at
+        // which the first finds none for the next.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                end.cq.transport().progress(&end.cq);
+            }
+        });
+        let received = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for number in 0..JUST_IN_TIME {
+                until("the next message", || end.cq.filled() > 0);
+                end.post_recv(0, 0, 8);
+                assert_eq!(end.good().imm, number, "messages are lost");
+            }
+        }));
+        over.store(true, Ordering::Relaxed);
+        received.unwrap();
+    });
+    world.meet();
+}
+
+#[test]
+fn receives_that_come_at_the_last_moment_are_not_overlooked() {
+    pair(
+        "receives_that_come_at_the_last_moment_are_not_overlooked",
+        Way::Shared,
+        send_just_in_time,
+        receive_just_in_time,
+    );
+}
+
 #[test]
 fn datagrams_outlive_their_sender() {
     pair(

@@ -21,6 +21,8 @@ pub struct Stage {
     started: u32,
     /// Of every program.
     environment: Vec<(&'static str, &'static str)>,
+    /// How long a server and its client may take.
+    limit: Duration,
 }
 
 impl Stage {
@@ -32,7 +34,14 @@ impl Stage {
             sluice: find_sluice()?,
             started: 0,
             environment: Vec::new(),
+            limit: LIMIT,
         })
+    }
+
+    /// For a server and a client that are slow by themselves.
+    pub fn with_limit(mut self, limit: Duration) -> Stage {
+        self.limit = limit;
+        self
     }
 
     /// Where outputs are.
@@ -112,7 +121,7 @@ impl Stage {
         server.await_ready(LIMIT, "listening socket", || is_listening(number))?;
         all.push("127.0.0.1");
         let client = self.start_with(program, &all, client_options)?;
-        let client = match client.finish(LIMIT) {
+        let client = match client.finish(self.limit) {
             Ok(client) => client,
             // What the server said belongs to the picture.
             Err(problem) => {
@@ -124,7 +133,7 @@ impl Stage {
             println!("{}", server.describe());
         }
         let client = client.success()?;
-        Ok((server.finish(LIMIT)?.success()?, client))
+        Ok((server.finish(self.limit)?.success()?, client))
     }
 
     /// Runs a client until it succeeds. One that comes before the server listens is refused, and
