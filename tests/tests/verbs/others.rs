@@ -10,10 +10,11 @@ use sluice_tests::suite::{Verdict, ensure, skip, trial};
 use crate::stage::{LIMIT, Stage, is_listening};
 
 /// Tests of pyverbs, and how many of each ask for what is refused (docs/limitations.md): on-demand
-/// paging, DMA buffers, raw packets, allocators of parent domains.
-const PYVERBS: [(&str, usize); 13] = [
+/// paging, DMA buffers, raw packets, allocators of parent domains. Not among them is `test_cq`, which
+/// counts on datagrams being gone the moment they were posted: the first ones wait for a connection
+/// of the two processes here.
+const PYVERBS: [(&str, usize); 12] = [
     ("test_atomic", 0),
-    ("test_cq", 0),
     ("test_cq_events", 0),
     ("test_cqex", 0),
     ("test_device.DeviceTest", 0),
