@@ -100,7 +100,7 @@ fn a_filter_that_was_there_before_sluice_run_keeps_nobody_from_lanes() {
     check("a_filter_that_was_there_before", || {
         let stage = Stage::new()?;
         let (outcome, totals) = stage.finish(stage.around(&["allow"]), "around")?;
-        ensure(totals.laned == 2 && totals.lane_bytes() > 0, || {
+        ensure(totals.lane_bytes() > 10_000, || {
             format!("{totals:?}\n{}", outcome.describe())
         })
     });

@@ -1,10 +1,15 @@
 """A process that is connected to itself and exchanges messages, one at a time.
 
-Arguments: how many messages each way (default 200).
+Arguments: how many messages each way (default 200). A pause behind the first ones gives the daemon
+time to match the two ends, as in the programs of common.h.
 """
 
 import socket
 import sys
+import time
+
+WARM = 20
+PAUSE_S = 0.1
 
 rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 200
 listener = socket.create_server(("127.0.0.1", 0))
@@ -23,6 +28,8 @@ def exactly(sock, length):
 
 
 for number in range(rounds):
+    if number == WARM:
+        time.sleep(PAUSE_S)
     message = b"%08d" % number * 8
     for sender, receiver in ((connected, accepted), (accepted, connected)):
         sender.sendall(message)
