@@ -155,6 +155,19 @@ fn hold_server(port: u16) -> io::Result<()> {
     }
 }
 
+/// One of the [`HOLD_ROUNDS`] of a connection.
+fn expect_echo(connection: &mut TcpStream, round: usize) -> io::Result<()> {
+    let message = [u8::try_from(round).unwrap_or(0); HOLD_MESSAGE_BYTES];
+    connection.write_all(&message)?;
+    let mut echo = [0; HOLD_MESSAGE_BYTES];
+    connection.read_exact(&mut echo)?;
+    if echo == message {
+        Ok(())
+    } else {
+        Err(io::Error::other("the echo differs"))
+    }
+}
+
 fn put(connections: &mut Vec<Option<TcpStream>>, connection: TcpStream) {
     let Ok(index) = usize::try_from(connection.as_raw_fd()) else {
         return;
@@ -178,13 +191,7 @@ fn hold_client(port: u16, connections: u32) -> io::Result<()> {
     }
     for round in 0..HOLD_ROUNDS {
         for connection in &mut held {
-            let message = [u8::try_from(round).unwrap_or(0); HOLD_MESSAGE_BYTES];
-            connection.write_all(&message)?;
-            let mut echo = [0; HOLD_MESSAGE_BYTES];
-            connection.read_exact(&mut echo)?;
-            if echo != message {
-                return Err(io::Error::other("the echo differs"));
-            }
+            expect_echo(connection, round)?;
         }
     }
     writeln!(output, "open")?;

@@ -162,6 +162,22 @@ pub struct PointSpec {
     pub baseline: Variant,
 }
 
+impl PointSpec {
+    /// A point whose value itself is a cost, in `unit`.
+    pub fn cost(group: &str, label: String, unit: &'static str, baseline: Variant) -> PointSpec {
+        PointSpec {
+            group: group.to_owned(),
+            label,
+            x: None,
+            unit,
+            better: Better::Lower,
+            cost_unit: CostUnit::None,
+            paired: false,
+            baseline,
+        }
+    }
+}
+
 /// The results of one variant at one point.
 #[derive(Debug, Clone, Serialize)]
 pub struct Series {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{HOLD_MESSAGE_BYTES, HOLD_ROUNDS};
+use super::{HOLD_MESSAGE_BYTES, HOLD_ROUNDS, expect_echo};
 use crate::bench::signals;
 
 /// What both say when the connection was used often enough to be worth a lane.
@@ -74,13 +74,7 @@ pub(super) fn reader(port: u16) -> io::Result<()> {
 pub(super) fn writer(port: u16, seconds: u32) -> io::Result<()> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     for round in 0..HOLD_ROUNDS {
-        let message = [u8::try_from(round).unwrap_or(0); HOLD_MESSAGE_BYTES];
-        connection.write_all(&message)?;
-        let mut echo = [0; HOLD_MESSAGE_BYTES];
-        connection.read_exact(&mut echo)?;
-        if echo != message {
-            return Err(io::Error::other("the echo differs"));
-        }
+        expect_echo(&mut connection, round)?;
     }
     say(OPEN)?;
     io::stdin().read_to_end(&mut Vec::new())?;

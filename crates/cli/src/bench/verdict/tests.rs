@@ -20,32 +20,42 @@ pub fn options() -> Options {
 /// `value` puts it. Points whose value is `None` were not measured.
 pub fn reports(value: impl Fn(&str, &PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
     let report = |workload: &workloads::Workload| {
-        let mut points = Vec::new();
-        for cell in (workload.cells)(&options()) {
-            for spec in &cell.points {
-                let mut point = Point::new(spec.clone(), &cell.variants);
-                for series in &mut point.series {
-                    let value = match series.variant {
-                        Variant::Tcp => Some(100.0),
-                        variant => value(workload.name, spec, variant),
-                    };
-                    series.samples.extend(value.map(sample));
-                }
-                point.summarise();
-                points.push(point);
-            }
-        }
-        WorkloadReport {
-            name: workload.name,
-            title: workload.title,
-            about: workload.about,
-            skipped: None,
-            missing: Vec::new(),
-            points,
-            commands: Vec::new(),
-        }
+        report_of(workload, |spec, variant| {
+            let value = match variant {
+                Variant::Tcp => Some(100.0),
+                variant => value(workload.name, spec, variant),
+            };
+            value.map(sample)
+        })
     };
     workloads::SOCKETS.workloads.iter().map(report).collect()
+}
+
+/// A report as a run makes it, with one repetition.
+pub fn report_of(
+    workload: &workloads::Workload,
+    sample: impl Fn(&PointSpec, Variant) -> Option<Sample>,
+) -> WorkloadReport {
+    let mut points = Vec::new();
+    for cell in (workload.cells)(&options()) {
+        for spec in &cell.points {
+            let mut point = Point::new(spec.clone(), &cell.variants);
+            for series in &mut point.series {
+                series.samples.extend(sample(spec, series.variant));
+            }
+            point.summarise();
+            points.push(point);
+        }
+    }
+    WorkloadReport {
+        name: workload.name,
+        title: workload.title,
+        about: workload.about,
+        skipped: None,
+        missing: Vec::new(),
+        points,
+        commands: Vec::new(),
+    }
 }
 
 /// A run that needs as much CPU time as its value.

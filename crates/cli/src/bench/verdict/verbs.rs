@@ -3,6 +3,7 @@
 use super::{Label, Selection, Verdict, judged, ratio};
 use crate::bench::model::{Point, Series, Variant, WorkloadReport};
 use crate::bench::text::number;
+use crate::bench::workloads::idle::WATCHED_S;
 use crate::bench::workloads::verbs::{BANDWIDTHS, idle, latency, messages, queue_pairs};
 
 /// The most that 8 bytes may take, in microseconds.
@@ -170,7 +171,7 @@ fn idle_verdicts(workloads: &[WorkloadReport]) -> [Verdict; 2] {
     let head = ("idle passive process: CPU", "0.0 %".to_owned());
     let cpu = judged(head, &points(idle::CPU), Variant::Verbs, |found| {
         let (_, series) = found.first()?;
-        let watched_ms = 1e3 * series.details.get(idle::WATCHED_S)?;
+        let watched_ms = 1e3 * series.details.get(WATCHED_S)?;
         let percent = 100.0 * series.median? / watched_ms;
         Some((format!("{percent:.3} %"), percent < IDLE_CPU_PERCENT_MAX))
     });

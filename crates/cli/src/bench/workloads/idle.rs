@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
-use crate::bench::model::{Better, CostUnit, LANES, PointSpec, Sample, Variant};
+use crate::bench::model::{LANES, PointSpec, Sample, Variant};
 use crate::bench::process::{Process, Ready};
 use crate::bench::session::Session;
 use crate::bench::signals;
@@ -37,15 +37,13 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 fn cells(options: &Options) -> Vec<Cell> {
     let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
     let (connections, seconds) = (options.idle_connections, options.idle_seconds);
-    let point = |group: &str, unit| PointSpec {
-        group: group.to_owned(),
-        label: format!("{connections} connections, {seconds} s"),
-        x: None,
-        unit,
-        better: Better::Lower,
-        cost_unit: CostUnit::None,
-        paired: false,
-        baseline: Variant::Tcp,
+    let point = |group, unit| {
+        PointSpec::cost(
+            group,
+            format!("{connections} connections, {seconds} s"),
+            unit,
+            Variant::Tcp,
+        )
     };
     let cell = Cell {
         title: format!("idle, {connections} connections"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::helper::stall::{LISTENING, OPEN, Pushed, Received};
-use crate::bench::model::{Better, CostUnit, LANES, PointSpec, Sample, Variant};
+use crate::bench::model::{LANES, PointSpec, Sample, Variant};
 use crate::bench::session::Session;
 use crate::bench::signals;
 use crate::bench::usage;
@@ -43,16 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn cells(options: &Options) -> Vec<Cell> {
     let variants = options.variants_of(&[Variant::Tcp, Variant::Sluice]);
     let seconds = options.stall_seconds;
-    let point = |group: &str, unit| PointSpec {
-        group: group.to_owned(),
-        label: format!("{seconds} s"),
-        x: None,
-        unit,
-        better: Better::Lower,
-        cost_unit: CostUnit::None,
-        paired: false,
-        baseline: Variant::Tcp,
-    };
+    let point = |group, unit| PointSpec::cost(group, format!("{seconds} s"), unit, Variant::Tcp);
     let cell = Cell {
         title: format!("stall, {seconds} s"),
         variants,

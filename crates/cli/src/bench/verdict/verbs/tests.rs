@@ -1,5 +1,5 @@
 use super::super::Outcome;
-use super::super::tests::options;
+use super::super::tests::report_of;
 use super::*;
 use crate::bench::model::{PointSpec, Sample};
 use crate::bench::workloads::{Workload, verbs};
@@ -7,31 +7,14 @@ use crate::bench::workloads::{Workload, verbs};
 /// A report as a run of all workloads makes it. Points whose value is `None` were not measured.
 pub fn reports(value: impl Fn(&PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
     let report = |workload: &Workload| {
-        let mut points = Vec::new();
-        for cell in (workload.cells)(&options()) {
-            for spec in &cell.points {
-                let mut point = Point::new(spec.clone(), &cell.variants);
-                for series in &mut point.series {
-                    let value = value(spec, series.variant);
-                    series.samples.extend(value.map(|value| Sample {
-                        value,
-                        details: [(idle::WATCHED_S, 10.0)].into(),
-                        ..Sample::default()
-                    }));
-                }
-                point.summarise();
-                points.push(point);
-            }
-        }
-        WorkloadReport {
-            name: workload.name,
-            title: workload.title,
-            about: workload.about,
-            skipped: None,
-            missing: Vec::new(),
-            points,
-            commands: Vec::new(),
-        }
+        report_of(workload, |spec, variant| {
+            let value = value(spec, variant)?;
+            Some(Sample {
+                value,
+                details: [(WATCHED_S, 10.0)].into(),
+                ..Sample::default()
+            })
+        })
     };
     verbs::ALL.iter().map(report).collect()
 }

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use super::programs;
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
-use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
+use crate::bench::model::{PointSpec, Sample, Variant};
 use crate::bench::process::{Process, Ready};
 use crate::bench::session::{Session, words};
 use crate::bench::signals;
 use crate::bench::usage;
+use crate::bench::workloads::idle::WATCHED_S;
 
 pub const WORKLOAD: Workload = Workload {
     name: "idle",
@@ -25,8 +26,6 @@ pub const WORKLOAD: Workload = Workload {
 
 pub const CPU: &str = "CPU time of the passive process";
 pub const WAKE_UPS: &str = "voluntary context switches";
-/// How long the process was watched; a result beside the values.
-pub const WATCHED_S: &str = "watched_s";
 
 const PROGRAM: &str = "ib_read_lat";
 /// A client that has used so much CPU time is through with its preparations and reads.
@@ -38,16 +37,7 @@ const SETTLING: Duration = Duration::from_millis(500);
 
 fn cells(options: &Options) -> Vec<Cell> {
     let seconds = options.idle_seconds;
-    let point = |group: &str, unit| PointSpec {
-        group: group.to_owned(),
-        label: format!("{seconds} s"),
-        x: None,
-        unit,
-        better: Better::Lower,
-        cost_unit: CostUnit::None,
-        paired: false,
-        baseline: Variant::Verbs,
-    };
+    let point = |group, unit| PointSpec::cost(group, format!("{seconds} s"), unit, Variant::Verbs);
     vec![Cell {
         title: "passive process".to_owned(),
         variants: vec![Variant::Verbs],
