@@ -352,6 +352,19 @@ pub fn settle(index: u32, generation: u32) {
     });
 }
 
+/// Calls `each` with every connection of the process, settled or not, once for each of its
+/// descriptors up to `last`. Those whose life is over are none.
+pub fn for_each(last: i32, mut each: impl FnMut(&Conn)) {
+    fds::for_each(0, last, |fd, entry| {
+        if let Some((index, generation)) = entry.record()
+            && let Some(conn) = from_entry(fd, index, generation)
+            && conn.end.generation() == generation
+        {
+            each(&conn);
+        }
+    });
+}
+
 /// Calls `each` with every descriptor of this process for a connection, settled or not.
 pub(crate) fn for_each_fd_of(index: u32, generation: u32, mut each: impl FnMut(i32)) {
     fds::for_each(0, i32::MAX, |fd, entry| {

@@ -2,7 +2,7 @@
 //! end table of a server that forks for each client outlives the children and needs their
 //! records back.
 
-use crate::conn::{self, Conn};
+use crate::conn::{self, Conn, for_each};
 use crate::{fds, process, stats};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
@@ -18,18 +18,6 @@ fn left(index: u32) -> (&'static AtomicU64, u64) {
     )
 }
 
-/// Calls `each` with every connection of the process, once for each of its names.
-fn for_each(mut each: impl FnMut(&Conn)) {
-    fds::for_each(0, i32::MAX, |fd, entry| {
-        if let Some((index, generation)) = entry.record()
-            && let Some(conn) = conn::from_entry(fd, index, generation)
-            && conn.end.generation() == generation
-        {
-            each(&conn);
-        }
-    });
-}
-
 /// The process ends. Connections that nobody else holds go with a process that has an end table
 /// for itself.
 pub fn at_exit() {
@@ -37,7 +25,7 @@ pub fn at_exit() {
         return;
     }
     let gives_back = process::is_forked() && !process::is_sandboxed();
-    for_each(|conn| {
+    for_each(i32::MAX, |conn| {
         if conn.end.refs() > 1 {
             fds::take(conn.fd);
             conn.end.drop_ref();
@@ -60,7 +48,7 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
     if !process::is_itself() {
         return;
     }
-    for_each(|conn| {
+    for_each(i32::MAX, |conn| {
         let names = conn.own_names();
         if names.first != conn.fd {
             return;
@@ -81,7 +69,7 @@ pub fn after_failed_exec() {
     if !process::is_itself() {
         return;
     }
-    for_each(|conn| {
+    for_each(i32::MAX, |conn| {
         let names = conn.own_names();
         let (word, bit) = left(conn.index);
         if names.first == conn.fd && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {

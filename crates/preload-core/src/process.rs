@@ -156,14 +156,7 @@ extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
     FORKER.store(current_pid(), Ordering::Relaxed);
     // Every descriptor of ours exists twice from now on.
-    fds::for_each(0, c_int::MAX, |fd, entry| {
-        if let Some((index, generation)) = entry.record()
-            && let Some(conn) = conn::from_entry(fd, index, generation)
-            && conn.end.generation() == generation
-        {
-            conn.end.add_ref();
-        }
-    });
+    conn::for_each(c_int::MAX, |conn| conn.end.add_ref());
     link::before_fork();
     epoll::before_fork();
 }
@@ -251,15 +244,9 @@ fn give_away(way: Way) -> Carry {
     });
     carry.seal(way);
     // The other program counts what it moves there. A vfork child has its parent's table.
-    fds::for_each(0, LOOKED_AT as c_int - 1, |fd, entry| {
-        if let Some((index, generation)) = entry.record()
-            && let Some(conn) = conn::from_entry(fd, index, generation)
-            && conn.end.generation() == generation
-            && !is_confined()
-            && !is_sandboxed()
-            && inherits(fd)
-        {
-            conn.end.note_moved_elsewhere(fd);
+    conn::for_each(LOOKED_AT as c_int - 1, |conn| {
+        if !is_confined() && !is_sandboxed() && inherits(conn.fd) {
+            conn.end.note_moved_elsewhere(conn.fd);
         }
     });
     carry

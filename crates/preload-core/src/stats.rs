@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use crate::conn::Conn;
-use crate::fds;
 use crate::lock::SpinLock;
 use crate::{config, conn, log, process};
 use core::fmt::{self, Write};
@@ -169,15 +168,11 @@ pub fn before_exec() {
 }
 
 fn add_open_and_write() {
-    fds::for_each(0, i32::MAX, |fd, entry| {
-        if let Some((index, generation)) = entry.record()
-            && let Some(conn) = conn::from_entry(fd, index, generation)
-        {
-            // Several descriptors of this process may name it, and nobody else.
-            let names = conn.own_names();
-            if names.first == fd && names.count >= conn.end.refs() {
-                add_last(&conn);
-            }
+    conn::for_each(i32::MAX, |conn| {
+        // Several descriptors of this process may name it, and nobody else.
+        let names = conn.own_names();
+        if names.first == conn.fd && names.count >= conn.end.refs() {
+            add_last(conn);
         }
     });
     let mut line = Line {
