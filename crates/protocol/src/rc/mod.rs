@@ -15,6 +15,7 @@ use crate::congestion::{Congestion, RateConfig};
 use crate::counters::Counters;
 use crate::memory::{Memory, Refusal};
 use crate::request::{Completion, PostError, Request, Status};
+use crate::segment::Path;
 use crate::time::{Instant, earlier};
 use crate::transmit::Transmit;
 use requester::Requester;
@@ -68,6 +69,15 @@ impl Config {
             Service::Xrc
         } else {
             Service::Rc
+        }
+    }
+
+    const fn path(&self) -> Path {
+        Path {
+            service: self.service(),
+            destination: self.destination,
+            pkey: self.pkey,
+            mtu: self.mtu,
         }
     }
 }

@@ -98,12 +98,7 @@ impl Requester {
         let retries = config.retry_cnt.min(7);
         let rnr_retries = config.rnr_retry.min(FOR_EVER);
         Self {
-            path: Path {
-                service: config.service(),
-                destination: config.destination,
-                pkey: config.pkey,
-                mtu: config.mtu,
-            },
+            path: config.path(),
             sequence: Sequence::new(config.send_psn),
             entries: VecDeque::new(),
             done: VecDeque::new(),

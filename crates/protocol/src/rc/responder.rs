@@ -71,12 +71,7 @@ pub(super) struct Responder {
 impl Responder {
     pub fn new(config: &Config) -> Self {
         Self {
-            path: Path {
-                service: config.service(),
-                destination: config.destination,
-                pkey: config.pkey,
-                mtu: config.mtu,
-            },
+            path: config.path(),
             sequence: Sequence::new(config.receive_psn),
             rnr_timer: config.min_rnr_timer,
             expected: 0,
