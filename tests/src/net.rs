@@ -1,5 +1,6 @@
 //! Ports chosen by the kernel, and waiting for a server to listen.
 
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
@@ -22,5 +23,20 @@ pub fn await_listener(server: &mut Job, port: u16, limit: Duration) -> Verdict {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     server.await_ready(limit, "listener", || {
         TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
+    })
+}
+
+/// Whether somebody listens on the port. A connection would be taken for the client's.
+pub fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        fs::read_to_string(table).is_ok_and(|text| {
+            text.lines().skip(1).any(|line| {
+                let mut words = line.split_whitespace().skip(1);
+                let local = words.next().and_then(|address| address.rsplit(':').next());
+                local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
+                    && words.nth(1) == Some(LISTEN)
+            })
+        })
     })
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use sluice_tests::apps::apps_dir;
 use sluice_tests::job::{Job, Outcome, command, run, wait_until};
 use sluice_tests::lab::{Lab, Mode};
+use sluice_tests::stats::Totals;
 use sluice_tests::suite::{Verdict, check, ensure, fail, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -311,26 +312,31 @@ fn statistics_reach_any_path_or_are_said_to_be_lost() {
 /// The bytes that `alone.py` sends, and gets back.
 const ALONE_BYTES: u64 = 8 * (500 + 100 + 200 + 1) + 3 * 3;
 
+/// What a client of `alone.py`, run in this way beside a plain server, said and counted.
+fn alone(way: &str) -> Verdict<(String, Totals)> {
+    let lab = Lab::with_library()?;
+    let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
+    let mut client = lab.command(Mode::Accelerated, "python3");
+    client.arg(script("alone.py")).args([way, &port]);
+    client.env("SLUICE_LOG", "debug");
+    let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
+    let totals = lab.totals()?;
+    server.stop(LIMIT)?;
+    Ok((stderr(&outcome), totals))
+}
+
 /// A connection whose other end nobody announces costs nothing after a while, and is all the same
 /// counted.
 #[test]
 fn connections_without_a_peer_are_left_to_the_kernel() {
     check("connections_without_a_peer_are_left_to_the_kernel", || {
-        let lab = Lab::with_library()?;
-        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
-        let mut client = lab.command(Mode::Accelerated, "python3");
-        client.arg(script("alone.py")).args(["client", &port]);
-        client.env("SLUICE_LOG", "debug");
-        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
-        let said = stderr(&outcome);
+        let (said, totals) = alone("client")?;
         ensure(said.contains("settled on TCP"), || said.clone())?;
-        let totals = lab.totals()?;
         // The parent, whose descriptor is the last, counts for its child, too.
         let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
         ensure(counted == (ALONE_BYTES, ALONE_BYTES), || {
             format!("{counted:?} of {ALONE_BYTES} bytes counted\n{said}")
         })?;
-        server.stop(LIMIT)?;
         Ok(())
     });
 }
@@ -340,17 +346,10 @@ fn connections_without_a_peer_are_left_to_the_kernel() {
 #[test]
 fn connections_shared_when_they_would_be_left_are_announced_again() {
     check("connections_shared_when_they_would_be_left", || {
-        let lab = Lab::with_library()?;
-        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
-        let mut client = lab.command(Mode::Accelerated, "python3");
-        client.arg(script("alone.py")).args(["shared", &port]);
-        client.env("SLUICE_LOG", "debug");
-        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
-        let said = stderr(&outcome);
+        let (said, _) = alone("shared")?;
         let (shared, alone) = said.split_once("still shared").unwrap_or((&said, ""));
         ensure(!shared.contains("settled on TCP"), || said.clone())?;
         ensure(alone.contains("settled on TCP"), || said.clone())?;
-        server.stop(LIMIT)?;
         Ok(())
     });
 }
@@ -360,20 +359,12 @@ fn connections_shared_when_they_would_be_left_are_announced_again() {
 #[test]
 fn connections_are_left_while_other_threads_use_them() {
     check("connections_are_left_while_other_threads_use_them", || {
-        let lab = Lab::with_library()?;
-        let (server, port) = serve(&lab, command("python3"), "alone.py", "server")?;
-        let mut client = lab.command(Mode::Accelerated, "python3");
-        client.arg(script("alone.py")).args(["threads", &port]);
-        client.env("SLUICE_LOG", "debug");
-        let outcome = run(client, lab.path(), "client", LIMIT)?.success()?;
-        let said = stderr(&outcome);
+        let (said, totals) = alone("threads")?;
         ensure(said.contains("settled on TCP"), || said.clone())?;
-        let totals = lab.totals()?;
         let counted = (totals.tcp_tx_bytes, totals.tcp_rx_bytes);
         ensure(counted == (5 * 200 * 8, 5 * 200 * 8), || {
             format!("{counted:?}")
         })?;
-        server.stop(LIMIT)?;
         Ok(())
     });
 }

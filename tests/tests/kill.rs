@@ -21,7 +21,7 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::job::{Job, command, find_program, wait_until};
 use sluice_tests::lab::find_sluice;
-use sluice_tests::net::free_port;
+use sluice_tests::net::{free_port, is_listening};
 use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
 use tempfile::TempDir;
 
@@ -255,7 +255,7 @@ impl<'a> Pair<'a> {
         let rendezvous = self.hall.rendezvous();
         let mut server = self.start("server", &[case.both, case.server])?;
         server.await_ready(LIMIT, "listener", || {
-            listens_by_tcp(port) || listens_by_cm(&rendezvous, port)
+            is_listening(port) || listens_by_cm(&rendezvous, port)
         })?;
         Ok(server)
     }
@@ -263,20 +263,6 @@ impl<'a> Pair<'a> {
     fn client(&mut self) -> Verdict<Job> {
         self.start("client", &[self.case.both, self.case.client])
     }
-}
-
-fn listens_by_tcp(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).is_ok_and(|text| {
-            text.lines().skip(1).any(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                let local = words.next().and_then(|address| address.rsplit(':').next());
-                local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
-                    && words.nth(1) == Some(LISTEN)
-            })
-        })
-    })
 }
 
 /// A listener of librdmacm has a socket in the rendezvous directory whose name has the port.
@@ -369,7 +355,7 @@ fn kill_client(hall: &Hall, case: &Case, moment: Duration) -> Verdict<Duration> 
         client.signal(Signal::KILL)?;
         let death = Instant::now();
         drop(client);
-        let listens = || listens_by_tcp(pair.port);
+        let listens = || is_listening(pair.port);
         // Who still accepts has met nobody.
         let ended = wait_until(SURVIVOR_LIMIT, || Ok(listens() || server.poll()?.is_some()))?;
         if ended && end_of_survivor_or_listener(&mut server, pair.port)? {
@@ -385,7 +371,7 @@ fn kill_client(hall: &Hall, case: &Case, moment: Duration) -> Verdict<Duration> 
 
 /// Whether it ended. A listener that has not accepted yet gets a moment to do so.
 fn end_of_survivor_or_listener(server: &mut Job, port: u16) -> Verdict<bool> {
-    if listens_by_tcp(port) && server.poll()?.is_none() {
+    if is_listening(port) && server.poll()?.is_none() {
         return Ok(false);
     }
     end_of_survivor(server)

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use sluice_tests::job::{Outcome, command, run};
-use sluice_tests::net::free_port;
+use sluice_tests::net::{free_port, is_listening};
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
-use crate::stage::{LIMIT, Stage, is_listening};
+use crate::stage::{LIMIT, Stage};
 
 /// Tests of pyverbs, and how many of each ask for what is refused (docs/limitations.md): on-demand
 /// paging, DMA buffers, raw packets, allocators of parent domains. Not among them is `test_cq`, which

@@ -1,13 +1,12 @@
 //! How the tests start verbs programs: alone, and as a server and its client.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use sluice_tests::job::{Job, Outcome, command, find_program, run};
 use sluice_tests::lab::find_sluice;
-use sluice_tests::net::free_port;
+use sluice_tests::net::{free_port, is_listening};
 use sluice_tests::suite::{Verdict, ensure, skip};
 use tempfile::TempDir;
 
@@ -160,19 +159,4 @@ impl Stage {
         }
         unreachable!("the loop ends at the last attempt")
     }
-}
-
-/// Whether somebody listens on the port. A connection would be taken for the client's.
-pub fn is_listening(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).is_ok_and(|text| {
-            text.lines().skip(1).any(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                let local = words.next().and_then(|address| address.rsplit(':').next());
-                local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
-                    && words.nth(1) == Some(LISTEN)
-            })
-        })
-    })
 }
