@@ -18,6 +18,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-protocol", &["sluice-wire"]),
     ("sluice-trace", &["sluice-wire"]),
     ("sluice-sys", &[]),
+    ("sluice-packet", &["sluice-sys", "sluice-wire"]),
+    (
+        "sluice-xdp",
+        &["sluice-packet", "sluice-sys", "sluice-wire"],
+    ),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),

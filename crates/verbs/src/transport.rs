@@ -105,6 +105,54 @@ pub trait Transport: Send + Sync {
 
     /// The SRQ is gone, its number may be used again some time.
     fn destroy_srq(&self, _srqn: u32) {}
+
+    /// Queue pair 1 of the port, where peers are on other hosts and connections are made by
+    /// management datagrams.
+    fn gsi(&self) -> Option<&dyn Gsi> {
+        None
+    }
+}
+
+/// Bytes of a management datagram (IBTA 13.4.2).
+pub const MAD_BYTES: usize = 256;
+
+/// Between whom a management datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadPath {
+    /// This host's address.
+    pub source: Gid,
+    /// The peer's.
+    pub destination: Gid,
+    /// The interface, which is the scope of link-local addresses too; 0 when sending to leave
+    /// it to the routes.
+    pub interface: u32,
+}
+
+/// The general service interface (IBTA 13.5.1), queue pair 1: management datagrams to and from
+/// the fabric. They get lost, come twice and come late. All processes of the host share it.
+pub trait Gsi: Send + Sync {
+    /// Sends a datagram: from QP 1 to QP 1, with the well-known Q_Key. An error says that there
+    /// is no way to the destination now; everything else is like a loss.
+    fn send(&self, path: &MadPath, mad: &[u8; MAD_BYTES]) -> Result<()>;
+
+    /// Who gets what comes, from now on. Replaces the one before.
+    fn set_receiver(&self, receiver: Arc<dyn MadReceiver>);
+
+    /// The number that answers must carry for this process to get them: it is the upper 16 bits
+    /// of every local communication id and every transaction id that this process makes.
+    fn tag(&self) -> Result<u16>;
+
+    /// Passes a datagram that came on to the process of this user with that tag, or, with None,
+    /// to all others. Best effort.
+    fn pass_on(&self, tag: Option<u16>, path: &MadPath, mad: &[u8; MAD_BYTES]);
+}
+
+/// Takes management datagrams.
+pub trait MadReceiver: Send + Sync {
+    /// A datagram came, `path.source` is the peer. `passed_on`: by another process, so that it
+    /// must not be passed on again. Called from a thread of the transport without any lock; it
+    /// must not wait.
+    fn received(&self, path: &MadPath, mad: &[u8; MAD_BYTES], passed_on: bool);
 }
 
 /// A transport's part of a completion queue.

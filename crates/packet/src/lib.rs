@@ -1,0 +1,12 @@
+//! RoCEv2 packets in and out of this host.
+//!
+//! A [`Port`] carries transport packets, from the base transport header to the pad. Everything
+//! around them is its own: Ethernet, IP and UDP headers, and the ICRC, which it computes for what
+//! leaves and checks on what comes. Which port a packet leaves by, and where to, its owner says
+//! with a [`Path`], made from what the kernel says of routes and neighbours.
+
+#![warn(missing_docs)]
+
+mod port;
+
+pub use port::{Ethernet, Path, Port, PortCounters, Received, SendError};

@@ -1,0 +1,136 @@
+//! What a way in and out is to the one who drives it.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use sluice_wire::Ecn;
+
+/// The next hop's Ethernet addresses, where they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ethernet {
+    /// Of the interface by which the packet leaves.
+    pub source: [u8; 6],
+    /// Of the neighbour that takes it.
+    pub destination: [u8; 6],
+}
+
+/// How a packet goes to its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// An address of this host.
+    pub source: IpAddr,
+    /// The peer's address.
+    pub destination: IpAddr,
+    /// The interface by which it leaves; also the scope of link-local addresses.
+    pub interface: u32,
+    /// None: the kernel must find the neighbour, so that only a UDP port can send.
+    pub ethernet: Option<Ethernet>,
+    /// UDP source port, the same for all packets of a flow ([`sluice_wire::udp::ENTROPY_PORTS`]).
+    pub source_port: u16,
+    /// The upper six bits of the IPv4 type of service or the IPv6 traffic class, as a byte whose
+    /// lower two bits are 0. ECN comes with the packet.
+    pub dscp: u8,
+    /// IPv4 time to live or IPv6 hop limit, not 0.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits.
+    pub flow_label: u32,
+}
+
+/// A packet that came, and whose ICRC was right.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Who sent it, as the IP header says.
+    pub source: IpAddr,
+    /// Which of our addresses (or which group) it came to.
+    pub destination: IpAddr,
+    /// The interface on which it came.
+    pub interface: u32,
+    /// UDP source port.
+    pub source_port: u16,
+    /// IPv4 type of service or IPv6 traffic class, all eight bits.
+    pub traffic_class: u8,
+    /// IPv4 time to live or IPv6 hop limit.
+    pub hop_limit: u8,
+    /// From base transport header to pad: what [`sluice_wire::Packet::parse`] takes.
+    pub packet: &'a [u8],
+}
+
+impl Received<'_> {
+    /// The congestion notification of the IP header.
+    pub fn ecn(&self) -> Ecn {
+        Ecn::from_bits(self.traffic_class)
+    }
+}
+
+/// Why a packet was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// Nothing more fits now. Call [`Port::flush`], and try again when the port is writable
+    /// or after [`Port::receive`].
+    NoRoom,
+    /// This port cannot reach the destination (no neighbour, no route, interface down). The
+    /// packet is gone, as one that a network lost.
+    Unreachable,
+    /// Longer than the interface takes. The packet is gone.
+    TooLong,
+    /// `fill` gave nothing: nothing was sent.
+    Nothing,
+}
+
+/// A way in and out: a UDP socket, an AF_XDP queue. It belongs to one thread at a time, and no
+/// call waits.
+pub trait Port: Send {
+    /// Gives one batch of what has come to `each`, one packet at a time. How many packets came,
+    /// whether they were good or not: 0 says that there is nothing now.
+    ///
+    /// What is not RoCEv2, too long, cut short or has a wrong ICRC is counted
+    /// ([`Port::counters`]) and dropped.
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize;
+
+    /// Puts a packet of `length` bytes (base transport header to pad) into the next batch.
+    /// `fill` gets exactly as many bytes, whose content is undefined, and writes all of them;
+    /// if it gives false nothing is sent ([`SendError::Nothing`]). It is called at most once, and
+    /// not on the other errors.
+    fn send(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError>;
+
+    /// Sends the batch. To be called after a series of [`Port::send`], and again as long as it
+    /// gives false: the kernel took only a part, the rest goes with a later call.
+    fn flush(&mut self) -> bool;
+
+    /// Packets that [`Port::send`] takes now without [`SendError::NoRoom`].
+    fn room(&self) -> usize;
+
+    /// Readable when something has come (level-triggered). More than one where a port is made of
+    /// several sockets.
+    fn descriptors(&self) -> Vec<RawFd>;
+
+    /// What has happened so far.
+    fn counters(&self) -> PortCounters;
+}
+
+/// What a port has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Good packets.
+    pub received: u64,
+    /// Bytes of these, base transport header to pad.
+    pub received_bytes: u64,
+    /// Dropped: the ICRC was wrong.
+    pub bad_icrc: u64,
+    /// Dropped: not RoCEv2, malformed or cut short.
+    pub malformed: u64,
+    /// Packets that were handed to the kernel.
+    pub sent: u64,
+    /// Bytes of these.
+    pub sent_bytes: u64,
+    /// Calls of the kernel to send.
+    pub send_calls: u64,
+    /// Packets that the kernel or the network interface refused.
+    pub refused: u64,
+}

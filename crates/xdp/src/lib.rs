@@ -1,0 +1,3 @@
+//! RoCEv2 packets past the kernel's stack: AF_XDP sockets, and the XDP program that steers to them.
+
+#![warn(missing_docs)]
