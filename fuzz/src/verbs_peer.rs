@@ -14,7 +14,7 @@ use sluice_shmem::verbs::record::{Header, Ring, Writer};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{errno::Errno, memfd};
 use sluice_transport_shm::ShmTransport;
-use sluice_transport_shm::rendezvous::{Block, Rendezvous};
+use sluice_rendezvous::{Block, Rendezvous};
 use sluice_verbs::{
     Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, WrOpcode,
     access, qp_mask, send_flags,

@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-protocol", &["sluice-wire"]),
     ("sluice-trace", &["sluice-wire"]),
     ("sluice-sys", &[]),
+    ("sluice-rendezvous", &["sluice-sys"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
     (
         "sluice-xdp",
@@ -42,7 +43,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-transport-shm",
-        &["sluice-shmem", "sluice-sys", "sluice-trace", "sluice-verbs"],
+        &[
+            "sluice-rendezvous",
+            "sluice-shmem",
+            "sluice-sys",
+            "sluice-trace",
+            "sluice-verbs",
+        ],
     ),
     (
         "sluice-ibverbs",

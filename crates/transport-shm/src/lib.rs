@@ -2,7 +2,6 @@
 //!
 //! | file | its part |
 //! |---|---|
-//! | [`rendezvous`] | how processes find each other |
 //! | [`route`], [`link`], [`hello`] | what two processes share, and how they come to it |
 //! | [`node`], [`engine`] | a process's keys, numbers and links; its thread |
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
@@ -23,7 +22,6 @@ mod node;
 mod os;
 mod qp;
 mod reach;
-pub mod rendezvous;
 mod requester;
 mod responder;
 mod route;
@@ -34,6 +32,7 @@ use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use sluice_rendezvous as rendezvous;
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
 use sluice_verbs::keys::KeyInfo;
