@@ -8,5 +8,7 @@
 #![warn(missing_docs)]
 
 mod port;
+pub mod udp;
 
 pub use port::{Ethernet, Path, Port, PortCounters, Received, SendError};
+pub use udp::UdpPort;
