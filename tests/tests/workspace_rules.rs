@@ -52,8 +52,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "sluice-transport-roce",
+        &[
+            "sluice-packet",
+            "sluice-protocol",
+            "sluice-rendezvous",
+            "sluice-shmem",
+            "sluice-sys",
+            "sluice-verbs",
+            "sluice-wire",
+            "sluice-xdp",
+        ],
+    ),
+    (
         "sluice-ibverbs",
-        &["sluice-sys", "sluice-transport-shm", "sluice-verbs"],
+        &[
+            "sluice-sys",
+            "sluice-transport-roce",
+            "sluice-transport-shm",
+            "sluice-verbs",
+        ],
     ),
     (
         "sluice-daemon",

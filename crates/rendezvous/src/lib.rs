@@ -96,6 +96,13 @@ impl Rendezvous {
         &self.path
     }
 
+    /// The blocks that somebody listens for, or did when he was killed.
+    pub fn blocks(&self) -> Vec<u32> {
+        entries(&self.path)
+            .filter_map(|name| block_of(&name))
+            .collect()
+    }
+
     fn socket_path(&self, block: u32) -> PathBuf {
         self.path.join(format!("b{block}.sock"))
     }
@@ -167,11 +174,7 @@ impl Rendezvous {
                 for member in entries(&group).filter_map(|name| name.parse().ok()) {
                     self.sweep_block(member, owned, new);
                 }
-            } else if let Some(number) = name
-                .strip_prefix('b')
-                .and_then(|rest| rest.strip_suffix(".sock"))
-                .and_then(|number| number.parse().ok())
-            {
+            } else if let Some(number) = block_of(&name) {
                 self.sweep_block(number, owned, new);
             }
         }
@@ -207,6 +210,11 @@ fn entries(path: &Path) -> impl Iterator<Item = String> {
     found
         .take(SWEEP_MAX)
         .filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// The block of a socket's name.
+fn block_of(name: &str) -> Option<u32> {
+    name.strip_prefix('b')?.strip_suffix(".sock")?.parse().ok()
 }
 
 fn is_group(name: &str) -> bool {

@@ -40,6 +40,11 @@ impl Epoll {
         Ok(Self(LocalFd::own(Fd::own(fd as RawFd))))
     }
 
+    /// For another instance to watch this one.
+    pub fn raw(&self) -> RawFd {
+        self.0.raw()
+    }
+
     /// Watches for something to read or the end; answers with `token`.
     pub fn add(&self, fd: RawFd, token: u64) -> Result<(), Errno> {
         let event = libc::epoll_event {

@@ -14,7 +14,6 @@ use sluice_wire::{Qpn, grh};
 use crate::requests::Requests;
 
 /// The receive of the message under way, and what came with a datagram.
-#[derive(Default)]
 pub struct Inbound {
     recv: RecvWqe,
     /// It was put aside between two packets.
@@ -24,6 +23,18 @@ pub struct Inbound {
     /// UD: the sender, and the header that goes in front of the data.
     pub source: u32,
     pub header: [u8; grh::BYTES],
+}
+
+impl Default for Inbound {
+    fn default() -> Self {
+        Self {
+            recv: RecvWqe::new(),
+            aside: false,
+            srq: 0,
+            source: 0,
+            header: [0; grh::BYTES],
+        }
+    }
 }
 
 impl Inbound {

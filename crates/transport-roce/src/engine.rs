@@ -93,7 +93,11 @@ fn run(weak: &Weak<Node>) {
             continue;
         }
         let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
-        let epoll = if asleep { &node.sleeping } else { &node.watching };
+        let epoll = if asleep {
+            &node.sleeping
+        } else {
+            &node.watching
+        };
         let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
         for token in ready {
             event(&node, *token);

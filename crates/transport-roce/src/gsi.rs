@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_packet::{Path, Port, Received};
-use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
 use sluice_verbs::Result;
+use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::Deth;
 use sluice_wire::opcode::{Operation, Service};

@@ -166,6 +166,26 @@ impl Lane {
         Some(came)
     }
 
+    /// Takes in a packet that another process got. By the engine thread.
+    pub fn inject(&self, node: &Node, received: &Received<'_>) {
+        let mut state = lock(&self.state);
+        state.look_at_table(node);
+        let now = Instant::from_nanos(now_ns());
+        let State {
+            table,
+            touched,
+            mads,
+            ..
+        } = &mut *state;
+        if let Some(reason) = take(table, touched, mads, node, now, received) {
+            count(reason.counter(&self.counters));
+        }
+        // The next round answers, and tells the engine.
+        let touched = core::mem::take(&mut state.touched);
+        state.unreported.extend(touched);
+        self.set_deadline(&state);
+    }
+
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
@@ -428,7 +448,7 @@ fn take(
     }
     match table.by_qpn.get(&destination.get()) {
         Some(part) => (!give(part)).then_some(Dropped::NotTaken),
-        None if node.forward.pass_on(destination.get(), received) => None,
+        None if node.forward.pass_on(node, destination.get(), received) => None,
         None => Some(Dropped::UnknownQp),
     }
 }

@@ -6,7 +6,7 @@ use sluice_packet::{Path, Port, Received};
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
-use sluice_verbs::{NakReason, Qp, QpAttr, QpCap, QpState, QpType, SendDone, WcStatus};
+use sluice_verbs::{NakReason, Qp, QpAttr, QpCap, QpType, SendDone, WcStatus};
 use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
@@ -369,7 +369,14 @@ impl Machine {
             (Service::Rc(connection), Payload::Request { seq, .. }) => connection.fail_request(seq),
             (Service::Uc(connection), Payload::Request { seq, .. }) => connection.fail_request(seq),
             (Service::Ud(endpoint), Payload::Request { seq, .. }) => endpoint.fail_request(seq),
-            (Service::Rc(connection), Payload::Region { remote, length, srq }) => {
+            (
+                Service::Rc(connection),
+                Payload::Region {
+                    remote,
+                    length,
+                    srq,
+                },
+            ) => {
                 let Some(qp) = &self.qp else { return };
                 let srq = srq.map_or(0, Qpn::get);
                 let op = sluice_verbs::responder::RemoteOp::Read;
@@ -385,7 +392,9 @@ impl Machine {
     /// Time has passed.
     pub fn expire(&mut self, now: Instant) {
         if let Service::Rc(connection) = &mut self.service
-            && connection.deadline().is_some_and(|deadline| deadline <= now)
+            && connection
+                .deadline()
+                .is_some_and(|deadline| deadline <= now)
         {
             connection.expire(now);
         }

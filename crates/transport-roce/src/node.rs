@@ -27,7 +27,12 @@ use crate::path::Way;
 const NAP_NS: u64 = 1_000_000;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    unpoisoned(mutex.lock())
+}
+
+/// What a lock guards is whole whatever its holder did: every call leaves it so.
+pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The queue pairs at one moment.
@@ -37,10 +42,18 @@ pub struct Table {
     pub by_index: Vec<Option<Arc<Part>>>,
 }
 
+/// Small numbers for queue pairs.
+#[derive(Default)]
+struct Indices {
+    next: usize,
+    free: Vec<usize>,
+}
+
 /// One transport's share of the process.
 pub struct Node {
     pub rendezvous: Rendezvous,
     numbers: Mutex<Numbers>,
+    indices: Mutex<Indices>,
     table: RwLock<Arc<Table>>,
     /// Counts changes of the table.
     pub generation: AtomicU64,
@@ -63,14 +76,11 @@ pub struct Node {
 
 impl Node {
     pub fn table(&self) -> Arc<Table> {
-        self.table
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        unpoisoned(self.table.read()).clone()
     }
 
     fn change_table(&self, change: impl FnOnce(&mut Table)) {
-        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = unpoisoned(self.table.write());
         let mut new = Table {
             by_qpn: table.by_qpn.clone(),
             by_index: table.by_index.clone(),
@@ -90,6 +100,15 @@ impl Node {
             self.forward.listen(self, block)?;
             self.network.add_block(block.number as u16);
             Ok(())
+        })
+    }
+
+    /// A small number for a queue pair, its own until [`Node::remove_part`].
+    pub fn take_index(&self) -> usize {
+        let mut indices = lock(&self.indices);
+        indices.free.pop().unwrap_or_else(|| {
+            indices.next += 1;
+            indices.next - 1
         })
     }
 
@@ -121,6 +140,7 @@ impl Node {
                 *place = None;
             }
         });
+        lock(&self.indices).free.push(part.index);
     }
 
     /// The way to a peer. `mtu`: the path MTU's code, or 0.
@@ -143,6 +163,21 @@ impl Node {
         let done = self.lane.send_noted(self, &posting);
         self.wake_for_deadline();
         done
+    }
+
+    /// Sends what was put into queues that belong to no queue pair.
+    pub fn send_waiting(&self) {
+        let nobody = Posting {
+            index: usize::MAX,
+            seq: 0,
+        };
+        self.lane.send_noted(self, &nobody);
+        self.wake_for_deadline();
+    }
+
+    /// Routes, neighbours or addresses have changed.
+    pub fn network_changed(&self) {
+        self.network.process();
     }
 
     /// A poll found nothing: looks at the ports. How many packets came.
@@ -194,6 +229,7 @@ impl Node {
         Ok(Arc::new(Self {
             rendezvous: parts.rendezvous,
             numbers: Mutex::default(),
+            indices: Mutex::default(),
             table: RwLock::default(),
             generation: AtomicU64::new(1),
             lane: parts.lane,
@@ -213,9 +249,6 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        let numbers = self.numbers.get_mut();
-        numbers
-            .unwrap_or_else(PoisonError::into_inner)
-            .release(&self.rendezvous);
+        unpoisoned(self.numbers.get_mut()).release(&self.rendezvous);
     }
 }

@@ -254,12 +254,20 @@ impl Requests {
 
     /// Whether it is the only one.
     pub fn is_only(&self, seq: u64) -> bool {
-        self.slots.len() == 1 && self.slots.front().is_some_and(|slot| slot.request.seq == seq)
+        self.slots.len() == 1
+            && self
+                .slots
+                .front()
+                .is_some_and(|slot| slot.request.seq == seq)
     }
 
     /// The request has ended, and so have all before it.
     pub fn end(&mut self, seq: u64) {
-        while self.slots.front().is_some_and(|slot| slot.request.seq <= seq) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| slot.request.seq <= seq)
+        {
             self.spare.extend(self.slots.pop_front());
             self.handed = self.handed.saturating_sub(1);
         }

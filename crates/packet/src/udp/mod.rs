@@ -146,41 +146,6 @@ impl UdpPort {
         })
     }
 
-    /// Takes part in a multicast group on an interface, or no longer. Packets to groups that
-    /// only other programs have joined do not come.
-    pub fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        let number = interface.to_ne_bytes();
-        match group {
-            IpAddr::V4(group) => {
-                // struct ip_mreqn: group, local address, interface.
-                let [a, b, c, d] = group.octets();
-                let [i0, i1, i2, i3] = number;
-                let request = [a, b, c, d, 0, 0, 0, 0, i0, i1, i2, i3];
-                let option = if join {
-                    libc::IP_ADD_MEMBERSHIP
-                } else {
-                    libc::IP_DROP_MEMBERSHIP
-                };
-                let socket = self.four.as_ref().ok_or(Errno::NOTSUP)?;
-                socket::set(socket, libc::IPPROTO_IP, option, &request)
-            }
-            IpAddr::V6(group) => {
-                // struct ipv6_mreq: group, interface.
-                let mut request = [0; 20];
-                let (address, index) = request.split_at_mut(16);
-                address.copy_from_slice(&group.octets());
-                index.copy_from_slice(&number);
-                let option = if join {
-                    libc::IPV6_ADD_MEMBERSHIP
-                } else {
-                    libc::IPV6_DROP_MEMBERSHIP
-                };
-                let socket = self.six.as_ref().ok_or(Errno::NOTSUP)?;
-                socket::set(socket, libc::IPPROTO_IPV6, option, &request)
-            }
-        }
-    }
-
     /// One batch from one socket.
     fn receive_from(&mut self, six: bool, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let socket = if six { &self.six } else { &self.four };
@@ -376,6 +341,39 @@ fn checksum(
 }
 
 impl Port for UdpPort {
+    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
+        let number = interface.to_ne_bytes();
+        match group {
+            IpAddr::V4(group) => {
+                // struct ip_mreqn: group, local address, interface.
+                let [a, b, c, d] = group.octets();
+                let [i0, i1, i2, i3] = number;
+                let request = [a, b, c, d, 0, 0, 0, 0, i0, i1, i2, i3];
+                let option = if join {
+                    libc::IP_ADD_MEMBERSHIP
+                } else {
+                    libc::IP_DROP_MEMBERSHIP
+                };
+                let socket = self.four.as_ref().ok_or(Errno::NOTSUP)?;
+                socket::set(socket, libc::IPPROTO_IP, option, &request)
+            }
+            IpAddr::V6(group) => {
+                // struct ipv6_mreq: group, interface.
+                let mut request = [0; 20];
+                let (address, index) = request.split_at_mut(16);
+                address.copy_from_slice(&group.octets());
+                index.copy_from_slice(&number);
+                let option = if join {
+                    libc::IPV6_ADD_MEMBERSHIP
+                } else {
+                    libc::IPV6_DROP_MEMBERSHIP
+                };
+                let socket = self.six.as_ref().ok_or(Errno::NOTSUP)?;
+                socket::set(socket, libc::IPPROTO_IPV6, option, &request)
+            }
+        }
+    }
+
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let first = self.six_first;
         for six in [first, !first] {
