@@ -8,7 +8,9 @@
 #![warn(missing_docs)]
 
 mod port;
+pub mod routes;
 pub mod udp;
 
 pub use port::{Ethernet, Path, Port, PortCounters, Received, SendError};
+pub use routes::Routes;
 pub use udp::UdpPort;

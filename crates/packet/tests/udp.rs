@@ -342,7 +342,7 @@ fn groups_come_to_those_who_joined() {
         hosts.within(host, || unsafe { libc::if_nametoindex(name.as_ptr()) })
     };
     let (from, to) = (index(LEFT, c"left"), index(RIGHT, c"right"));
-    for (source, group) in [(FOUR[LEFT], "239.1.2.3"), (SIX[LEFT], "ff15::1234")] {
+    for (source, group) in [(FOUR[LEFT], "239.1.2.3"), (SIX[LEFT], "ff02::1")] {
         let path = Path {
             source: source.parse().unwrap(),
             destination: group.parse().unwrap(),
@@ -353,6 +353,7 @@ fn groups_come_to_those_who_joined() {
         send(&mut left, &path, &packet(1, 64)).unwrap();
         flush(&mut left);
         let got = receive(&mut right, 1);
+        assert_eq!(got.len(), 1, "{group}");
         assert_eq!(got[0].1, path.destination);
         right.join(path.destination, to, false).unwrap();
         assert!(right.join(path.destination, to, false).is_err());

@@ -20,7 +20,7 @@
 
 mod control;
 mod queue;
-mod socket;
+pub(crate) mod socket;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;

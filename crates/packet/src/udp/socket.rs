@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
 use sluice_sys::errno::Errno;
-use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5};
+use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5, syscall6};
 use sluice_sys::unix::Fd;
 
 use super::control::{self, Control};
@@ -111,6 +111,24 @@ pub fn set(socket: &Fd, level: i32, option: i32, value: &[u8]) -> Result<(), Err
 /// `setsockopt` of an int.
 pub fn set_int(socket: &Fd, level: i32, option: i32, value: i32) -> Result<(), Errno> {
     set(socket, level, option, &value.to_ne_bytes())
+}
+
+/// Sends an empty datagram, without waiting.
+pub fn send_empty(socket: &Fd, to: IpAddr, port: u16, scope: u32) -> Result<(), Errno> {
+    let name = Name::new(to, port, scope);
+    // SAFETY: the kernel reads no data and as many bytes of `name` as it has.
+    let ret = unsafe {
+        syscall6(
+            libc::SYS_sendto,
+            int(socket.raw()),
+            0,
+            0,
+            int(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+            name.bytes.as_ptr() as usize,
+            name.len(),
+        )
+    };
+    check(ret).map(drop)
 }
 
 const NO_HEADER: libc::mmsghdr = libc::mmsghdr {
