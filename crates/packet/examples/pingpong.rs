@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::udp::Config;
-use sluice_packet::{Path, Port, UdpPort};
+use sluice_packet::{Path, Port, Routes, UdpPort};
 use sluice_wire::Ecn;
 
 const ROUND_TRIPS: usize = 20_000;
@@ -104,10 +104,25 @@ fn rate(mut left: UdpPort, mut right: UdpPort, addresses: [&str; 2], bytes: usiz
     });
 }
 
+/// What [`Routes::lookup`] costs.
+fn routes(hosts: &Hosts) {
+    let mut routes = hosts.within(LEFT, || Routes::open().expect("routes"));
+    for addresses in [FOUR, SIX] {
+        let Path { destination, .. } = path(addresses, LEFT);
+        let start = Instant::now();
+        for _ in 0..ROUND_TRIPS {
+            routes.lookup(None, destination, 0).expect("a route");
+        }
+        let each = start.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64 / 1000.0;
+        println!("{destination}: a route takes {each:.2} µs");
+    }
+}
+
 fn main() {
     let Some(hosts) = Hosts::new("pingpong", 9000) else {
         return;
     };
+    routes(&hosts);
     let only = std::env::args().nth(1);
     for segmentation in [false, true] {
         let name = if segmentation { "on" } else { "off" };

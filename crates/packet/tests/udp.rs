@@ -346,6 +346,31 @@ fn a_port_that_is_not_shared_is_taken() {
     });
 }
 
+/// What comes goes to one of the ports of a user, all of a flow to the same.
+#[test]
+fn a_flow_goes_to_one_of_several_ports() {
+    let Some(hosts) = Hosts::new("a_flow_goes_to_one_of_several_ports", 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let mut all = [(); 3].map(|()| open(&hosts, RIGHT, &Config::default()));
+    for addresses in [FOUR, SIX] {
+        for _ in 0..10 {
+            send(&mut left, &path(addresses, LEFT), &packet(1, 64)).unwrap();
+            flush(&mut left);
+        }
+        let mut got = [0; 3];
+        let start = Instant::now();
+        while got.iter().sum::<usize>() < 10 && start.elapsed() < WAIT_MAX {
+            for (port, got) in all.iter_mut().zip(&mut got) {
+                *got += port.receive(&mut |_| {});
+            }
+        }
+        got.sort_unstable();
+        assert_eq!(got, [0, 0, 10]);
+    }
+}
+
 /// Whichever interface the path names: that of the address, the one to itself, or none.
 #[test]
 fn a_host_reaches_itself() {

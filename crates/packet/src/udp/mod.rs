@@ -15,8 +15,11 @@
 //!
 //! The ICRC covers the identification of the IPv4 header, which a socket can neither set nor
 //! see. Leaving: Linux gives 0 to what must not be fragmented (`ip_select_ident_segs`), and counts
-//! up from there over the segments of one large datagram (`inet_gso_segment`). Coming:
-//! [`sluice_wire::icrc::unseen`].
+//! up from there over the segments of one large datagram (`inet_gso_segment`). A network interface
+//! that cuts datagrams by itself (`tx-udp-segmentation` of ethtool(8)) is expected to do the same;
+//! where the receivers count wrong checksums, [`Config::segmentation`] is to be off. Coming:
+//! [`sluice_wire::icrc::unseen`], which is a weaker check than over IPv6; the UDP checksum, which
+//! the kernel sends and checks, makes up for some of it.
 
 mod control;
 mod queue;
