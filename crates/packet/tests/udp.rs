@@ -311,6 +311,34 @@ fn the_icrc_of_what_leaves_is_right() {
     }
 }
 
+/// A run that the kernel refuses as a whole leaves packet by packet, each with its own checksum.
+#[test]
+fn the_icrc_is_right_where_a_run_was_refused() {
+    let Some(hosts) = Hosts::new("the_icrc_is_right_where_a_run_was_refused", 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let raw = hosts.within(RIGHT, || Raw::open(c"right"));
+    for addresses in [FOUR, SIX] {
+        let sent = packet(1, 1024);
+        for bytes in [&packet(0, 2000), &packet(0, 2000), &sent] {
+            send(&mut left, &path(addresses, LEFT), bytes).unwrap();
+        }
+        flush(&mut left);
+        let start = Instant::now();
+        let mut came = false;
+        while !came && start.elapsed() < WAIT_MAX {
+            let Some(bytes) = raw.receive() else { continue };
+            came = match Frame::parse(&bytes) {
+                Err(sluice_wire::Error::NotRoce) => false,
+                frame => *frame.unwrap().packet() == Packet::parse(&sent).unwrap(),
+            };
+        }
+        assert!(came);
+    }
+    assert_eq!((left.counters().sent, left.counters().refused), (2, 4));
+}
+
 #[test]
 fn users_of_one_host_are_told_apart() {
     let Some(hosts) = Hosts::new("users_of_one_host_are_told_apart", 1500) else {
