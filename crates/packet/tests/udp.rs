@@ -205,6 +205,34 @@ fn what_cannot_leave_is_said() {
     assert_eq!(right.counters().bad_icrc, 0);
 }
 
+#[test]
+fn what_nobody_takes_is_counted() {
+    let Some(hosts) = Hosts::new("what_nobody_takes_is_counted", 1500) else {
+        return;
+    };
+    let small = Config {
+        socket_buffer_bytes: 8192,
+        segmentation: false,
+        ..Config::default()
+    };
+    let mut left = open(&hosts, LEFT, &config(false));
+    let mut right = open(&hosts, RIGHT, &small);
+    assert_eq!(right.dropped(), 0);
+    for addresses in [FOUR, SIX] {
+        for _ in 0..left.room() {
+            send(&mut left, &path(addresses, LEFT), &packet(1, 1024)).unwrap();
+        }
+        flush(&mut left);
+    }
+    let start = Instant::now();
+    let mut got = 0;
+    while got + right.dropped() < 128 && start.elapsed() < WAIT_MAX {
+        got += right.receive(&mut |_| {}) as u64;
+    }
+    assert_eq!(got + right.dropped(), left.counters().sent);
+    assert!(right.dropped() > 0);
+}
+
 /// Something that is no packet, from an ordinary socket.
 #[test]
 fn strange_datagrams_are_counted_and_dropped() {

@@ -184,6 +184,16 @@ impl UdpPort {
         }
     }
 
+    /// Packets that the kernel has dropped because too many waited already
+    /// ([`Config::socket_buffer_bytes`]), or because their UDP checksum was wrong.
+    pub fn dropped(&self) -> u64 {
+        [&self.four, &self.six]
+            .into_iter()
+            .flatten()
+            .map(|socket| u64::from(socket::drops(socket)))
+            .sum()
+    }
+
     /// One batch from one socket.
     fn receive_from(&mut self, six: bool, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let socket = if six { &self.six } else { &self.four };

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5, syscall6};
-use sluice_sys::unix::Fd;
+use sluice_sys::unix::{Fd, get_option};
 
 use super::control::{self, Control};
 
@@ -112,6 +112,21 @@ pub fn set(socket: &Fd, level: i32, option: i32, value: &[u8]) -> Result<(), Err
 pub fn set_int(socket: &Fd, level: i32, option: i32, value: i32) -> Result<(), Errno> {
     set(socket, level, option, &value.to_ne_bytes())
 }
+
+/// What the kernel has dropped that came for the socket; 0 where it does not say.
+pub fn drops(socket: &Fd) -> u32 {
+    // Of the 32-bit numbers that SO_MEMINFO gives, SK_MEMINFO_DROPS is at place 8.
+    let mut numbers = [0; 36];
+    match get_option(socket.raw(), libc::SOL_SOCKET, SO_MEMINFO, &mut numbers) {
+        Ok(_) => numbers
+            .last_chunk()
+            .map_or(0, |last| u32::from_ne_bytes(*last)),
+        Err(_) => 0,
+    }
+}
+
+/// `SO_MEMINFO` (Linux 4.12).
+const SO_MEMINFO: i32 = 55;
 
 /// Sends an empty datagram, without waiting.
 pub fn send_empty(socket: &Fd, to: IpAddr, port: u16, scope: u32) -> Result<(), Errno> {
