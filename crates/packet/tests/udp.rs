@@ -205,6 +205,34 @@ fn what_cannot_leave_is_said() {
     assert_eq!(right.counters().bad_icrc, 0);
 }
 
+#[test]
+fn what_nobody_takes_is_counted() {
+    let Some(hosts) = Hosts::new("what_nobody_takes_is_counted", 1500) else {
+        return;
+    };
+    let small = Config {
+        socket_buffer_bytes: 8192,
+        segmentation: false,
+        ..Config::default()
+    };
+    let mut left = open(&hosts, LEFT, &config(false));
+    let mut right = open(&hosts, RIGHT, &small);
+    assert_eq!(right.dropped(), 0);
+    for addresses in [FOUR, SIX] {
+        for _ in 0..left.room() {
+            send(&mut left, &path(addresses, LEFT), &packet(1, 1024)).unwrap();
+        }
+        flush(&mut left);
+    }
+    let start = Instant::now();
+    let mut got = 0;
+    while got + right.dropped() < 128 && start.elapsed() < WAIT_MAX {
+        got += right.receive(&mut |_| {}) as u64;
+    }
+    assert_eq!(got + right.dropped(), left.counters().sent);
+    assert!(right.dropped() > 0);
+}
+
 /// Something that is no packet, from an ordinary socket.
 #[test]
 fn strange_datagrams_are_counted_and_dropped() {
@@ -311,6 +339,34 @@ fn the_icrc_of_what_leaves_is_right() {
     }
 }
 
+/// A run that the kernel refuses as a whole leaves packet by packet, each with its own checksum.
+#[test]
+fn the_icrc_is_right_where_a_run_was_refused() {
+    let Some(hosts) = Hosts::new("the_icrc_is_right_where_a_run_was_refused", 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let raw = hosts.within(RIGHT, || Raw::open(c"right"));
+    for addresses in [FOUR, SIX] {
+        let sent = packet(1, 1024);
+        for bytes in [&packet(0, 2000), &packet(0, 2000), &sent] {
+            send(&mut left, &path(addresses, LEFT), bytes).unwrap();
+        }
+        flush(&mut left);
+        let start = Instant::now();
+        let mut came = false;
+        while !came && start.elapsed() < WAIT_MAX {
+            let Some(bytes) = raw.receive() else { continue };
+            came = match Frame::parse(&bytes) {
+                Err(sluice_wire::Error::NotRoce) => false,
+                frame => *frame.unwrap().packet() == Packet::parse(&sent).unwrap(),
+            };
+        }
+        assert!(came);
+    }
+    assert_eq!((left.counters().sent, left.counters().refused), (2, 4));
+}
+
 #[test]
 fn users_of_one_host_are_told_apart() {
     let Some(hosts) = Hosts::new("users_of_one_host_are_told_apart", 1500) else {
@@ -328,6 +384,76 @@ fn users_of_one_host_are_told_apart() {
     });
     assert_eq!(other, Some(OpenError::PortTaken));
     assert!(other.unwrap().to_string().contains("4791"));
+}
+
+#[test]
+fn a_port_that_is_not_shared_is_taken() {
+    let Some(hosts) = Hosts::new("a_port_that_is_not_shared_is_taken", 1500) else {
+        return;
+    };
+    hosts.within(LEFT, || {
+        let other = std::net::UdpSocket::bind("0.0.0.0:4791").unwrap();
+        assert_eq!(
+            UdpPort::open(&Config::default()).err(),
+            Some(OpenError::PortTaken)
+        );
+        drop(other);
+        assert!(UdpPort::open(&Config::default()).is_ok());
+    });
+}
+
+/// What comes goes to one of the ports of a user, all of a flow to the same.
+#[test]
+fn a_flow_goes_to_one_of_several_ports() {
+    let Some(hosts) = Hosts::new("a_flow_goes_to_one_of_several_ports", 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let mut all = [(); 3].map(|()| open(&hosts, RIGHT, &Config::default()));
+    for addresses in [FOUR, SIX] {
+        for _ in 0..10 {
+            send(&mut left, &path(addresses, LEFT), &packet(1, 64)).unwrap();
+            flush(&mut left);
+        }
+        let mut got = [0; 3];
+        let start = Instant::now();
+        while got.iter().sum::<usize>() < 10 && start.elapsed() < WAIT_MAX {
+            for (port, got) in all.iter_mut().zip(&mut got) {
+                *got += port.receive(&mut |_| {});
+            }
+        }
+        got.sort_unstable();
+        assert_eq!(got, [0, 0, 10]);
+    }
+}
+
+/// Whichever interface the path names: that of the address, the one to itself, or none.
+#[test]
+fn a_host_reaches_itself() {
+    let Some(hosts) = Hosts::new("a_host_reaches_itself", 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let index = |name: &CStr| {
+        // SAFETY: the name is a C string.
+        hosts.within(LEFT, || unsafe { libc::if_nametoindex(name.as_ptr()) })
+    };
+    for own in [FOUR[LEFT], SIX[LEFT]] {
+        for (what, interface) in [("none", 0), ("left", index(c"left")), ("lo", index(c"lo"))] {
+            let path = Path {
+                interface,
+                ..path([own, own], LEFT)
+            };
+            let before = left.counters();
+            for _ in 0..3 {
+                send(&mut left, &path, &packet(1, 1024)).unwrap();
+            }
+            flush(&mut left);
+            let got = receive(&mut left, 3);
+            assert_eq!(got.len(), 3, "{own} by {what}");
+            assert_eq!(left.counters().refused, before.refused);
+        }
+    }
 }
 
 #[test]
@@ -350,10 +476,19 @@ fn groups_come_to_those_who_joined() {
             ..path(FOUR, LEFT)
         };
         right.join(path.destination, to, true).unwrap();
-        send(&mut left, &path, &packet(1, 64)).unwrap();
-        flush(&mut left);
-        let got = receive(&mut right, 1);
-        assert_eq!(got[0].1, path.destination);
+        // The kernel makes an interface ready for groups a while after it is up.
+        let start = Instant::now();
+        let mut got = Vec::new();
+        while got.is_empty() && start.elapsed() < WAIT_MAX {
+            send(&mut left, &path, &packet(1, 64)).unwrap();
+            flush(&mut left);
+            std::thread::sleep(Duration::from_millis(20));
+            right.receive(&mut |packet| got.push(packet.destination));
+        }
+        assert_eq!(got.first(), Some(&path.destination));
+        // One more may be under way.
+        std::thread::sleep(Duration::from_millis(20));
+        while right.receive(&mut |_| {}) > 0 {}
         right.join(path.destination, to, false).unwrap();
         assert!(right.join(path.destination, to, false).is_err());
     }

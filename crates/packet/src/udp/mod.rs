@@ -15,12 +15,15 @@
 //!
 //! The ICRC covers the identification of the IPv4 header, which a socket can neither set nor
 //! see. Leaving: Linux gives 0 to what must not be fragmented (`ip_select_ident_segs`), and counts
-//! up from there over the segments of one large datagram (`inet_gso_segment`). Coming:
-//! [`sluice_wire::icrc::unseen`].
+//! up from there over the segments of one large datagram (`inet_gso_segment`). A network interface
+//! that cuts datagrams by itself (`tx-udp-segmentation` of ethtool(8)) is expected to do the same;
+//! where the receivers count wrong checksums, [`Config::segmentation`] is to be off. Coming:
+//! [`sluice_wire::icrc::unseen`], which is a weaker check than over IPv6; the UDP checksum, which
+//! the kernel sends and checks, makes up for some of it.
 
 mod control;
 mod queue;
-mod socket;
+pub(crate) mod socket;
 
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -144,6 +147,16 @@ impl UdpPort {
             six_first: false,
             counters: PortCounters::default(),
         })
+    }
+
+    /// Packets that the kernel has dropped because too many waited already
+    /// ([`Config::socket_buffer_bytes`]), or because their UDP checksum was wrong.
+    pub fn dropped(&self) -> u64 {
+        [&self.four, &self.six]
+            .into_iter()
+            .flatten()
+            .map(|socket| u64::from(socket::drops(socket)))
+            .sum()
     }
 
     /// One batch from one socket.

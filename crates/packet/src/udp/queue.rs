@@ -41,7 +41,7 @@ pub(super) struct Queue {
     entries: Vec<Entry>,
     /// Entries that the kernel already has.
     gone: usize,
-    /// Bytes of the datagram that the last entry is in, and of its first packet.
+    /// Bytes of the datagram that the last entry is in.
     run_bytes: usize,
     segmentation: bool,
     outgoing: Outgoing,
@@ -151,8 +151,8 @@ impl Queue {
                 }
                 Err(Errno::AGAIN) => return false,
                 Err(errno) if first > 1 => {
-                    // A device whose packets have no checksum of the hardware's (EIO), or a path
-                    // whose MTU is less: each packet by itself.
+                    // The device computes no checksums (EIO, before Linux 6.11), or the packets are
+                    // longer than the path's MTU (EINVAL, EMSGSIZE): each packet by itself.
                     if errno.0 == libc::EIO || errno == Errno::NOTSUP {
                         self.segmentation = false;
                     }

@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
 use sluice_sys::errno::Errno;
-use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5};
-use sluice_sys::unix::Fd;
+use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5, syscall6};
+use sluice_sys::unix::{Fd, get_option};
 
 use super::control::{self, Control};
 
@@ -111,6 +111,39 @@ pub fn set(socket: &Fd, level: i32, option: i32, value: &[u8]) -> Result<(), Err
 /// `setsockopt` of an int.
 pub fn set_int(socket: &Fd, level: i32, option: i32, value: i32) -> Result<(), Errno> {
     set(socket, level, option, &value.to_ne_bytes())
+}
+
+/// What the kernel has dropped that came for the socket; 0 where it does not say.
+pub fn drops(socket: &Fd) -> u32 {
+    // Of the 32-bit numbers that SO_MEMINFO gives, SK_MEMINFO_DROPS is at place 8.
+    let mut numbers = [0; 36];
+    match get_option(socket.raw(), libc::SOL_SOCKET, SO_MEMINFO, &mut numbers) {
+        Ok(_) => numbers
+            .last_chunk()
+            .map_or(0, |last| u32::from_ne_bytes(*last)),
+        Err(_) => 0,
+    }
+}
+
+/// `SO_MEMINFO` (Linux 4.12).
+const SO_MEMINFO: i32 = 55;
+
+/// Sends an empty datagram, without waiting.
+pub fn send_empty(socket: &Fd, to: IpAddr, port: u16, scope: u32) -> Result<(), Errno> {
+    let name = Name::new(to, port, scope);
+    // SAFETY: the kernel reads no data and as many bytes of `name` as it has.
+    let ret = unsafe {
+        syscall6(
+            libc::SYS_sendto,
+            int(socket.raw()),
+            0,
+            0,
+            int(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL),
+            name.bytes.as_ptr() as usize,
+            name.len(),
+        )
+    };
+    check(ret).map(drop)
 }
 
 const NO_HEADER: libc::mmsghdr = libc::mmsghdr {
