@@ -267,17 +267,17 @@ impl State {
         came
     }
 
-    /// Tells the engine what the packets of this round have ended.
+    /// Tells the engine what posters could not tell, and lets those send that got something.
     fn report(&mut self) {
-        self.touched.append(&mut self.unreported);
-        for place in 0..self.touched.len() {
-            let index = self.touched[place];
+        while let Some(index) = self.unreported.pop() {
             self.scheduler.wake(index);
             if let Some(part) = self.part(index) {
                 part.lock().report();
             }
         }
-        self.touched.clear();
+        for index in self.touched.drain(..) {
+            self.scheduler.wake(index);
+        }
     }
 
     /// Sends whatever may be sent, as far as there is room. `posting`: by a poster, see
@@ -438,7 +438,14 @@ fn take(
         if touched.last() != Some(&part.index) {
             touched.push(part.index);
         }
-        part.lock().receive(now, &packet, received)
+        let mut machine = part.lock();
+        let taken = machine.receive(now, &packet, received);
+        // Completions are in the order of their packets, also between send and receive queue:
+        // programs that sleep on one channel for both count on an acknowledgement being first.
+        if machine.has_news() {
+            machine.report();
+        }
+        taken
     };
     if destination == Qpn::MULTICAST {
         for part in node.groups.members(received) {
