@@ -80,9 +80,11 @@ fn run(weak: &Weak<Node>) {
         let armed = node.armed.load(Ordering::SeqCst) != 0;
         let asleep = armed || alone || quiet >= QUIET_WATCHES;
         let now = now_ns();
-        // A deadline that is past is met in the next round; nothing is gained by spinning.
         let deadline = node.lane.deadline.load(Ordering::SeqCst);
         let until = match asleep {
+            // There is more to send at once.
+            true if deadline == 0 => now,
+            // Others are met in time or a little late; nothing is gained by spinning.
             true if deadline == u64::MAX => u64::MAX,
             true => deadline.max(now + WATCH_NS),
             false => now + WATCH_NS,

@@ -25,6 +25,8 @@ use crate::path::UDP_PORT;
 const TURN_PACKETS: usize = 32;
 /// Turns in one round, so that what comes in is looked at in between.
 const TURNS: usize = 64;
+/// When a port that took nothing more is tried again.
+const BLOCKED_NS: u64 = 100_000;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
 const UDP_ROUNDS: u32 = 64;
 
@@ -202,11 +204,15 @@ impl Lane {
     }
 
     fn set_deadline(&self, state: &State) {
-        let due = state.blocked || !state.unreported.is_empty() || !state.scheduler.is_idle();
-        let deadline = match state.scheduler.deadline() {
-            _ if due => 0,
-            Some(deadline) => deadline.nanos(),
-            None => u64::MAX,
+        let deadline = if !state.unreported.is_empty() {
+            0
+        } else if state.blocked {
+            // Nobody says when there is room again.
+            now_ns() + BLOCKED_NS
+        } else if !state.scheduler.is_idle() {
+            0
+        } else {
+            state.scheduler.deadline().map_or(u64::MAX, Instant::nanos)
         };
         self.deadline.store(deadline, Ordering::SeqCst);
     }
@@ -310,16 +316,23 @@ impl State {
                 Turn::Nothing(None) => self.scheduler.idle(index),
                 Turn::Nothing(Some(until)) => self.scheduler.wait(index, until),
                 Turn::Blocked => {
-                    self.blocked = true;
-                    break;
+                    if !self.flush() {
+                        self.blocked = true;
+                        break;
+                    }
                 }
             }
         }
-        for port in &mut self.ports {
-            // What the kernel does not take now goes with the next flush.
-            self.blocked |= !port.flush();
-        }
+        // What the kernel does not take now goes with the next flush.
+        self.blocked |= !self.flush();
         done
+    }
+
+    /// Hands the kernel what was put into the ports. False: it did not take all.
+    fn flush(&mut self) -> bool {
+        self.ports
+            .iter_mut()
+            .fold(true, |all, port| port.flush() && all)
     }
 
     fn turn(
