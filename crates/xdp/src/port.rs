@@ -274,8 +274,8 @@ impl Port for XdpPort {
         };
         let front = outer.bytes();
         let ip_bytes = front - outer.ethernet.len();
-        let packet = ip_bytes + length + icrc::BYTES;
-        if length > self.packet_bytes_max || packet > self.packet_bytes_max {
+        let packet = length.saturating_add(ip_bytes + icrc::BYTES);
+        if packet > self.packet_bytes_max {
             return Err(SendError::TooLong);
         }
         if length < bth::Bth::BYTES {

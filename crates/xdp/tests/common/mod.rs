@@ -134,6 +134,10 @@ pub struct Net {
 
 impl Net {
     pub fn new(mtu: u32) -> Self {
+        Self::with_queues(mtu, 1)
+    }
+
+    pub fn with_queues(mtu: u32, queues: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let host = |end: u8| Host {
@@ -150,7 +154,8 @@ impl Net {
         ip(&format!("netns add {a}"));
         ip(&format!("netns add {b}"));
         ip(&format!(
-            "-n {a} link add {INTERFACE} mtu {mtu} type veth peer name {INTERFACE} netns {b}"
+            "-n {a} link add {INTERFACE} mtu {mtu} numrxqueues {queues} numtxqueues {queues} \
+             type veth peer name {INTERFACE} netns {b} numrxqueues {queues} numtxqueues {queues}"
         ));
         for host in [&net.a, &net.b] {
             let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
