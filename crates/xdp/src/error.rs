@@ -97,8 +97,8 @@ impl fmt::Display for OpenError {
             ),
             Self::Attached { interface } => write!(
                 f,
-                "another XDP program is attached to {interface}; 'ip link show {interface}' says \
-                 which"
+                "another XDP program is attached to {interface}, perhaps that of another Sluice \
+                 process; 'ip link show {interface}' gives its number"
             ),
             Self::QueueBusy { interface, queue } => write!(
                 f,

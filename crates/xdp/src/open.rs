@@ -1,13 +1,16 @@
-//! Opening an interface: sockets first, then the program, so that nothing is steered to nowhere.
+//! Opening an interface: the program first, which fails at once where another one is attached, then
+//! the sockets. Nothing is steered before addresses and blocks are known, which is last.
 
 use core::fmt;
 use std::net::IpAddr;
 
 use sluice_sys::errno::Errno;
 
+use crate::bpf::Program;
 use crate::error::OpenError;
-use crate::interface::Interface;
+use crate::interface::{Interface, missing_capabilities};
 use crate::port::XdpPort;
+use crate::private::Private;
 use crate::program::{self, Maps};
 use crate::socket::{Binding, HEADROOM, Layout, Socket};
 use crate::steering::{SteerError, Steering};
@@ -96,14 +99,17 @@ impl Interface {
         }
         let maps = Maps::new(self.queues())?;
         let (program, fragments) = program::load(&maps)?;
+        let (link, native) = self.attach(&program, options.native)?;
         let mut mode = Mode {
-            native: options.native,
+            native,
             zero_copy: true,
             packet_bytes_max: usize::MAX,
         };
+        // Zero-copy is the driver's.
+        let zero_copy = options.zero_copy && native;
         let mut ports = Vec::new();
         for queue in 0..queues {
-            let (port, binding) = self.open_queue(queue, options, fragments)?;
+            let (port, binding) = self.open_queue(queue, options, zero_copy, fragments)?;
             let key = queue.to_ne_bytes();
             maps.sockets
                 .set(&key, &port.raw().to_ne_bytes())
@@ -112,21 +118,6 @@ impl Interface {
             mode.packet_bytes_max = mode.packet_bytes_max.min(port.packet_bytes_max());
             ports.push(port);
         }
-        let link = match options.native.then(|| program.attach(self.index(), true)) {
-            Some(Ok(link)) => link,
-            Some(Err(errno)) if is_attached(errno) => return Err(self.attached()),
-            // The driver has no XDP, or not with this MTU or these settings.
-            Some(Err(_)) | None => {
-                mode.native = false;
-                program.attach(self.index(), false).map_err(|errno| {
-                    if is_attached(errno) {
-                        self.attached()
-                    } else {
-                        OpenError::system("bpf(BPF_LINK_CREATE)")(errno)
-                    }
-                })?
-            }
-        };
         let mut steering = Steering::new(maps, link, mode, self.index());
         steering
             .set_addresses(&options.addresses)
@@ -139,16 +130,38 @@ impl Interface {
         Ok((steering, ports))
     }
 
-    fn attached(&self) -> OpenError {
-        OpenError::Attached {
-            interface: self.name().to_owned(),
+    /// What keeps the program attached, and whether it is in the driver.
+    fn attach(&self, program: &Program, native: bool) -> Result<(Private, bool), OpenError> {
+        let failed = |errno: Errno| match errno.0 {
+            // EEXIST: one in the other mode, native or generic.
+            libc::EBUSY | libc::EEXIST => OpenError::Attached {
+                interface: self.name().to_owned(),
+            },
+            libc::EPERM => OpenError::NotPermitted {
+                what: "to attach an XDP program",
+                missing: missing_capabilities(),
+            },
+            _ => OpenError::system("bpf(BPF_LINK_CREATE)")(errno),
+        };
+        if native {
+            match program.attach(self.index(), true) {
+                Ok(link) => return Ok((link, true)),
+                Err(errno @ Errno(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {
+                    return Err(failed(errno));
+                }
+                // The driver has no XDP, or not with this MTU or these settings.
+                Err(_) => {}
+            }
         }
+        let link = program.attach(self.index(), false).map_err(failed)?;
+        Ok((link, false))
     }
 
     fn open_queue(
         &self,
         queue: u32,
         options: &Options,
+        zero_copy: bool,
         fragments: bool,
     ) -> Result<(XdpPort, Binding), OpenError> {
         let frame = (self.mtu() + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
@@ -172,12 +185,10 @@ impl Interface {
         // Packets in pieces before zero-copy: large packets are worth more. Before Linux 6.6
         // nothing takes them.
         for pieces in [true, false] {
-            for zero_copy in [true, false] {
-                // Zero-copy is the driver's.
-                let possible = !zero_copy || options.zero_copy && options.native;
-                if possible && (wanted || !pieces) {
-                    bindings.push(Binding { zero_copy, pieces });
-                }
+            if wanted || !pieces {
+                let binding = |zero_copy| Binding { zero_copy, pieces };
+                bindings.extend(zero_copy.then(|| binding(true)));
+                bindings.push(binding(false));
             }
         }
         let (socket, binding) = Socket::open(self, queue, &layout, &bindings)?;
@@ -190,9 +201,4 @@ impl Interface {
         let port = XdpPort::new(self.index(), queue, socket, layout, packet_bytes_max);
         Ok((port, binding))
     }
-}
-
-/// `EEXIST`: one in the other mode, native or generic.
-fn is_attached(errno: Errno) -> bool {
-    matches!(errno.0, libc::EBUSY | libc::EEXIST)
 }

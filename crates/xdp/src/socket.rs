@@ -2,6 +2,8 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3, syscall5, syscall6};
@@ -17,7 +19,12 @@ use crate::umem::Umem;
 pub const HEADROOM: usize = 256;
 /// `XDP_MAX_TX_SKB_BUDGET` (Linux 6.17): how many packets one call sends in copy mode.
 const SEND_BUDGET: i32 = 9;
+/// What the kernel's bookkeeping of a packet takes, about.
 const COPY_MODE_PACKET_BYTES: usize = 2048;
+
+/// The kernel frees a queue a moment after its socket was closed, so that a program that follows
+/// another one finds it busy.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(300);
 
 /// How the packet memory is cut up: first the chunks for what comes, then those for what leaves.
 #[derive(Clone, Copy, Debug)]
@@ -142,7 +149,25 @@ impl Socket {
         Ok((socket, binding))
     }
 
+    /// Waits for up to [`QUEUE_PATIENCE`] if the queue is taken.
     fn bind(
+        &self,
+        interface: &Interface,
+        queue: u32,
+        bindings: &[Binding],
+    ) -> Result<Binding, OpenError> {
+        let start = Instant::now();
+        loop {
+            match self.bind_once(interface, queue, bindings) {
+                Err(OpenError::QueueBusy { .. }) if start.elapsed() < QUEUE_PATIENCE => {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn bind_once(
         &self,
         interface: &Interface,
         queue: u32,
