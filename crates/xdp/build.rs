@@ -59,17 +59,23 @@ fn compile(object: &Path) {
     command.args(["-c", SOURCE, "-o"]).arg(object);
     match command.status() {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!(
+        Ok(status) => fail(&format!(
             "{} could not compile crates/xdp/{SOURCE} ({status}, see above). It needs clang 11 \
              or newer and the kernel's headers (Debian: clang, linux-libc-dev)",
             clang.display()
-        ),
-        Err(error) => panic!(
+        )),
+        Err(error) => fail(&format!(
             "{} cannot be run ({error}). clang compiles the XDP program of this crate: \
              `scripts/setup build` installs it, and CLANG=path says where another one is",
             clang.display()
-        ),
+        )),
     }
+}
+
+/// What the user can do something about: no backtrace.
+fn fail(why: &str) -> ! {
+    eprintln!("{why}");
+    std::process::exit(1);
 }
 
 /// An object file that clang made just now: what is wrong in it stops the build.

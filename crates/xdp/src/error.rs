@@ -15,7 +15,7 @@ pub enum OpenError {
     },
     /// A capability is missing.
     NotPermitted {
-        /// What the kernel refused.
+        /// What the kernel refused: "to …".
         what: &'static str,
         /// Which of CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF this process does not have. Empty in
         /// a user namespace, where it has them but they do not count.
@@ -86,14 +86,14 @@ impl fmt::Display for OpenError {
             }
             Self::NotPermitted { what, missing } if missing.is_empty() => write!(
                 f,
-                "{what} is not permitted: the capabilities of this user namespace do not count \
+                "not permitted {what}: the capabilities of this user namespace do not count \
                  for it; run as root of the host"
             ),
             Self::NotPermitted { what, missing } => write!(
                 f,
-                "{what} is not permitted: {} is missing; run as root, or with \
+                "not permitted {what}: this process lacks {}; run it as root, or with \
                  CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
-                missing.join(", ")
+                missing.join(" and ")
             ),
             Self::Attached { interface } => write!(
                 f,
@@ -126,3 +126,38 @@ impl fmt::Display for OpenError {
 }
 
 impl std::error::Error for OpenError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let missing = |missing: &[&'static str]| {
+            OpenError::NotPermitted {
+                what: "to open an AF_XDP socket",
+                missing: missing.to_vec(),
+            }
+            .to_string()
+        };
+        assert_eq!(
+            missing(&["CAP_NET_RAW", "CAP_BPF"]),
+            "not permitted to open an AF_XDP socket: this process lacks CAP_NET_RAW and CAP_BPF; \
+             run it as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"
+        );
+        assert!(missing(&[]).contains("user namespace"));
+    }
+
+    #[test]
+    fn the_verifier_s_last_lines_are_given() {
+        let error = OpenError::Verifier {
+            log: "a\nb\nc\nd\ninvalid access to packet".into(),
+            errno: libc::EACCES,
+        };
+        let text = error.to_string();
+        assert!(
+            text.ends_with("b; c; d; invalid access to packet"),
+            "{text}"
+        );
+    }
+}

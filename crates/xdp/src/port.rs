@@ -150,8 +150,17 @@ impl XdpPort {
     fn kick(&mut self) {
         self.counters.send_calls += 1;
         let result = self.socket.kick_send();
-        // Other errors (no memory, too much on the way) say only that some is left.
-        self.down = matches!(result, Err(Errno(libc::ENETDOWN | libc::ENXIO)));
+        self.down = match result {
+            // Some is left: no memory, or too much on the way.
+            Ok(()) | Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => false,
+            // One packet was dropped, and the rest is left.
+            Err(Errno(libc::EBUSY)) => {
+                self.counters.refused += 1;
+                false
+            }
+            // ENETDOWN or ENXIO.
+            Err(_) => true,
+        };
     }
 
     /// Puts the frame in a slot into the transmit ring. The ring has an entry for every chunk.
@@ -398,4 +407,37 @@ fn deliver(
         hop_limit,
         packet,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Assembly;
+
+    #[test]
+    fn pieces_are_joined_and_a_single_one_is_not() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.finish(), None);
+        assembly.add(b"one ", true);
+        assembly.add(b"and ", true);
+        assembly.add(b"all", false);
+        assert_eq!(assembly.finish(), Some(Some(&b"one and all"[..])));
+        assert_eq!(assembly.finish(), None);
+        assembly.add(b"another", true);
+        assembly.add(b"", false);
+        assert_eq!(assembly.finish(), Some(Some(&b"another"[..])));
+    }
+
+    #[test]
+    fn endless_pieces_are_not_kept() {
+        let mut assembly = Assembly::default();
+        for _ in 0..1000 {
+            assembly.add(&[1; 4096], true);
+            assert!(assembly.bytes.len() <= Assembly::BYTES_MAX);
+        }
+        assembly.add(&[], false);
+        assert_eq!(assembly.finish(), Some(None));
+        assembly.add(&[2], true);
+        assembly.add(&[3], false);
+        assert_eq!(assembly.finish(), Some(Some(&[2, 3][..])));
+    }
 }
