@@ -183,9 +183,12 @@ fn a_child_of_fork_lets_go() {
         assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC, "{raw}");
     }
     let (mut go_child, mut go) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    // SAFETY: until it ends, the child makes system calls on memory that is there before the fork.
+    // SAFETY: until its end the child makes system calls on memory that is there before the fork.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // Should the test fail: it also has the other end of the pair, so nothing else ends it.
+        // SAFETY: prctl takes integers here.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut byte = [0];
         let _ = go_child.read(&mut byte);
         for raw in &descriptors {
