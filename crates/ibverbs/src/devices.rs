@@ -33,7 +33,8 @@ pub fn make() -> Result<Vec<Arc<Device>>, Errno> {
 fn transport(kind: &str) -> Result<Arc<dyn Transport>, Box<dyn std::error::Error>> {
     Ok(match kind {
         "shm" => ShmTransport::new()?,
+        "roce" => RoceTransport::over_xdp()?,
         "roce-udp" => RoceTransport::over_udp()?,
-        _ => return Err("there is no such kind; shm and roce-udp are".into()),
+        _ => return Err("there is no such kind; shm, roce and roce-udp are".into()),
     })
 }

@@ -80,6 +80,9 @@ fn run(weak: &Weak<Node>) {
         let armed = node.armed.load(Ordering::SeqCst) != 0;
         let asleep = armed || alone || quiet >= QUIET_WATCHES;
         let now = now_ns();
+        if quiet < QUIET_WATCHES {
+            node.network.confirm(now);
+        }
         let deadline = node.lane.deadline.load(Ordering::SeqCst);
         let until = match asleep {
             // There is more to send at once.

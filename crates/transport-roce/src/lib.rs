@@ -31,7 +31,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::fmt;
 use std::sync::Arc;
 
-use sluice_packet::Port;
+use sluice_packet::routes::RouteError;
 use sluice_packet::udp::{self, UdpPort};
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
@@ -59,6 +59,8 @@ pub enum OpenError {
     Rendezvous(std::io::Error),
     /// The UDP port of RoCEv2.
     Port(udp::OpenError),
+    /// The kernel's routing tables.
+    Routes(RouteError),
     /// Another system call.
     System(Errno),
 }
@@ -68,6 +70,7 @@ impl fmt::Display for OpenError {
         match self {
             Self::Rendezvous(error) => write!(f, "no place to meet other processes: {error}"),
             Self::Port(error) => write!(f, "{error}"),
+            Self::Routes(error) => write!(f, "{error}"),
             Self::System(error) => write!(f, "{error}"),
         }
     }
@@ -85,19 +88,24 @@ impl RoceTransport {
     /// A transport over UDP, which needs no privileges. It serves the network namespace of the
     /// calling thread.
     pub fn over_udp() -> core::result::Result<Arc<Self>, OpenError> {
-        let port = UdpPort::open(&udp::Config::default()).map_err(OpenError::Port)?;
-        Self::with_ports(vec![Box::new(port)])
+        Self::open(false)
     }
 
-    /// A transport over these ports, the first of which reaches everybody.
-    pub fn with_ports(ports: Vec<Box<dyn Port>>) -> core::result::Result<Arc<Self>, OpenError> {
+    /// A transport that takes its packets past the kernel's stack, by AF_XDP, on each interface
+    /// where that is possible and allowed, and over UDP on the others.
+    pub fn over_xdp() -> core::result::Result<Arc<Self>, OpenError> {
+        Self::open(true)
+    }
+
+    fn open(xdp: bool) -> core::result::Result<Arc<Self>, OpenError> {
+        let port = UdpPort::open(&udp::Config::default()).map_err(OpenError::Port)?;
         let mut path = sluice_rendezvous::default_path().into_os_string();
         path.push(format!("-roce-{}", namespace().map_err(OpenError::System)?));
         let rendezvous = Rendezvous::open(path.as_ref()).map_err(OpenError::Rendezvous)?;
         let node = Node::new(node::Parts {
             rendezvous,
-            network: Network::open(),
-            lane: Lane::new(ports),
+            network: Network::open(xdp).map_err(OpenError::Routes)?,
+            lane: Lane::new(vec![Box::new(port)]),
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;

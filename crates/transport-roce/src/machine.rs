@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_packet::{Path, Port, Received};
+use sluice_packet::{Port, Received};
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
@@ -146,9 +146,9 @@ impl Machine {
     }
 
     /// The way is another now: routes or neighbours have changed.
-    pub fn reroute(&mut self, new: impl FnOnce(&Path) -> Way) {
+    pub fn reroute(&mut self, new: impl FnOnce(&Way) -> Way) {
         if let Some(way) = &mut self.way {
-            *way = new(&way.path);
+            *way = new(way);
         }
     }
 

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use sluice_packet::Path;
+use sluice_packet::{Path, Port};
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
@@ -148,6 +148,39 @@ impl Node {
         self.network.way(path, mtu)
     }
 
+    /// The same, and the interface of the path is served by AF_XDP from now on if that is
+    /// possible. Without any lock: the lane gets more ports.
+    pub fn serve_and_way(&self, path: &Path, mtu: u32) -> Result<Way> {
+        if let Some(interface) = self.network.untried(path) {
+            // Where it is not, UDP does it; `sluice doctor` says why.
+            let _ = self.serve(interface);
+        }
+        self.network.way(path, mtu)
+    }
+
+    fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
+        let interface = sluice_xdp::Interface::by_index(index)?;
+        let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
+        let descriptors: Vec<i32> = ports.iter().flat_map(Port::descriptors).collect();
+        let first = self.lane.with_ports(|all| {
+            let first = all.len();
+            all.extend(
+                ports
+                    .into_iter()
+                    .map(|port| Box::new(port) as Box<dyn Port>),
+            );
+            first
+        });
+        for descriptor in descriptors {
+            // A port that is not watched is found by the watching thread's rounds.
+            let _ = self
+                .sleeping
+                .add(descriptor, engine::token(engine::PORT, 0));
+        }
+        self.network.serve(steering, first);
+        Ok(())
+    }
+
     /// The port's MTU, the longest datagram.
     pub fn mtu(&self) -> Mtu {
         self.network.mtu()
@@ -177,7 +210,12 @@ impl Node {
 
     /// Routes, neighbours or addresses have changed.
     pub fn network_changed(&self) {
-        self.network.process();
+        if !self.network.process() {
+            return;
+        }
+        for part in self.table().by_index.iter().flatten() {
+            part.lock().reroute(|way| self.network.way_again(way));
+        }
     }
 
     /// A poll found nothing: looks at the ports. How many packets came.
@@ -223,9 +261,8 @@ impl Node {
         }) {
             sleeping.add(descriptor, engine::token(engine::PORT, 0))?;
         }
-        if let Some(descriptor) = parts.network.descriptor() {
-            watching.add(descriptor, engine::token(engine::NETWORK, 0))?;
-        }
+        let network = parts.network.descriptor();
+        watching.add(network, engine::token(engine::NETWORK, 0))?;
         Ok(Arc::new(Self {
             rendezvous: parts.rendezvous,
             numbers: Mutex::default(),

@@ -149,7 +149,7 @@ impl Part {
         }
         let attr = change.attr;
         let path = path::of(qp, &attr.ah_attr, attr.dest_qp_num)?;
-        self.node.way(&path, attr.path_mtu).map(Some)
+        self.node.serve_and_way(&path, attr.path_mtu).map(Some)
     }
 }
 
