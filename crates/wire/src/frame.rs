@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn the_wide_sum_is_the_sum() {
-        let bytes: [u8; 300] = core::array::from_fn(|at| (at * 89 ^ at >> 2) as u8 | 0x80);
+        let bytes: [u8; 300] = core::array::from_fn(|at| ((at * 89) ^ (at >> 2)) as u8 | 0x80);
         for start in 0..4 {
             for end in start..bytes.len() {
                 let bytes = &bytes[start..end];
