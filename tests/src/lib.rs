@@ -15,6 +15,8 @@
 
 pub mod apps;
 pub mod diff;
+pub mod guest;
+pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;
