@@ -233,6 +233,17 @@ pub struct Twin {
     pub v6: Ipv6Addr,
 }
 
+impl Twin {
+    /// The address of the family, 4 or 6.
+    pub fn address(&self, family: u8) -> IpAddr {
+        if family == 6 {
+            self.v6.into()
+        } else {
+            self.v4.into()
+        }
+    }
+}
+
 /// What the guest is made of.
 struct Files {
     qemu: PathBuf,

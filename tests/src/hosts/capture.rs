@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,13 +23,10 @@ const FRAME_BYTES_MAX: usize = 66_000;
 /// A running capture. Dropping it ends it.
 pub struct Capture {
     path: PathBuf,
+    frames: Arc<Mutex<Vec<Vec<u8>>>>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<io::Result<Captured>>>,
-}
-
-struct Captured {
-    frames: Vec<Vec<u8>>,
-    dropped: u64,
+    /// Ends with the number of frames that the kernel lost.
+    thread: Option<JoinHandle<io::Result<u64>>>,
 }
 
 impl Capture {
@@ -39,9 +36,12 @@ impl Capture {
         let file = BufWriter::new(File::create(path)?);
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
-        let thread = thread::spawn(move || watch(&socket, file, &told));
+        let frames = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&frames);
+        let thread = thread::spawn(move || watch(&socket, file, &seen, &told));
         Ok(Capture {
             path: path.to_owned(),
+            frames,
             stop,
             thread: Some(thread),
         })
@@ -51,19 +51,24 @@ impl Capture {
         &self.path
     }
 
+    /// Calls the function with the frames so far.
+    pub fn look<T>(&self, body: impl FnOnce(&[Vec<u8>]) -> T) -> T {
+        body(&lock(&self.frames))
+    }
+
     /// Ends it. Returns the frames that crossed the device up to now, which the file has too.
     ///
     /// Fails when the kernel lost some.
     pub fn finish(mut self) -> Verdict<Vec<Vec<u8>>> {
         self.stop.store(true, Ordering::Relaxed);
-        let Some(Ok(captured)) = self.thread.take().map(JoinHandle::join) else {
+        let Some(Ok(dropped)) = self.thread.take().map(JoinHandle::join) else {
             return fail("the capture panicked");
         };
-        let captured = captured?;
-        if captured.dropped > 0 {
-            return fail(format!("{} frames were not captured", captured.dropped));
+        let dropped = dropped?;
+        if dropped > 0 {
+            return fail(format!("{dropped} frames were not captured"));
         }
-        Ok(captured.frames)
+        Ok(std::mem::take(&mut *lock(&self.frames)))
     }
 }
 
@@ -79,11 +84,11 @@ impl Drop for Capture {
 fn watch(
     socket: &PacketSocket,
     mut file: BufWriter<File>,
+    frames: &Mutex<Vec<Vec<u8>>>,
     stop: &AtomicBool,
-) -> io::Result<Captured> {
+) -> io::Result<u64> {
     file.write_all(&file_header())?;
     let mut batch = Batch::new(FRAME_BYTES_MAX);
-    let mut frames = Vec::new();
     loop {
         // Asked first: what was there before the end is taken.
         let last = stop.load(Ordering::Relaxed);
@@ -93,17 +98,18 @@ fn watch(
             let frame = batch.frame(index);
             file.write_all(&frame_header(frame.len()))?;
             file.write_all(frame)?;
-            frames.push(frame.to_vec());
+            lock(frames).push(frame.to_vec());
         }
         if last && batch.is_empty() {
             break;
         }
     }
     file.flush()?;
-    Ok(Captured {
-        frames,
-        dropped: socket.dropped()?,
-    })
+    socket.dropped()
+}
+
+fn lock(frames: &Mutex<Vec<Vec<u8>>>) -> MutexGuard<'_, Vec<Vec<u8>>> {
+    frames.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// draft-ietf-opsawg-pcap §4: microseconds, link type Ethernet.

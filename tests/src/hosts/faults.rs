@@ -82,6 +82,8 @@ pub struct Counts {
     pub cut: u64,
     /// Frames that are not RoCE, which passed.
     pub others: u64,
+    /// Frames that left, of any kind; those that came twice count twice.
+    pub carried: u64,
     /// Frames that the injector itself lost, because a queue of the kernel was full. A test that
     /// counts frames must find zero here.
     pub overruns: u64,

@@ -221,10 +221,13 @@ impl Carrier {
                 Ready::InBatch(index) => batch.frame(*index),
                 Ready::Kept(frame) => frame,
             }));
-            let refused = self.target.send(&frames)?;
-            if refused > 0 {
-                lock(&self.state).judge.counts.overruns += refused;
+            if frames.is_empty() {
+                continue;
             }
+            let refused = self.target.send(&frames)?;
+            let counts = &mut lock(&self.state).judge.counts;
+            counts.carried += frames.len() as u64 - refused;
+            counts.overruns += refused;
         }
         Ok(())
     }
