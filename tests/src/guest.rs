@@ -24,13 +24,15 @@ use std::time::{Duration, Instant};
 
 use crate::guest::initramfs::Archive;
 use crate::guest::machine::Machine;
-use crate::hosts::Host;
+use crate::hosts::injector::Injector;
+use crate::hosts::namespace::Namespace;
 use crate::hosts::ports::{Protocol, listens};
+use crate::hosts::{self, Host};
 use crate::job::{command, find_program, wait_until};
-use crate::suite::{Verdict, fail, skip};
+use crate::suite::{Verdict, ensure, fail, skip};
 
-/// The cable's end at the host.
-pub const CABLE: &str = "tap0";
+/// The device that is the guest's cable, at this machine's end.
+const CABLE: &str = "tap0";
 /// The guest's RDMA device on its end of the cable.
 pub const RXE: &str = "rxe0";
 /// The two that [`Guest::twins`] makes.
@@ -44,6 +46,9 @@ const AGENT_PORT: u16 = 791;
 /// From switching it on to an answer. It takes seconds, unless the machine is loaded.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 
+/// What the cable can carry, in bytes (IP packet).
+const MTU_MAX: u32 = 9000;
+
 /// For what this module itself runs in the guest.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
@@ -55,6 +60,8 @@ pub struct Settings {
     pub processors: u32,
     /// Mebibytes; it holds what the guest writes too.
     pub memory_mib: u32,
+    /// Whether a fault injector lies between the host (left) and the guest (right).
+    pub faults: bool,
 }
 
 impl Default for Settings {
@@ -63,6 +70,7 @@ impl Default for Settings {
             mtu: 1500,
             processors: 2,
             memory_mib: 768,
+            faults: false,
         }
     }
 }
@@ -70,6 +78,7 @@ impl Default for Settings {
 /// A booted guest. Dropping it switches it off; if the test run is killed, the kernel does.
 pub struct Guest {
     machine: Mutex<Machine>,
+    cable: Cable,
     agent: PathBuf,
     v4: Ipv4Addr,
     v6: Ipv6Addr,
@@ -77,29 +86,34 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Makes the cable in the host's namespace, gives it the host's addresses, and boots a guest at
-    /// its other end. The guest's addresses are the host's plus one.
+    /// Joins a host without a device to a new guest. The host gets a device and its addresses (a
+    /// tap, or with an injector a veth that leads there); the guest's addresses are the host's plus
+    /// one.
     ///
     /// Skips where QEMU, the kernel or root are missing.
     pub fn boot(host: &mut Host, settings: Settings) -> Verdict<Guest> {
         let started = Instant::now();
         let files = Files::find()?;
-        host.ip(&format!("tuntap add dev {CABLE} mode tap"))?;
-        host.configure(CABLE, settings.mtu)?;
         let v4 = Ipv4Addr::from(u32::from(host.v4()).wrapping_add(1));
         let v6 = Ipv6Addr::from(u128::from(host.v6()).wrapping_add(1));
+        let cable = Cable::lay(host, settings)?;
 
         let image = tempfile::NamedTempFile::new()?;
         fs::write(image.path(), files.image(&setup(v4, v6, settings.mtu))?)?;
-        let machine = Machine::start(files.machine(host, image.path(), settings))?;
+        let machine = files.machine(&cable.end, image.path(), settings);
         let mut guest = Guest {
-            machine: Mutex::new(machine),
+            machine: Mutex::new(Machine::start(machine)?),
+            cable,
             agent: files.agent,
             v4,
             v6,
             boot_time: Duration::ZERO,
         };
         guest.await_agent(host)?;
+        if let Some(injector) = &guest.cable.injector {
+            // What was said to a cable with nobody at its end.
+            injector.forget_counts();
+        }
         guest.boot_time = started.elapsed();
         Ok(guest)
     }
@@ -155,13 +169,21 @@ impl Guest {
 
     /// Whether somebody in the guest listens; see [`Host::is_listening`].
     pub fn is_listening(&self, host: &Host, protocol: Protocol, port: u16) -> Verdict<bool> {
-        let tables = "cat /proc/net/tcp /proc/net/tcp6 /proc/net/udp /proc/net/udp6";
-        Ok(listens(&self.shell(host, tables)?, protocol, port))
+        let mut command = self.command(host, "cat");
+        command.args(protocol.tables().map(|table| format!("/proc/net/{table}")));
+        let output = command.output()?;
+        ensure(output.status.success(), || {
+            format!("in the guest: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(listens(&text, protocol, port))
     }
 
-    /// Changes the MTU of both ends of the cable, and with it that of the RDMA device.
+    /// Changes the MTU of both ends of the cable, and with it that of the RDMA device. At most
+    /// 9000 bytes.
     pub fn set_mtu(&self, host: &Host, mtu: u32) -> Verdict {
-        host.ip(&format!("link set {CABLE} mtu {mtu}"))?;
+        host.ip(&format!("link set {} mtu {mtu}", host.device()))?;
+        self.cable.set_mtu(mtu)?;
         self.shell(host, &format!("ip link set eth0 mtu {mtu}"))?;
         Ok(())
     }
@@ -179,6 +201,14 @@ impl Guest {
             v4: Ipv4Addr::new(10, 46, 0, 1 + index as u8),
             v6: Ipv6Addr::new(0xfd46, 0, 0, 0, 0, 0, 0, 1 + index as u16),
         }))
+    }
+
+    /// Fails when the guest was booted without [`Settings::faults`].
+    pub fn injector(&self) -> Verdict<&Injector> {
+        match &self.cable.injector {
+            Some(injector) => Ok(injector),
+            None => fail("the test booted its guest without Settings::faults"),
+        }
     }
 
     pub fn v4(&self) -> Ipv4Addr {
@@ -244,6 +274,54 @@ impl Twin {
     }
 }
 
+/// What leads to the guest.
+struct Cable {
+    /// Where the tap is, and QEMU runs.
+    end: Namespace,
+    injector: Option<Injector>,
+}
+
+impl Cable {
+    fn lay(host: &mut Host, settings: Settings) -> Verdict<Cable> {
+        let mtu = settings.mtu;
+        let end = if settings.faults {
+            Namespace::new()?
+        } else {
+            host.namespace().clone()
+        };
+        hosts::ip(&end, &format!("tuntap add dev {CABLE} mode tap"))?;
+        if !settings.faults {
+            host.configure(CABLE, mtu)?;
+            let injector = None;
+            return Ok(Cable { end, injector });
+        }
+        let link = hosts::Settings {
+            mtu,
+            faults: true,
+            ..hosts::Settings::default()
+        };
+        hosts::wire(host.namespace(), "eth0", &end, "left", link)?;
+        let longest = MTU_MAX as usize + hosts::FRAME_OVERHEAD;
+        let mut cable = Cable {
+            end,
+            injector: None,
+        };
+        cable.injector = Some(Injector::start(&cable.end, "left", CABLE, longest)?);
+        cable.set_mtu(mtu)?;
+        host.configure("eth0", mtu)?;
+        Ok(cable)
+    }
+
+    /// Of the devices that are neither the host's nor the guest's.
+    fn set_mtu(&self, mtu: u32) -> Verdict {
+        hosts::ip(&self.end, &format!("link set {CABLE} mtu {mtu} up"))?;
+        if self.injector.is_some() {
+            hosts::ip(&self.end, &format!("link set left mtu {mtu} up"))?;
+        }
+        Ok(())
+    }
+}
+
 /// What the guest is made of.
 struct Files {
     qemu: PathBuf,
@@ -293,8 +371,9 @@ impl Files {
         Ok(archive.finish())
     }
 
-    fn machine(&self, host: &Host, image: &Path, settings: Settings) -> Command {
-        let mut command = host.command(&self.qemu);
+    fn machine(&self, place: &Namespace, image: &Path, settings: Settings) -> Command {
+        let mut command = command(&self.qemu);
+        place.enter(&mut command);
         command
             .args(["-M", "q35", "-accel", "tcg,thread=multi,tb-size=256"])
             .args(["-cpu", "max", "-nodefaults", "-no-user-config"])

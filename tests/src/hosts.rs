@@ -25,7 +25,7 @@ use crate::job::{command, find_program};
 use crate::suite::{Verdict, fail, skip};
 
 /// Ethernet header, a VLAN tag, and some room.
-const FRAME_OVERHEAD: usize = 64;
+pub(crate) const FRAME_OVERHEAD: usize = 64;
 
 /// How a link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,7 +221,7 @@ pub fn require_root() -> Verdict {
 }
 
 /// Makes a veth pair with an end in each namespace.
-fn wire(
+pub(crate) fn wire(
     near: &Namespace,
     near_name: &str,
     far: &Namespace,
@@ -252,7 +252,8 @@ pub fn disable_offloads(namespace: &Namespace, device: &str) -> Verdict {
     )
 }
 
-fn ip(namespace: &Namespace, words: &str) -> Verdict {
+/// Runs `ip` with the words in the namespace.
+pub(crate) fn ip(namespace: &Namespace, words: &str) -> Verdict {
     run_inside(namespace, "ip", words)
 }
 

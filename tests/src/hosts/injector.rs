@@ -132,6 +132,13 @@ impl Injector {
         self.state(direction).judge.counts
     }
 
+    /// Counts from zero again.
+    pub fn forget_counts(&self) {
+        for direction in [Direction::LeftToRight, Direction::RightToLeft] {
+            self.state(direction).judge.counts = Counts::default();
+        }
+    }
+
     /// Fails when the injector lost frames that it was not told to lose, or ended.
     pub fn check(&self) -> Verdict {
         for direction in [Direction::LeftToRight, Direction::RightToLeft] {

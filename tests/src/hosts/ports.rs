@@ -13,7 +13,7 @@ pub enum Protocol {
 
 impl Protocol {
     /// Tables in `/proc/net` (proc_pid_net(5)).
-    fn tables(self) -> [&'static str; 2] {
+    pub fn tables(self) -> [&'static str; 2] {
         match self {
             Protocol::Tcp => ["tcp", "tcp6"],
             Protocol::Udp => ["udp", "udp6"],

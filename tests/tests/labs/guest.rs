@@ -10,8 +10,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::guest::stranger::{self, Stranger};
-use sluice_tests::guest::{CABLE, RXE};
+use sluice_tests::guest::{RXE, Settings};
 use sluice_tests::hosts::capture::Capture;
+use sluice_tests::hosts::faults::Faults;
+use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::{Job, Outcome, run, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
@@ -36,11 +38,11 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(format!("guest/cm-request-ipv{family}"), move || {
             connection_request(family)
         }));
-        for mtu in [1500, 9000] {
-            let name = format!("guest/twins-ipv{family}-mtu-{mtu}");
-            trials.push(trial(name, move || twins(family, mtu)));
-        }
+        let mtu = if family == 4 { 1500 } else { 9000 };
+        let name = format!("guest/twins-ipv{family}-mtu-{mtu}");
+        trials.push(trial(name, move || twins(family, mtu)));
     }
+    trials.push(trial("guest/behind-the-injector", behind_the_injector));
     trials
 }
 
@@ -374,7 +376,7 @@ fn connection_request(family: u8) -> Verdict {
     let lab = stranger::borrow()?;
     let dir = tempfile::tempdir_in(lab.path())?;
     let file = dir.path().join("pcap");
-    let capture = Capture::start(lab.host.namespace(), CABLE, &file)?;
+    let capture = Capture::start(lab.host.namespace(), lab.host.device(), &file)?;
     let mut client = lab.guest.command(&lab.host, "rping");
     let address = lab.host.address(family).to_string();
     client.args(["-c", "-C", "1", "-a", &address]);
@@ -415,4 +417,49 @@ fn connection_request(family: u8) -> Verdict {
             && service.destination == lab.host.address(family),
         || format!("{service:?}"),
     )
+}
+
+/// A guest of its own: its frames pass the injector, and only those of RoCE have a fate.
+fn behind_the_injector() -> Verdict {
+    // Two guests at once would need the memory of both.
+    stranger::dismiss();
+    let lab = Stranger::new(Settings {
+        faults: true,
+        mtu: 9000,
+        ..Settings::default()
+    })?;
+    let injector = lab.guest.injector()?;
+    let all_lost = Faults {
+        loss: 1.0,
+        ..Faults::NONE
+    };
+    injector.set(Direction::RightToLeft, all_lost);
+    let file = lab.path().join("pcap");
+    let capture = Capture::start(lab.host.namespace(), lab.host.device(), &file)?;
+    let address = lab.host.v4().to_string();
+    let mut client = lab.guest.command(&lab.host, "rping");
+    client.args(["-c", "-C", "1", "-a", &address]);
+    let client = Job::start(client, lab.path(), "rping")?;
+    let lost = wait_until(LIMIT, || {
+        Ok(injector.counts(Direction::RightToLeft).lost > 0)
+    })?;
+    ensure(lost, || {
+        format!("no RoCE frame was lost\n{}", client.describe())
+    })?;
+    drop(client);
+    // Long frames pass too.
+    let output = in_guest(&lab, "head", &["-c", "1000000", "/dev/zero"])?.success()?;
+    ensure(output.stdout.len() == 1_000_000, || {
+        "output is missing".into()
+    })?;
+    injector.check()?;
+    let frames = capture.finish()?;
+    let roce = frames
+        .iter()
+        .filter(|frame| Frame::parse(frame) != Err(Error::NotRoce))
+        .count();
+    let longest = frames.iter().map(Vec::len).max();
+    ensure(roce == 0 && longest == Some(9014), || {
+        format!("{roce} RoCE frames came, the longest frame has {longest:?} bytes")
+    })
 }
