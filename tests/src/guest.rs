@@ -4,7 +4,8 @@
 //! QEMU emulates the machine, so it needs no virtualization. The kernel is Debian's
 //! (`tests/guest/kernel` unpacks it), the file system is this machine's, with what the guest writes
 //! kept in its memory: every program that is installed here runs there too. A cable (a tap device)
-//! joins the guest to a [`Host`].
+//! joins the guest to a [`Host`]. The guest remembers files of this machine that it has seen: what
+//! a test changes here after that may not be seen there.
 //!
 //! [`Guest::command`] makes an ordinary command of a program in the guest: [`crate::job::Job`]
 //! runs it, its output and exit status come back, signals reach it, and killing the command kills
@@ -28,7 +29,7 @@ use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
 use crate::hosts::ports::{Protocol, listens};
 use crate::hosts::{self, Host};
-use crate::job::{command, find_program, wait_until};
+use crate::job::{Job, command, find_program, wait_until};
 use crate::suite::{Verdict, ensure, fail, skip};
 
 /// The device that is the guest's cable, at this machine's end.
@@ -177,6 +178,21 @@ impl Guest {
         })?;
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(listens(&text, protocol, port))
+    }
+
+    /// Waits until somebody in the guest listens; fails at once when the server that should do so
+    /// has ended.
+    pub fn await_listener(
+        &self,
+        host: &Host,
+        server: &mut Job,
+        protocol: Protocol,
+        port: u16,
+        limit: Duration,
+    ) -> Verdict {
+        server.await_ready(limit, "listener in the guest", || {
+            self.is_listening(host, protocol, port).unwrap_or(false)
+        })
     }
 
     /// Changes the MTU of both ends of the cable, and with it that of the RDMA device. At most

@@ -171,24 +171,24 @@ impl Pair {
         };
         let mut left = Host::new(dir.path(), "left", address(1))?;
         let mut right = Host::new(dir.path(), "right", address(2))?;
-        let injector = if settings.faults {
-            let between = Namespace::new()?;
-            wire(&left.namespace, "eth0", &between, "left", settings)?;
-            wire(&right.namespace, "eth0", &between, "right", settings)?;
+        let mut between = None;
+        if settings.faults {
+            let between = between.insert(Namespace::new()?);
+            wire(&left.namespace, "eth0", between, "left", settings)?;
+            wire(&right.namespace, "eth0", between, "right", settings)?;
             for port in ["left", "right"] {
-                ip(
-                    &between,
-                    &format!("link set {port} mtu {} up", settings.mtu),
-                )?;
+                ip(between, &format!("link set {port} mtu {} up", settings.mtu))?;
             }
-            let longest = settings.mtu as usize + FRAME_OVERHEAD;
-            Some(Injector::start(&between, "left", "right", longest)?)
         } else {
             wire(&left.namespace, "eth0", &right.namespace, "eth0", settings)?;
-            None
-        };
+        }
         left.configure("eth0", settings.mtu)?;
         right.configure("eth0", settings.mtu)?;
+        // When every device is up: what goes to one that is not is lost.
+        let longest = settings.mtu as usize + FRAME_OVERHEAD;
+        let injector = between
+            .map(|between| Injector::start(&between, "left", "right", longest))
+            .transpose()?;
         Ok(Pair {
             left,
             right,

@@ -2,8 +2,11 @@
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::time::Duration;
 
 use crate::hosts::Host;
+use crate::job::Job;
+use crate::suite::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -39,6 +42,20 @@ impl Host {
             text += &self.inside(|| std::fs::read_to_string(path))?;
         }
         Ok(listens(&text, protocol, port))
+    }
+
+    /// Waits until somebody on this host listens; fails at once when the server that should do so
+    /// has ended.
+    pub fn await_listener(
+        &self,
+        server: &mut Job,
+        protocol: Protocol,
+        port: u16,
+        limit: Duration,
+    ) -> Verdict {
+        server.await_ready(limit, "listener", || {
+            self.is_listening(protocol, port).unwrap_or(false)
+        })
     }
 
     /// A port that was free on this host a moment ago.

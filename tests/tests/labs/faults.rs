@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use rustix::net::sockopt;
 use sluice_tests::hosts::capture::Capture;
 use sluice_tests::hosts::faults::{Counts, Faults};
 use sluice_tests::hosts::injector::Direction::{LeftToRight, RightToLeft};
@@ -32,6 +34,8 @@ pub fn trials() -> Vec<Trial> {
         trial("faults/corruption-ipv6", || corruption(6, false)),
         trial("faults/corruption-repaired", || corruption(4, true)),
         trial("faults/corruption-ipv6-repaired", || corruption(6, true)),
+        trial("faults/marking", || marking(4)),
+        trial("faults/marking-ipv6", || marking(6)),
         trial("faults/directions-are-apart", directions),
         trial("faults/other-ports-untouched", others),
         trial("faults/cut", cut),
@@ -60,6 +64,8 @@ fn payload(number: u32) -> [u8; PAYLOAD_BYTES] {
 
 /// What a stream of numbered datagrams became.
 struct Stream {
+    /// How many frames came with the mark of congestion.
+    marked: u64,
     /// Payloads that came, in order.
     came: Vec<Vec<u8>>,
     counts: Counts,
@@ -89,6 +95,12 @@ fn stream(pair: &Pair, family: u8, port: u16, faults: Faults) -> Verdict<Stream>
     injector.set(LeftToRight, faults);
     let from = socket(&pair.left, family, 0)?;
     let to = socket(&pair.right, family, port)?;
+    // ECN-capable, as RoCE is: ECT(0).
+    if family == 4 {
+        sockopt::set_ip_tos(&from, 2).map_err(io::Error::from)?;
+    } else {
+        sockopt::set_ipv6_tclass(&from, 2).map_err(io::Error::from)?;
+    }
     let before = injector.counts(LeftToRight);
     let file = pair.path().join("stream");
     let capture = Capture::start(pair.right.namespace(), "eth0", &file)?;
@@ -113,13 +125,20 @@ fn stream(pair: &Pair, family: u8, port: u16, faults: Faults) -> Verdict<Stream>
     } else {
         14 + 40 + 8
     };
-    let came = frames
-        .iter()
-        // The datagrams, by length: nothing else on this link has it.
-        .filter(|frame| frame.len() == headers + PAYLOAD_BYTES)
-        .map(|frame| frame[headers..].to_vec())
-        .collect();
-    Ok(Stream { came, counts })
+    // The datagrams, by length: nothing else on this link has it.
+    let datagrams = || {
+        let long = headers + PAYLOAD_BYTES;
+        frames.iter().filter(move |frame| frame.len() == long)
+    };
+    let congested = |frame: &&Vec<u8>| {
+        let bits = if family == 4 { 0x03 } else { 0x30 };
+        frame[15] & bits == bits
+    };
+    Ok(Stream {
+        marked: datagrams().filter(congested).count() as u64,
+        came: datagrams().map(|frame| frame[headers..].to_vec()).collect(),
+        counts,
+    })
 }
 
 fn since(now: Counts, before: Counts) -> Counts {
@@ -269,6 +288,22 @@ fn corruption(family: u8, repair: bool) -> Verdict {
     ensure(found <= changed && (found == 0) == repair, || {
         format!("the kernel found {found} wrong UDP checksums of {changed}, repaired: {repair}")
     })
+}
+
+fn marking(family: u8) -> Verdict {
+    let faults = Faults {
+        seed: 8,
+        marking: 0.05,
+        ..Faults::NONE
+    };
+    let stream = stream(&pair()?, family, ROCE_PORT, faults)?;
+    ensure(stream.numbers()? == in_order(), || {
+        "marking lost or changed datagrams".into()
+    })?;
+    ensure(stream.marked == stream.counts.marked, || {
+        format!("{} came marked: {:?}", stream.marked, stream.counts)
+    })?;
+    ensure_near("marked", stream.marked, faults.marking)
 }
 
 /// Datagrams with a wrong UDP checksum that the host's kernel got.

@@ -216,11 +216,8 @@ fn pair(lab: &Stranger, port: u16, server: (&str, &[&str]), client: (&str, &[&st
         command
     };
     let mut server = Job::start(command(server), dir.path(), "server")?;
-    let listens = wait_until(LIMIT, || {
-        let listens = lab.guest.is_listening(&lab.host, Protocol::Tcp, port);
-        Ok(matches!(listens, Ok(true)) || server.poll()?.is_some())
-    })?;
-    ensure(listens && server.poll()?.is_none(), || server.describe())?;
+    lab.guest
+        .await_listener(&lab.host, &mut server, Protocol::Tcp, port, LIMIT)?;
     let client = run(command(client), dir.path(), "client", LIMIT)?;
     ensure(client.status.success(), || {
         format!("{}\n{}", client.describe(), server.describe())

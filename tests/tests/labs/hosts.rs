@@ -134,11 +134,8 @@ fn programs() -> Verdict {
     let mut server = pair.right.command(&nc);
     server.args(["-l", "-N", "-p", &port.to_string()]);
     let mut server = Job::start(server, pair.path(), "server")?;
-    server.await_ready(LIMIT, "listener", || {
-        pair.right
-            .is_listening(Protocol::Tcp, port)
-            .unwrap_or(false)
-    })?;
+    pair.right
+        .await_listener(&mut server, Protocol::Tcp, port, LIMIT)?;
     ensure(!pair.left.is_listening(Protocol::Tcp, port)?, || {
         "the server of one host listens on the other".into()
     })?;
