@@ -25,6 +25,15 @@ use crate::path::UDP_PORT;
 const TURN_PACKETS: usize = 32;
 /// Turns in one round, so that what comes in is looked at in between.
 const TURNS: usize = 64;
+/// Requests that leave at once, each by a call of the kernel, before whoever posts and posts
+/// without polling is taken to be in full flow. From then on packets are gathered.
+const BURST_ALONE: u32 = 4;
+/// Packets that are gathered at most.
+const BURST_PACKETS: u32 = 32;
+/// Packets of a round whose acknowledgements wait for what the program does next: it may post an
+/// answer, and then both leave by one call of the kernel.
+const PROMPT_PACKETS: usize = 4;
+
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
@@ -89,6 +98,12 @@ struct State {
     unreported: Vec<usize>,
     /// Something waits for room in a port.
     blocked: bool,
+    /// Requests posted since anybody has looked for packets.
+    burst: u32,
+    /// Packets in the ports that the kernel has not been told of.
+    gathered: u32,
+    /// A poller has left answers to be sent.
+    owes: bool,
     rounds: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
@@ -106,6 +121,9 @@ impl Lane {
                 touched: Vec::new(),
                 unreported: Vec::new(),
                 blocked: false,
+                burst: 0,
+                gathered: 0,
+                owes: false,
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
@@ -148,9 +166,18 @@ impl Lane {
             let Some(mut state) = self.try_state() else {
                 return (rounds > 0).then_some(came);
             };
-            came += state.receive(self, node, worker);
+            state.burst = 0;
+            if core::mem::take(&mut state.owes) {
+                state.send(self, node, None);
+            }
+            let now_came = state.receive(self, node, worker);
+            came += now_came;
             state.report();
-            state.send(self, node, None);
+            if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
+                state.owes = true;
+            } else {
+                state.send(self, node, None);
+            }
             self.set_deadline(&state);
             let mads = core::mem::take(&mut state.mads);
             drop(state);
@@ -193,9 +220,16 @@ impl Lane {
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
         let mut done = None;
         while let Some(mut state) = self.try_state() {
+            state.burst = state.burst.saturating_add(1);
+            let gathered = state.gathered;
             done = done.or(state.send(self, node, Some(posting)));
+            let kick = gathered == 0 && state.gathered > 0;
             self.set_deadline(&state);
             drop(state);
+            if kick {
+                // Should the program neither post nor poll any more.
+                node.wake_engine();
+            }
             if !self.is_noted() {
                 break;
             }
@@ -204,7 +238,7 @@ impl Lane {
     }
 
     fn set_deadline(&self, state: &State) {
-        let deadline = if !state.unreported.is_empty() {
+        let deadline = if !state.unreported.is_empty() || state.owes || state.gathered > 0 {
             0
         } else if state.blocked {
             // Nobody says when there is room again.
@@ -323,13 +357,17 @@ impl State {
                 }
             }
         }
-        // What the kernel does not take now goes with the next flush.
-        self.blocked |= !self.flush();
+        let gathers = posting.is_some() && self.burst > BURST_ALONE;
+        if !gathers || self.gathered >= BURST_PACKETS {
+            // What the kernel does not take now goes with the next flush.
+            self.blocked |= !self.flush();
+        }
         done
     }
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
+        self.gathered = 0;
         self.ports
             .iter_mut()
             .fold(true, |all, port| port.flush() && all)
@@ -365,6 +403,7 @@ impl State {
                 break Turn::Nothing(machine.deadline());
             };
             packets += 1;
+            self.gathered += 1;
             let bytes = outgoing.transmit.link_bytes();
             self.scheduler.sent(part.index, bytes);
             emit(&mut self.ports, lane, &mut machine, &outgoing);
