@@ -36,8 +36,10 @@ const PROMPT_PACKETS: usize = 4;
 
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
+/// Deadlines are looked at in every so many rounds of a poller that finds nothing.
+const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
-const UDP_ROUNDS: u32 = 64;
+const UDP_ROUNDS: u32 = 2048;
 
 /// Who works on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +174,9 @@ impl Lane {
             }
             let now_came = state.receive(self, node, worker);
             came += now_came;
+            if now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node) {
+                break;
+            }
             state.report();
             if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
                 state.owes = true;
@@ -280,6 +285,17 @@ impl State {
         }
     }
 
+    /// Whether there is nothing to do for a poller. Timers are looked at now and then.
+    fn has_nothing(&self, lane: &Lane, node: &Node) -> bool {
+        !self.rounds.is_multiple_of(TIMER_ROUNDS)
+            && self.gathered == 0
+            && !self.blocked
+            && self.unreported.is_empty()
+            && self.scheduler.is_idle()
+            && lane.pending.load(Ordering::Relaxed) == 0
+            && !node.gsi.has_waiting()
+    }
+
     /// One batch of each port.
     fn receive(&mut self, lane: &Lane, node: &Node, worker: Worker) -> usize {
         self.look_at_table(node);
@@ -287,7 +303,6 @@ impl State {
         let skip_udp = worker == Worker::Poller
             && self.ports.len() > 1
             && !self.rounds.is_multiple_of(UDP_ROUNDS);
-        let now = Instant::from_nanos(now_ns());
         let Self {
             ports,
             table,
@@ -296,8 +311,11 @@ impl State {
             ..
         } = self;
         let mut came = 0;
+        // The clock is asked for the first packet only: mostly there is none.
+        let mut clock = None;
         for port in ports.iter_mut().skip(usize::from(skip_udp)) {
             came += port.receive(&mut |received| {
+                let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 let dropped = take(table, touched, mads, node, now, received);
                 if let Some(reason) = dropped {
                     count(reason.counter(&lane.counters));
