@@ -386,9 +386,11 @@ impl State {
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
         self.gathered = 0;
-        self.ports
-            .iter_mut()
-            .fold(true, |all, port| port.flush() && all)
+        let mut all = true;
+        for port in &mut self.ports {
+            all &= port.flush();
+        }
+        all
     }
 
     fn turn(
