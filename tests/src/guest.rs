@@ -195,6 +195,26 @@ impl Guest {
         })
     }
 
+    /// The same for a program that listens with rdma_cm, of which the tables of ports know nothing.
+    pub fn await_rdma_listener(
+        &self,
+        host: &Host,
+        server: &mut Job,
+        port: u16,
+        limit: Duration,
+    ) -> Verdict {
+        let port = format!(":{port}");
+        server.await_ready(limit, "RDMA listener in the guest", || {
+            let listeners = self.shell(host, "rdma resource show cm_id");
+            listeners.is_ok_and(|text| {
+                text.lines().any(|line| {
+                    line.contains(" LISTEN ")
+                        && line.split_whitespace().any(|word| word.ends_with(&port))
+                })
+            })
+        })
+    }
+
     /// Changes the MTU of both ends of the cable, and with it that of the RDMA device. At most
     /// 9000 bytes.
     pub fn set_mtu(&self, host: &Host, mtu: u32) -> Verdict {
@@ -478,7 +498,8 @@ fn setup(v4: Ipv4Addr, v6: Ipv6Addr, mtu: u32) -> String {
 
 /// A packet to an address of one's own never leaves the host, because the table of local addresses
 /// is asked first. Here it is asked first only for what came in through the pair, and a table for
-/// the way through the pair comes before it for the rest.
+/// the way through the pair comes before it for the rest. The kernel's connection manager asks for
+/// the way back as if the answer came in (`validate_ipv4_net_dev`): the rule before both.
 fn twins_script(mtu: u32) -> String {
     format!(
         r#"
@@ -509,6 +530,8 @@ fn twins_script(mtu: u32) -> String {
                 ip $version rule del pref 0
             done
             for one in 1 2; do
+                ip rule add pref 5 iif twin$one from 10.46.0.$one to 10.46.0.$((3 - one)) \
+                    lookup $((100 + one))
                 ip rule add pref 20 from 10.46.0.$one to 10.46.0.$((3 - one)) lookup $((100 + one))
                 ip -6 rule add pref 20 from fd46::$one to fd46::$((3 - one)) lookup $((100 + one))
                 rdma link add rxe$one type rxe netdev twin$one
