@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output};
+use std::process::{Command, ExitStatus};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
 use crate::hosts::ports::{Protocol, listens};
 use crate::hosts::{self, Host};
-use crate::job::{Job, command, find_program, wait_until};
-use crate::suite::{Verdict, ensure, fail, skip};
+use crate::job::{Job, command, find_program, run, wait_until};
+use crate::suite::{Verdict, fail, skip};
 
 /// The device that is the guest's cable, at this machine's end.
 const CABLE: &str = "tap0";
@@ -148,36 +148,25 @@ impl Guest {
         command
     }
 
-    /// Runs a shell script in the guest and returns what it printed; fails unless it succeeds.
+    /// Runs a shell script in the guest and returns what it printed; fails unless it succeeds
+    /// within a minute.
     pub fn shell(&self, host: &Host, script: &str) -> Verdict<String> {
-        let seconds = COMMAND_LIMIT.as_secs().to_string();
-        let mut command = self.command(host, "timeout");
-        command.args([&seconds, "sh", "-ec", script]);
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = command.output()?;
-        let text = String::from_utf8_lossy(&stdout).into_owned();
-        if status.success() {
-            return Ok(text);
-        }
-        fail(format!(
-            "in the guest: {status}: {script}\n{text}\n{}",
-            String::from_utf8_lossy(&stderr)
-        ))
+        let mut command = self.command(host, "sh");
+        command.args(["-ec", script]);
+        self.output(command)
+    }
+
+    fn output(&self, command: Command) -> Verdict<String> {
+        let dir = tempfile::tempdir()?;
+        let outcome = run(command, dir.path(), "in the guest", COMMAND_LIMIT)?;
+        Ok(outcome.success()?.text())
     }
 
     /// Whether somebody in the guest listens; see [`Host::is_listening`].
     pub fn is_listening(&self, host: &Host, protocol: Protocol, port: u16) -> Verdict<bool> {
         let mut command = self.command(host, "cat");
         command.args(protocol.tables().map(|table| format!("/proc/net/{table}")));
-        let output = command.output()?;
-        ensure(output.status.success(), || {
-            format!("in the guest: {}", String::from_utf8_lossy(&output.stderr))
-        })?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(listens(&text, protocol, port))
+        Ok(listens(&self.output(command)?, protocol, port))
     }
 
     /// Waits until somebody in the guest listens; fails at once when the server that should do so
