@@ -2,13 +2,13 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
 use crate::types::{EventType, Wc, WcStatus};
-use crate::{Channel, Context, CqTransport, Error, Result};
+use crate::{Channel, Context, CqTransport, Error, Qp, Result};
 
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.
@@ -39,6 +39,8 @@ pub(crate) struct Credit {
     pub receives: AtomicU64,
     /// The QP's SRQ gets its room back from here.
     pub srq: Option<Arc<AtomicU64>>,
+    /// The QP, if it is one of datagrams.
+    pub datagrams: OnceLock<Weak<Qp>>,
 }
 
 impl Credit {
@@ -47,6 +49,7 @@ impl Credit {
             sends: AtomicU64::new(0),
             receives: AtomicU64::new(0),
             srq,
+            datagrams: OnceLock::new(),
         })
     }
 }
@@ -295,9 +298,16 @@ impl Cq {
         self.lock().armed != Armed::No
     }
 
-    /// At least `entries`; EINVAL if more completions than that wait.
+    /// At least `entries`; EINVAL if more completions than that wait. Datagrams that were posted
+    /// count as sent: where they wait for a way to their receiver, this call waits a moment too
+    /// ([`crate::QpTransport::linger`]) before it makes the queue smaller.
     pub fn resize(&self, entries: u32) -> Result<()> {
         let wanted = capacity(entries)?;
+        if wanted < self.entries() as usize {
+            for qp in self.datagram_qps() {
+                qp.linger();
+            }
+        }
         let mut ring = self.lock();
         if ring.len() > entries as usize {
             return Err(Error::BadValue);
@@ -308,6 +318,14 @@ impl Cq {
         }
         ring.entries = moved;
         Ok(())
+    }
+
+    fn datagram_qps(&self) -> Vec<Arc<Qp>> {
+        let ring = self.lock();
+        let credits = ring.owners.iter().flatten();
+        credits
+            .filter_map(|credit| credit.datagrams.get()?.upgrade())
+            .collect()
     }
 
     /// `ibv_modify_cq`: an event waits for `count` completions, but not longer than `period_us`

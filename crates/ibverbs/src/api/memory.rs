@@ -100,6 +100,11 @@ pub unsafe extern "C" fn alloc_parent_domain(
     .give()
 }
 
+/// No page is pinned here: paging on demand is how every region works, asked for or not.
+fn without_paging(access: u32) -> u32 {
+    access & !IBV_ACCESS_ON_DEMAND
+}
+
 /// Registers memory and gives the region to the program, which knows it by `shown` and its length.
 ///
 /// # Safety
@@ -114,9 +119,7 @@ pub unsafe fn register(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let object = unsafe { Pd::of(pd) };
-    // No page is pinned here: paging on demand is how every region works.
-    let access = access & !IBV_ACCESS_ON_DEMAND;
-    match object.engine.reg_mr(addr, length as u64, iova, access) {
+    match (object.engine).reg_mr(addr, length as u64, iova, without_paging(access)) {
         Ok(engine) => Box::new(Mr {
             c: UnsafeCell::new(ibv_mr {
                 // SAFETY: the caller's contract.
@@ -167,6 +170,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     unsafe { register(pd, addr as u64, length, iova, access, addr) }
 }
 
+/// The keys stay what they are; a program reads them again all the same, as on other devices.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -175,6 +179,13 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
+    let changes = |flag: c_int| flags & flag != 0;
+    // Values without the flag that they belong to are a mistake, as everywhere.
+    let no_place = changes(IBV_REREG_MR_CHANGE_TRANSLATION) && (length == 0 || addr.is_null());
+    if no_place || (access != 0 && !changes(IBV_REREG_MR_CHANGE_ACCESS)) {
+        set_errno(libc::EINVAL);
+        return IBV_REREG_MR_ERR_INPUT;
+    }
     // SAFETY: the header's contract.
     let object = unsafe { Mr::of(mr) };
     // SAFETY: the header's contract.
@@ -184,22 +195,24 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         new_pd.map(|pd| &pd.engine),
         addr as u64,
         length as u64,
-        access as u32,
+        without_paging(access as u32),
     );
     if let Err(error) = result {
-        // Whatever the reason, the engine has changed nothing.
         set_errno(number(error));
-        return IBV_REREG_MR_ERR_INPUT;
+        return if object.engine.is_open() {
+            IBV_REREG_MR_ERR_INPUT
+        } else {
+            IBV_REREG_MR_ERR_CMD
+        };
     }
     // SAFETY: the header's contract; nobody else uses the region meanwhile.
     let c = unsafe { &mut *mr };
-    if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+    if changes(IBV_REREG_MR_CHANGE_TRANSLATION) {
         (c.addr, c.length) = (addr, length);
     }
-    if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+    if changes(IBV_REREG_MR_CHANGE_PD) {
         c.pd = pd;
     }
-    (c.lkey, c.rkey) = (object.engine.lkey(), object.engine.rkey());
     0
 }
 
