@@ -198,6 +198,9 @@ const PAIRS: &[Pair] = &[
     perftest("ib_write_bw", "ib_write_bw", &["-R", "-n", "1000"]),
     perftest("ib_read_bw", "ib_read_bw", &["-R", "-n", "1000"]),
     perftest("ib_atomic_lat", "ib_atomic_lat", &["-R", "-n", "1000"]),
+    perftest("ib_atomic_bw", "ib_atomic_bw", &["-R", "-n", "1000"]),
+    perftest("ib_read_lat", "ib_read_lat", &["-R", "-n", "1000"]),
+    perftest("ib_send_lat", "ib_send_lat", &["-R", "-n", "1000"]),
     perftest("ib_send_bw", "ib_send_bw", &["-R", "-n", "1000"]),
     perftest(
         "ib_send_bw-events",

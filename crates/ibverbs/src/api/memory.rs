@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sluice_verbs as engine;
@@ -105,7 +106,23 @@ fn without_paging(access: u32) -> u32 {
     access & !IBV_ACCESS_ON_DEMAND
 }
 
+/// Registers memory of the program's and gives it the region, which it knows by address and length.
+///
+/// # Safety
+/// The header's contract for `pd`.
+unsafe fn register_shown(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's contract.
+    unsafe { register(pd, addr as u64, length, iova, access, addr, None) }
+}
+
 /// Registers memory and gives the region to the program, which knows it by `shown` and its length.
+/// `neighbours` counts regions.
 ///
 /// # Safety
 /// The header's contract for `pd`.
@@ -116,26 +133,33 @@ pub unsafe fn register(
     iova: u64,
     access: u32,
     shown: *mut c_void,
+    neighbours: Option<&Arc<AtomicU32>>,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let object = unsafe { Pd::of(pd) };
-    match (object.engine).reg_mr(addr, length as u64, iova, without_paging(access)) {
-        Ok(engine) => Box::new(Mr {
-            c: UnsafeCell::new(ibv_mr {
-                // SAFETY: the caller's contract.
-                context: unsafe { (*pd).context },
-                pd,
-                addr: shown,
-                length,
-                handle: engine.lkey() >> 8,
-                lkey: engine.lkey(),
-                rkey: engine.rkey(),
-            }),
-            engine,
-        })
-        .give(),
-        Err(error) => null(number(error)),
+    let made = (object.engine).reg_mr(addr, length as u64, iova, without_paging(access));
+    let engine = match made {
+        Ok(engine) => engine,
+        Err(error) => return null(number(error)),
+    };
+    if let Some(regions) = neighbours {
+        regions.fetch_add(1, Ordering::AcqRel);
     }
+    Box::new(Mr {
+        c: UnsafeCell::new(ibv_mr {
+            // SAFETY: the caller's contract.
+            context: unsafe { (*pd).context },
+            pd,
+            addr: shown,
+            length,
+            handle: engine.lkey() >> 8,
+            lkey: engine.lkey(),
+            rkey: engine.rkey(),
+        }),
+        engine,
+        neighbours: neighbours.cloned(),
+    })
+    .give()
 }
 
 pub unsafe extern "C" fn ibv_reg_mr(
@@ -145,7 +169,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, addr as u64, access as u32, addr) }
+    unsafe { register_shown(pd, addr, length, addr as u64, access as u32) }
 }
 
 pub unsafe extern "C" fn ibv_reg_mr_iova(
@@ -156,7 +180,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, iova, access as u32, addr) }
+    unsafe { register_shown(pd, addr, length, iova, access as u32) }
 }
 
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -167,7 +191,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, iova, access, addr) }
+    unsafe { register_shown(pd, addr, length, iova, access) }
 }
 
 /// The keys stay what they are; a program reads them again all the same, as on other devices.
@@ -218,8 +242,12 @@ pub unsafe extern "C" fn ibv_rereg_mr(
 
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the header's contract.
-    if let Err(error) = unsafe { Mr::of(mr) }.engine.destroy() {
+    let object = unsafe { Mr::of(mr) };
+    if let Err(error) = object.engine.destroy() {
         return number(error);
+    }
+    if let Some(regions) = &object.neighbours {
+        regions.fetch_sub(1, Ordering::AcqRel);
     }
     // SAFETY: the header's contract.
     unsafe { Mr::take(mr) };
