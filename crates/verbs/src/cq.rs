@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
@@ -13,6 +13,9 @@ use crate::{Channel, Context, CqTransport, Error, Qp, Result};
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.
 const PROGRESS_EVERY: u32 = 64;
+
+/// When a queue that is to become smaller stops waiting for datagrams, unless it waits already.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// A completion queue.
 pub struct Cq {
@@ -304,7 +307,11 @@ impl Cq {
     pub fn resize(&self, entries: u32) -> Result<()> {
         let wanted = capacity(entries)?;
         if wanted < self.entries() as usize {
-            for qp in self.datagram_qps() {
+            let start = Instant::now();
+            for qp in self.datagram_senders() {
+                if start.elapsed() > LINGER_MAX {
+                    break;
+                }
                 qp.linger();
             }
         }
@@ -320,12 +327,17 @@ impl Cq {
         Ok(())
     }
 
-    fn datagram_qps(&self) -> Vec<Arc<Qp>> {
-        let ring = self.lock();
-        let credits = ring.owners.iter().flatten();
-        credits
-            .filter_map(|credit| credit.datagrams.get()?.upgrade())
-            .collect()
+    fn datagram_senders(&self) -> Vec<Arc<Qp>> {
+        let mut qps: Vec<Arc<Qp>> = {
+            let ring = self.lock();
+            let credits = ring.owners.iter().flatten();
+            credits
+                .filter_map(|credit| credit.datagrams.get()?.upgrade())
+                .collect()
+        };
+        // Without the lock: letting go of a QP may be its end, which comes back here.
+        qps.retain(|qp| qp.send_cq().is_some_and(|cq| cq.id == self.id));
+        qps
     }
 
     /// `ibv_modify_cq`: an event waits for `count` completions, but not longer than `period_us`
