@@ -59,6 +59,8 @@ pub struct Connection {
     pub resend: Option<Resend>,
     /// What a repetition of the peer's request gets.
     pub answer: Option<Box<[u8; MAD_BYTES]>>,
+    /// The peer was asked for patience: it does not repeat its request soon.
+    pub peer_waits: bool,
     /// When the present state ends by itself.
     pub until: Option<Instant>,
     /// Its entry in the table of timers.
@@ -83,6 +85,7 @@ impl Connection {
             retries: format::CM_RETRIES,
             resend: None,
             answer: None,
+            peer_waits: false,
             until: None,
             timer: None,
         }
@@ -118,11 +121,15 @@ impl Connection {
     }
 
     pub fn mra(&self, of: MraOf) -> Option<[u8; MAD_BYTES]> {
+        let service_timeout = match of {
+            MraOf::Req => format::REQUEST_SERVICE_TIMEOUT,
+            MraOf::Rep | MraOf::Lap => format::REPLY_SERVICE_TIMEOUT,
+        };
         let mra = Mra {
             local_comm_id: self.local_id,
             remote_comm_id: self.remote_id,
             of,
-            service_timeout: format::SERVICE_TIMEOUT,
+            service_timeout,
             private_data: &[],
         };
         self.emit(Message::Mra(mra), self.transaction)

@@ -24,7 +24,10 @@ pub const RESPONSE_TIMEOUT: u8 = 20;
 /// `CMA_MAX_CM_RETRIES`.
 pub const CM_RETRIES: u8 = 15;
 /// `CMA_CM_MRA_SETTING`: how long a program may think about a request, 69 s.
-pub const SERVICE_TIMEOUT: u8 = 24;
+pub const REQUEST_SERVICE_TIMEOUT: u8 = 24;
+/// About a reply, 4.3 s, then it comes again. Linux says 69 s here too; but the RTU is sent once,
+/// and if it gets lost, the peer waits for as long.
+pub const REPLY_SERVICE_TIMEOUT: u8 = 20;
 /// How long this device takes to acknowledge, as its attributes say.
 pub const ACK_DELAY: u8 = 0;
 /// The default partition, full member.

@@ -24,8 +24,11 @@ pub use incoming::Incoming;
 const CONNECTIONS_MAX: usize = 60_000;
 /// Answers that are kept for repetitions, of all peers together.
 const ANSWERS_MAX: usize = 4096;
-/// How long: a peer that repeats every 4.3 s gets it at least twice.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long: a peer repeats its request for 74 s.
+const ANSWER_TIME: Duration = Duration::from_secs(80);
+/// How often a refusal is repeated that a patient peer would ask for too late.
+const REFUSAL_RETRIES: u8 = 3;
+const REFUSAL_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Requests of others that are remembered.
 const PASSED_ON_MAX: usize = 1024;
 /// How often a DREQ is repeated. Linux does it 15 times, 74 s in all; a program that waits for a
@@ -250,6 +253,7 @@ impl Machine {
                 self.tell(c, Happening::DisconnectTimedOut);
                 self.wait_out(now, c);
             }
+            State::Answered => c.resend = None,
             _ => c.enter(State::Gone, None),
         }
     }
@@ -310,6 +314,10 @@ impl Machine {
         self.send(c, mad);
         c.answer = mad.map(Box::new);
         self.linger(now, c);
+        if let (true, Some(mad)) = (c.peer_waits, mad) {
+            let again = Resend::new(mad, now, REFUSAL_RETRIES, REFUSAL_INTERVAL_MAX);
+            c.resend = Some(again);
+        }
     }
 
     /// Keeps the answer, or the fact that there is none.
@@ -415,6 +423,18 @@ impl Machine {
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.connections.len()
+    }
+
+    #[cfg(test)]
+    pub fn tables_are_empty(&self) -> bool {
+        self.by_peer.is_empty() && self.by_queue_pair.is_empty() && self.timers.is_empty()
+    }
+
+    /// As if the process had begun anew.
+    #[cfg(test)]
+    pub fn forget_all(&mut self) {
+        self.connections.clear();
+        self.timers.clear();
     }
 
     #[cfg(test)]

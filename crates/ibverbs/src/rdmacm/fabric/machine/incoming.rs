@@ -257,7 +257,7 @@ impl Machine {
             && let Some(mut connection) = self.connections.remove(&id)
         {
             if connection.transaction == transaction {
-                self.req_again(&connection);
+                self.req_again(&mut connection);
                 self.put(connection);
                 return None;
             }
@@ -308,11 +308,12 @@ impl Machine {
     }
 
     /// A repetition of the request that began a connection.
-    fn req_again(&mut self, c: &Connection) {
+    fn req_again(&mut self, c: &mut Connection) {
         match (c.state, &c.resend) {
             // The program takes its time.
             (State::ReqReceived, _) => {
                 self.counters.repeated += 1;
+                c.peer_waits = true;
                 self.send(c, c.mra(MraOf::Req));
             }
             (State::RepSent, Some(resend)) => {
