@@ -104,7 +104,8 @@ impl Shared {
     }
 
     fn wire_events(&self, table: &mut Table, fabric: &Fabric) {
-        // Each is the last one but one, at most, of its connection.
+        // A connection has two at most, and each request that follows one of them is a new one,
+        // which has to be answered first.
         while let Some((key, happening)) = fabric.next_event() {
             match happening {
                 Happening::Message(message) if self.not_there_yet(table, key, &message) => {
@@ -115,6 +116,16 @@ impl Shared {
                     table.set_timer(key, Some(again));
                 }
                 Happening::Message(message) => self.message(table, key, message),
+                Happening::SmallerMtu(mtu) => {
+                    if let Ok(endpoint) = table.endpoint(key)
+                        && let Some(attempt) = &mut endpoint.attempt
+                        && let Message::Request(request) = &mut attempt.request
+                    {
+                        request.mtu = mtu;
+                        endpoint.mtu = mtu;
+                        self.ask_on_wire(table, key);
+                    }
+                }
                 Happening::Unreachable => {
                     if let Ok(endpoint) = table.endpoint(key) {
                         let status = -libc::ETIMEDOUT;

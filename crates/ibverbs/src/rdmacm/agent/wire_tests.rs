@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
 use sluice_verbs::types::Gid;
@@ -40,6 +41,8 @@ struct Net {
     plugs: Mutex<Vec<Plug>>,
     loses: Mutex<Loses>,
     sent: Mutex<Vec<u16>>,
+    /// There is no way to anybody.
+    down: AtomicBool,
 }
 
 struct Port {
@@ -54,6 +57,7 @@ impl Net {
             plugs: Mutex::default(),
             loses: Mutex::new(Box::new(|_| false)),
             sent: Mutex::default(),
+            down: AtomicBool::new(false),
         }))
     }
 
@@ -68,6 +72,16 @@ impl Net {
 
     /// A process of the host `host`.
     fn process(&'static self, host: u8, directory: &tempfile::TempDir, limits: Limits) -> Side {
+        self.process_with_mtu(host, directory, limits, MTU)
+    }
+
+    fn process_with_mtu(
+        &'static self,
+        host: u8,
+        directory: &tempfile::TempDir,
+        limits: Limits,
+        mtu: u8,
+    ) -> Side {
         let address = host_address(host);
         let mut plugs = self.plugs.lock().unwrap();
         let tag = 0x1100 + plugs.len() as u16;
@@ -85,7 +99,7 @@ impl Net {
                 tag,
             })),
             ca_guid: 0x0200_0000_0000_0000 | u64::from(tag),
-            mtu: MTU,
+            mtu,
             host_device: false,
         });
         Side {
@@ -100,6 +114,9 @@ impl Gsi for Port {
     fn send(&self, path: &MadPath, mad: &[u8; MAD_BYTES]) -> sluice_verbs::Result<()> {
         assert_eq!(path.source, self.host);
         self.net.sent.lock().unwrap().push(attribute(mad));
+        if self.net.down.load(Ordering::Relaxed) {
+            return Err(sluice_verbs::Error::NotFound);
+        }
         if (self.net.loses.lock().unwrap())(mad) {
             return Ok(());
         }
@@ -353,6 +370,35 @@ fn data_before_rtu_establishes() {
     // The reply is not sent any more: the connection is as if the RTU had come.
     client.agent.disconnect(active).unwrap();
     server.expect(EventKind::Disconnected);
+}
+
+#[test]
+fn no_way_to_the_host() {
+    let (net, _directories, _server, client) = hosts();
+    net.down.store(true, Ordering::Relaxed);
+    client.requested(host_address(9).with_port(7), 7);
+    let unreachable = client.expect(EventKind::Unreachable);
+    assert_eq!(unreachable.status, -libc::ETIMEDOUT);
+    assert_eq!(net.count(REQ), 4);
+}
+
+#[test]
+fn hosts_with_different_mtus_take_the_smaller_one() {
+    let net = Net::new();
+    let directories = [directory(), directory()];
+    let server = net.process_with_mtu(2, &directories[0], limits(), 3);
+    let client = net.process_with_mtu(3, &directories[1], limits(), 5);
+    let (_, address) = server.listen(TCP, 0, 8);
+    let (passive, active) = connected(&server, &client, address, [7, 9]);
+    for (side, key) in [(&server, passive), (&client, active)] {
+        assert_eq!(side.agent.info(key).unwrap().mtu, 3);
+    }
+    // The other way round it is the requester's.
+    let (_, address) = client.listen(TCP, 0, 8);
+    let (passive, active) = connected(&client, &server, address, [17, 19]);
+    for (side, key) in [(&client, passive), (&server, active)] {
+        assert_eq!(side.agent.info(key).unwrap().mtu, 3);
+    }
 }
 
 #[test]

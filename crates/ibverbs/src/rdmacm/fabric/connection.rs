@@ -50,6 +50,8 @@ pub struct Connection {
     pub state: State,
     pub local_qpn: u32,
     pub remote_qpn: u32,
+    /// The path MTU's code in this side's request.
+    pub mtu: u8,
     /// The local ACK timeout of the path, 5 bits.
     pub ack_timeout: u8,
     /// How long the peer may take to answer.
@@ -61,6 +63,8 @@ pub struct Connection {
     pub answer: Option<Box<[u8; MAD_BYTES]>>,
     /// The peer was asked for patience: it does not repeat its request soon.
     pub peer_waits: bool,
+    /// How often its request could not be sent.
+    pub no_way: u8,
     /// When the present state ends by itself.
     pub until: Option<Instant>,
     /// Its entry in the table of timers.
@@ -80,12 +84,14 @@ impl Connection {
             state: State::Idle,
             local_qpn: 0,
             remote_qpn: 0,
+            mtu: 0,
             ack_timeout: 0,
             response_time: super::ibta_time(format::RESPONSE_TIMEOUT),
             retries: format::CM_RETRIES,
             resend: None,
             answer: None,
             peer_waits: false,
+            no_way: 0,
             until: None,
             timer: None,
         }

@@ -26,6 +26,8 @@ const CONNECTIONS_MAX: usize = 60_000;
 const ANSWERS_MAX: usize = 4096;
 /// How long: a peer repeats its request for 74 s.
 const ANSWER_TIME: Duration = Duration::from_secs(80);
+/// A request that could not be sent so often (in about 2 s) is given up.
+const NO_WAY_MAX: u8 = 4;
 /// How often a refusal is repeated that a patient peer would ask for too late.
 const REFUSAL_RETRIES: u8 = 3;
 const REFUSAL_INTERVAL_MAX: Duration = Duration::from_secs(1);
@@ -40,7 +42,8 @@ const RESPONSE_TIME_MAX: Duration = Duration::from_secs(9);
 /// What leaves the machine.
 #[derive(Debug)]
 pub enum Output {
-    Send(MadPath, Box<[u8; MAD_BYTES]>),
+    /// With the connection that it is of, if there is one: [`Machine::no_way`] is about that.
+    Send(Option<u32>, MadPath, Box<[u8; MAD_BYTES]>),
     /// For the process with this tag, or for all others.
     PassOn(Option<u16>, MadPath, Box<[u8; MAD_BYTES]>),
     Event(Key, Happening),
@@ -51,8 +54,10 @@ pub enum Output {
 pub enum Happening {
     /// What the peer said, as a process of this host would have.
     Message(Message),
-    /// It did not answer.
+    /// It did not answer, or there is no way to it.
     Unreachable,
+    /// It refuses the path's MTU and can do this one, a smaller one.
+    SmallerMtu(u8),
     /// It did not answer the request to disconnect.
     DisconnectTimedOut,
 }
@@ -202,6 +207,22 @@ impl Machine {
         self.put(connection);
     }
 
+    /// A datagram of a connection could not be sent: there is no way to the peer now. A request is
+    /// given up when there is none for a while; everything else goes on as after a loss.
+    pub fn no_way(&mut self, now: Instant, id: u32) {
+        let Some(mut connection) = self.connections.remove(&id) else {
+            return;
+        };
+        let c = &mut connection;
+        if matches!(c.state, State::ReqSent | State::SidrReqSent) {
+            c.no_way += 1;
+            if c.no_way >= NO_WAY_MAX {
+                self.give_up(now, c);
+            }
+        }
+        self.put(connection);
+    }
+
     /// Lets go of everything that is known to an owner.
     pub fn release_all(&mut self, now: Instant) {
         let owned = self.connections.values().filter(|c| c.key.is_some());
@@ -229,7 +250,7 @@ impl Machine {
                 .map(|resend| (resend.due(now), &resend.mad))
             {
                 Some((Due::Send, mad)) => {
-                    let again = Output::Send(c.path, mad.clone());
+                    let again = Output::Send(Some(id), c.path, mad.clone());
                     self.outputs.push_back(again);
                 }
                 Some((Due::GiveUp, _)) => self.give_up(now, c),
@@ -262,6 +283,7 @@ impl Machine {
         c.transaction = self.transaction();
         c.qp_type = request.qp_type;
         c.local_qpn = request.params.qp_num;
+        c.mtu = request.mtu;
         c.ack_timeout = format::ack_timeout(format::ACK_DELAY, PACKET_LIFE_TIME);
         c.response_time = ibta_time(format::RESPONSE_TIMEOUT) + ibta_time(PACKET_LIFE_TIME) * 2;
         let mad = format::req(c, self.ca_guid, request, c.transaction);
@@ -361,12 +383,17 @@ impl Machine {
     }
 
     fn send(&mut self, c: &Connection, mad: Option<[u8; MAD_BYTES]>) {
-        self.send_on(c.path, mad);
+        if let Some(mad) = mad {
+            let output = Output::Send(Some(c.local_id), c.path, Box::new(mad));
+            self.outputs.push_back(output);
+        }
     }
 
+    /// For nobody's connection.
     fn send_on(&mut self, path: MadPath, mad: Option<[u8; MAD_BYTES]>) {
         if let Some(mad) = mad {
-            self.outputs.push_back(Output::Send(path, Box::new(mad)));
+            let output = Output::Send(None, path, Box::new(mad));
+            self.outputs.push_back(output);
         }
     }
 

@@ -205,8 +205,12 @@ impl Fabric {
     fn flush(&self, machine: &mut Machine) {
         while let Some(output) = machine.poll() {
             match output {
-                // Without a way now it is like a loss: there may be one the next time.
-                Output::Send(path, mad) => drop(self.config.gsi.send(&path, &mad)),
+                Output::Send(id, path, mad) => {
+                    let sent = self.config.gsi.send(&path, &mad);
+                    if let (Err(_), Some(id)) = (sent, id) {
+                        machine.no_way(Instant::now(), id);
+                    }
+                }
                 Output::PassOn(tag, path, mad) => self.config.gsi.pass_on(tag, &path, &mad),
                 Output::Event(key, happening) => {
                     lock(&self.events).push_back((key, happening));

@@ -162,7 +162,7 @@ impl Machine {
     fn answer_again(&mut self, c: &Connection) {
         self.counters.repeated += 1;
         if let Some(answer) = &c.answer {
-            let again = Output::Send(c.path, answer.clone());
+            let again = Output::Send(Some(c.local_id), c.path, answer.clone());
             self.outputs.push_back(again);
         }
     }
@@ -217,7 +217,14 @@ impl Machine {
         match c.state {
             State::ReqSent => {
                 c.enter(State::Gone, None);
-                self.tell(c, Happening::Message(Message::Reject { reason, private }));
+                let happening = match (rej.reason, rej.info) {
+                    // The code at the top of a byte, as in REQ. A larger one is nonsense.
+                    (RejectReason::PathMtu, [mtu, ..]) if (1..c.mtu).contains(&(mtu >> 4)) => {
+                        Happening::SmallerMtu(mtu >> 4)
+                    }
+                    _ => Happening::Message(Message::Reject { reason, private }),
+                };
+                self.tell(c, happening);
             }
             State::ReqReceived | State::RepSent | State::RepReceived => {
                 self.tell(c, Happening::Message(Message::Reject { reason, private }));
@@ -318,7 +325,7 @@ impl Machine {
             }
             (State::RepSent, Some(resend)) => {
                 self.counters.repeated += 1;
-                let again = Output::Send(c.path, resend.mad.clone());
+                let again = Output::Send(Some(c.local_id), c.path, resend.mad.clone());
                 self.outputs.push_back(again);
             }
             (State::Answered, _) => self.answer_again(c),
@@ -344,7 +351,7 @@ impl Machine {
             let path = connection.path;
             self.counters.repeated += 1;
             if let Some(answer) = answer {
-                self.outputs.push_back(Output::Send(path, answer));
+                self.outputs.push_back(Output::Send(None, path, answer));
             }
             return None;
         }

@@ -78,6 +78,8 @@ prop_compose! {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
     #[test]
     fn any_bytes(bytes in vec(any::<u8>(), MAD_BYTES), passed_on: bool) {
         let (mut machine, names, now) = crowded();
@@ -110,7 +112,7 @@ proptest! {
 
     /// The peer itself may break its own connections, and only those.
     #[test]
-    fn messages_of_the_peer(mads in vec(plausible(), 1..80), admits: bool) {
+    fn messages_of_the_peer(mads in vec(plausible(), 1..40), admits: bool) {
         let (mut machine, names, now) = crowded();
         let mut events = 0;
         for mad in &mads {

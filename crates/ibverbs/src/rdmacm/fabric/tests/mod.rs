@@ -103,7 +103,7 @@ fn drain(machine: &mut Machine) -> Out {
     let mut out = Out::default();
     while let Some(output) = machine.poll() {
         match output {
-            Output::Send(path, mad) => out.sent.push((path, *mad)),
+            Output::Send(_, path, mad) => out.sent.push((path, *mad)),
             Output::PassOn(tag, ..) => out.passed_on.push(tag),
             Output::Event(key, happening) => out.events.push((key, happening)),
         }

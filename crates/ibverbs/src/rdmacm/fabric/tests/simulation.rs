@@ -157,7 +157,7 @@ impl Simulation {
             | Happening::DisconnectTimedOut => {
                 self.set(side, key, &[Stage::Up, Stage::Replied], Stage::Down);
             }
-            Happening::Message(other) => panic!("{other:?}"),
+            other => panic!("{other:?}"),
         }
     }
 
