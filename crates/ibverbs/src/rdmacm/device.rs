@@ -65,6 +65,10 @@ pub fn carrying(over_wire: bool) -> Result<&'static Device, Errno> {
 /// What the connection manager must know to reach other hosts; `None` without such a device.
 pub fn fabric() -> Option<port::Config> {
     let devices = all().ok()?;
+    #[cfg(test)]
+    if let Some(config) = super::fabric::loopback::config(first().ok()?.mtu) {
+        return Some(config);
+    }
     let (device, gsi) = devices
         .iter()
         .find_map(|device| Some((device, device.gsi?)))?;

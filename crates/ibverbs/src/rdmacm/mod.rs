@@ -10,6 +10,8 @@ mod abi;
 mod address;
 mod agent;
 mod c_address;
+#[cfg(test)]
+mod c_tests;
 mod channel;
 pub mod cm_calls;
 mod device;

@@ -9,6 +9,8 @@
 
 mod connection;
 mod format;
+#[cfg(test)]
+pub mod loopback;
 pub mod machine;
 pub mod port;
 mod resend;
