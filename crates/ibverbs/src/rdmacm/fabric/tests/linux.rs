@@ -166,37 +166,37 @@ fn what_comes_again_is_answered_again() {
     let mut pair = Pair::new();
     let (active, passive, req) = pair.asked(7);
     // The program has not decided: MRA, and the peer waits.
-    pair.to_two(&req);
+    pair.give_two(&req);
     let mra = sent(&mut pair.two);
     assert_eq!(attribute(&mra), MRA);
-    pair.to_one(&mra);
+    pair.give_one(&mra);
     pair.now += Duration::from_secs(60);
     pair.one.tick(pair.now);
     assert!(drain(&mut pair.one).sent.is_empty());
     // It has: the same reply.
     pair.two.command(pair.now, passive, &reply(9));
     let rep = sent(&mut pair.two);
-    pair.to_two(&req);
+    pair.give_two(&req);
     assert_eq!(sent(&mut pair.two), rep);
     // The requester's program has not taken the reply yet.
-    pair.to_one(&rep);
+    pair.give_one(&rep);
     event(&mut pair.one);
-    pair.to_one(&rep);
+    pair.give_one(&rep);
     let mra = sent(&mut pair.one);
     assert_eq!(attribute(&mra), MRA);
-    pair.to_two(&mra);
+    pair.give_two(&mra);
     pair.now += Duration::from_secs(4);
     pair.two.tick(pair.now);
     assert!(drain(&mut pair.two).sent.is_empty());
     // It has: RTU for each.
     pair.one.command(pair.now, active, &Message::ReadyToUse);
     let rtu = sent(&mut pair.one);
-    pair.to_one(&rep);
+    pair.give_one(&rep);
     assert_eq!(sent(&mut pair.one), rtu);
-    pair.to_two(&rtu);
+    pair.give_two(&rtu);
     event(&mut pair.two);
     for late in [&rtu, &req, &mra] {
-        pair.to_two(late);
+        pair.give_two(late);
         let out = drain(&mut pair.two);
         assert!(out.sent.is_empty() && out.events.is_empty());
     }
@@ -210,9 +210,9 @@ fn a_rejection_that_got_lost_is_said_again() {
     pair.two.release(pair.now, passive);
     let rej = sent(&mut pair.two);
     assert_eq!(attribute(&rej), REJ);
-    pair.to_two(&req);
+    pair.give_two(&req);
     assert_eq!(sent(&mut pair.two), rej);
-    pair.to_one(&rej);
+    pair.give_one(&rej);
     assert_eq!(
         event(&mut pair.one),
         Happening::Message(Message::Reject {
@@ -220,7 +220,7 @@ fn a_rejection_that_got_lost_is_said_again() {
             private: private(&[0; 148])
         })
     );
-    pair.to_one(&rej);
+    pair.give_one(&rej);
     assert!(drain(&mut pair.one).events.is_empty());
 }
 
@@ -284,7 +284,7 @@ fn a_peer_that_has_forgotten_a_connection() {
     // Its transport has restarted and uses the number again.
     pair.one.command(pair.now, new, &request(7));
     let req = drain(&mut pair.one).sent[0].1;
-    pair.to_two(&req);
+    pair.give_two(&req);
     let out = drain(&mut pair.two);
     let attributes: Vec<u16> = out.sent.iter().map(|(_, mad)| attribute(mad)).collect();
     assert_eq!(attributes, [DREQ, REJ]);
@@ -294,7 +294,7 @@ fn a_peer_that_has_forgotten_a_connection() {
         "stale connection"
     );
     assert_eq!(pair.two.state(old), Some(State::DreqSent));
-    pair.to_one(&out.sent[1].1);
+    pair.give_one(&out.sent[1].1);
     let stale = drain(&mut pair.one).events.remove(0);
     assert_eq!(
         stale,
@@ -321,9 +321,9 @@ fn a_reply_to_a_request_that_was_given_up() {
     assert_eq!(pair.one.len(), 0);
     pair.two.command(pair.now, passive, &reply(9));
     let rep = sent(&mut pair.two);
-    pair.to_one(&rep);
+    pair.give_one(&rep);
     let rej = sent(&mut pair.one);
-    pair.to_two(&rej);
+    pair.give_two(&rej);
     let told = event(&mut pair.two);
     assert!(
         matches!(told, Happening::Message(Message::Reject { reason: 6, .. })),
@@ -343,7 +343,7 @@ fn a_request_that_is_given_up_before_the_reply() {
     // More about it: 8 bytes, the adapter.
     assert_eq!(field(&rej, 9), [8 << 1]);
     assert_eq!(field(&rej, 12), 0x1111_u64.to_be_bytes());
-    pair.to_two(&rej);
+    pair.give_two(&rej);
     let told = event(&mut pair.two);
     assert!(
         matches!(told, Happening::Message(Message::Reject { reason: 4, .. })),
@@ -360,8 +360,8 @@ fn both_disconnect_at_once() {
     pair.two
         .command(pair.now, passive, &Message::DisconnectRequest);
     let (dreq_of_one, dreq_of_two) = (sent(&mut pair.one), sent(&mut pair.two));
-    pair.to_two(&dreq_of_one);
-    pair.to_one(&dreq_of_two);
+    pair.give_two(&dreq_of_one);
+    pair.give_one(&dreq_of_two);
     for (machine, state) in [(&mut pair.one, active), (&mut pair.two, passive)] {
         let out = drain(machine);
         assert_eq!((out.sent.len(), out.events.len()), (1, 1));
@@ -393,7 +393,7 @@ fn a_lookup_that_comes_again_has_the_same_answer() {
     let incoming = pair.two.received(pair.now, &path(1, 2), &asked, false);
     let passive = pair.two.admit(&incoming.unwrap(), 2).unwrap();
     // Not decided yet: the peer asks again later.
-    pair.to_two(&asked);
+    pair.give_two(&asked);
     assert!(drain(&mut pair.two).sent.is_empty());
     let found = crate::rdmacm::message::SidrReply {
         status: 0,
@@ -407,9 +407,9 @@ fn a_lookup_that_comes_again_has_the_same_answer() {
     pair.two.release(pair.now, passive);
     let answer = sent(&mut pair.two);
     assert_eq!(attribute(&answer), SIDR_REP);
-    pair.to_two(&asked);
+    pair.give_two(&asked);
     assert_eq!(sent(&mut pair.two), answer);
-    pair.to_one(&answer);
+    pair.give_one(&answer);
     let told = event(&mut pair.one);
     let Happening::Message(Message::SidrReply(told)) = told else {
         panic!("{told:?}");
@@ -446,7 +446,7 @@ fn an_extended_connection() {
         [6 << 5 | 1 << 4],
         "it has a shared receive queue"
     );
-    pair.to_one(&rep);
+    pair.give_one(&rep);
     let told = event(&mut pair.one);
     let Happening::Message(Message::Reply { params, .. }) = told else {
         panic!("{told:?}");

@@ -163,12 +163,12 @@ impl Pair {
     }
 
     /// Host 2 takes a datagram of host 1 that is no new request.
-    fn to_two(&mut self, mad: &Mad) {
+    fn give_two(&mut self, mad: &Mad) {
         let path = path(1, 2);
         assert!(self.two.received(self.now, &path, mad, false).is_none());
     }
 
-    fn to_one(&mut self, mad: &Mad) {
+    fn give_one(&mut self, mad: &Mad) {
         let path = path(2, 1);
         assert!(self.one.received(self.now, &path, mad, false).is_none());
     }
@@ -188,7 +188,7 @@ impl Pair {
         let (active, passive, _) = self.asked(7);
         self.two.command(self.now, passive, &reply(9));
         let rep = sent(&mut self.two);
-        self.to_one(&rep);
+        self.give_one(&rep);
         event(&mut self.one);
         (active, passive, rep)
     }
@@ -197,7 +197,7 @@ impl Pair {
         let (active, passive, _) = self.replied();
         self.one.command(self.now, active, &Message::ReadyToUse);
         let rtu = sent(&mut self.one);
-        self.to_two(&rtu);
+        self.give_two(&rtu);
         event(&mut self.two);
         (active, passive)
     }
