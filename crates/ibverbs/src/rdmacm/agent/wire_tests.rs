@@ -72,17 +72,16 @@ impl Net {
 
     /// A process of the host `host`.
     fn process(&'static self, host: u8, directory: &tempfile::TempDir, limits: Limits) -> Side {
-        self.process_with_mtu(host, directory, limits, MTU)
+        self.process_at(host_address(host), directory, limits, MTU)
     }
 
-    fn process_with_mtu(
+    fn process_at(
         &'static self,
-        host: u8,
+        address: Address,
         directory: &tempfile::TempDir,
         limits: Limits,
         mtu: u8,
     ) -> Side {
-        let address = host_address(host);
         let mut plugs = self.plugs.lock().unwrap();
         let tag = 0x1100 + plugs.len() as u16;
         let host = Gid(address.gid());
@@ -386,8 +385,8 @@ fn no_way_to_the_host() {
 fn hosts_with_different_mtus_take_the_smaller_one() {
     let net = Net::new();
     let directories = [directory(), directory()];
-    let server = net.process_with_mtu(2, &directories[0], limits(), 3);
-    let client = net.process_with_mtu(3, &directories[1], limits(), 5);
+    let server = net.process_at(host_address(2), &directories[0], limits(), 3);
+    let client = net.process_at(host_address(3), &directories[1], limits(), 5);
     let (_, address) = server.listen(TCP, 0, 8);
     let (passive, active) = connected(&server, &client, address, [7, 9]);
     for (side, key) in [(&server, passive), (&client, active)] {
@@ -579,9 +578,21 @@ fn processes_of_a_host_share_queue_pair_1() {
 
 #[test]
 fn both_ends_in_one_process() {
+    let here = Address::new(IpAddr::from(std::net::Ipv6Addr::LOCALHOST), 0);
+    for address in [host_address(2), here] {
+        let ipv6_is_off = address.ip.is_ipv6() && !address.is_local();
+        if ipv6_is_off {
+            println!("skipped: this machine has no IPv6");
+            continue;
+        }
+        both_ends_at(address);
+    }
+}
+
+fn both_ends_at(address: Address) {
     let net = Net::new();
     let directory = directory();
-    let side = net.process(2, &directory, limits());
+    let side = net.process_at(address, &directory, limits(), MTU);
     let (_, address) = side.listen(TCP, 0, 8);
     let active = side.requested(address, 7);
     let passive = side.expect(EventKind::ConnectRequest).key;

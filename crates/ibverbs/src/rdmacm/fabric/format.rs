@@ -34,8 +34,8 @@ pub const ACK_DELAY: u8 = 0;
 const PKEY: u16 = 0xffff;
 /// LIDs of a path over routers (IBTA 4.1.3); with RoCEv2 there are none.
 const LID_PERMISSIVE: u16 = 0xffff;
-/// 10 Gb/s (`ibv_rate`), as in the path record that programs see.
-const RATE: u8 = 3;
+/// The port's own (`IBV_RATE_MAX`): adapters slow down to a smaller one that a peer names.
+const RATE: u8 = 0;
 /// Bytes of private data in front of the program's.
 const HEADER: usize = IpService::BYTES;
 

@@ -152,7 +152,7 @@ fn a_request_has_the_fields_that_linux_has() {
     assert_eq!(field(&req, 52), [0xff; 4]);
     assert_eq!(field(&req, 56), gid(1).0);
     assert_eq!(field(&req, 72), gid(2).0);
-    assert_eq!(field(&req, 88), [0, 0, 0, 3, 0x20, 64, 0, 17 << 3]);
+    assert_eq!(field(&req, 88), [0, 0, 0, 0, 0x20, 64, 0, 17 << 3]);
     assert_eq!(field(&req, 96), [0; 44], "no alternate path");
     assert_eq!(field(&req, 140), [0, 0x40, 0x9c, 0x40]);
     assert_eq!(field(&req, 144), [0; 12]);
