@@ -121,6 +121,8 @@ struct Table {
     timers: BTreeSet<(Instant, Key)>,
     /// The thread sleeps until then; `None` while it is awake or sleeps without a limit.
     asleep_until: Option<Instant>,
+    /// Looks into the directory for other hosts' requests: since when, and how many.
+    looked_up: Option<(Instant, u32)>,
     stop: bool,
 }
 

@@ -14,8 +14,23 @@ use crate::rdmacm::message::{self, Message};
 
 /// Datagrams taken before the others have their turn.
 const DATAGRAMS_PER_TURN: usize = 256;
+/// How often the directory is searched for the listener of a request, in each of these times:
+/// whoever floods a host with requests for services that nobody has is not to keep it busy.
+const LOOKUPS_MAX: u32 = 100;
+const LOOKUPS_TIME: Duration = Duration::from_millis(100);
 /// Until a listener that was not there is asked for again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+
+impl Table {
+    pub(super) fn may_look_up(&mut self, now: Instant) -> bool {
+        let (since, count) = match self.looked_up {
+            Some((since, count)) if now < since + LOOKUPS_TIME => (since, count),
+            _ => (now, 0),
+        };
+        self.looked_up = Some((since, count.saturating_add(1)));
+        count < LOOKUPS_MAX
+    }
+}
 
 impl Shared {
     fn fabric(&self) -> Option<&Arc<Fabric>> {
@@ -182,7 +197,8 @@ impl Shared {
             .filter_map(|(key, endpoint)| answers(endpoint).map(|rank| (rank, *key)))
             .min();
         let Some((_, listener)) = listener else {
-            if !incoming.passed_on {
+            // Beyond the limit it is as if it had got lost.
+            if !incoming.passed_on && table.may_look_up(Instant::now()) {
                 match self.names.somebody_listens(port_space, &destination) {
                     true => fabric.pass_on(incoming),
                     false => fabric.turn_away(&incoming),

@@ -485,11 +485,39 @@ fn an_identifier_that_is_destroyed_tells_its_peer() {
 
 #[test]
 fn a_process_that_ends_disconnects() {
-    let (_net, _directories, server, client) = hosts();
+    let (net, _directories, server, client) = hosts();
     let (_, address) = server.listen(TCP, 0, 8);
     connected(&server, &client, address, [7, 9]);
+    // Also when it is not heard at first.
+    let mut lost = 0;
+    net.losing(move |mad| {
+        lost += u32::from(attribute(mad) == DREQ);
+        attribute(mad) == DREQ && lost <= 2
+    });
     server.agent.leave();
+    assert_eq!(net.count(DREQ), 3);
     client.expect(EventKind::Disconnected);
+}
+
+#[test]
+fn a_process_that_ends_does_not_wait_for_ever() {
+    let (net, _directories, server, client) = hosts();
+    let (_, address) = server.listen(TCP, 0, 8);
+    connected(&server, &client, address, [7, 9]);
+    net.losing(|_| true);
+    server.agent.leave();
+    assert!(net.count(DREQ) >= 2);
+}
+
+/// A flood of requests that nobody serves is looked up as far as the limit goes, and then again.
+#[test]
+fn lookups_for_others_are_limited() {
+    let mut table = Table::default();
+    let start = Instant::now();
+    let mut allowed = |at| (0..10_000).filter(|_| table.may_look_up(at)).count();
+    assert_eq!(allowed(start), 100);
+    assert_eq!(allowed(start + Duration::from_millis(99)), 0);
+    assert_eq!(allowed(start + Duration::from_millis(100)), 100);
 }
 
 #[test]

@@ -36,7 +36,8 @@ const PASSED_ON_MAX: usize = 1024;
 /// How often a DREQ is repeated. Linux does it 15 times, 74 s in all; a program that waits for a
 /// dead peer's answer has it after 22 s here.
 const DREQ_RETRIES: u8 = 7;
-/// Peers name their own times; this is the most that is waited for one answer.
+/// Peers name their own times; these are the least and the most that is waited for one answer.
+const RESPONSE_TIME_MIN: Duration = Duration::from_millis(500);
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(9);
 
 /// What leaves the machine.
@@ -230,6 +231,12 @@ impl Machine {
         for id in ids {
             self.release(now, id);
         }
+    }
+
+    /// Whether a peer still has to agree to the end of its connection.
+    pub fn disconnecting(&self) -> bool {
+        let mut connections = self.connections.values();
+        connections.any(|connection| connection.state == State::DreqSent)
     }
 
     /// Does what is due.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
 use sluice_verbs::types::Gid;
@@ -16,6 +16,10 @@ use crate::rdmacm::poller::Level;
 
 /// Datagrams that wait for the agent's thread. More are dropped, as a network would.
 const INBOX_MAX: usize = 4096;
+
+/// How long a process that ends waits for its peers' agreement: time for three repetitions.
+const FAREWELL: Duration = Duration::from_secs(2);
+const FAREWELL_STEP: Duration = Duration::from_millis(2);
 
 /// What the connection manager must know of a device whose peers are on other hosts.
 #[derive(Clone, Copy)]
@@ -177,14 +181,32 @@ impl Fabric {
         lock(&self.machine).as_ref()?.deadline()
     }
 
-    /// The process ends: tells all peers, without waiting for a lock that nobody may give back.
+    /// The process ends: tells all peers, and stays a moment for datagrams that get lost, since
+    /// there is no kernel that would send them again. Never waits for a lock: who has it may be
+    /// gone.
     pub fn leave(&self) {
-        let Ok(mut machine) = self.machine.try_lock() else {
-            return;
-        };
-        if let Some(machine) = machine.as_mut() {
-            machine.release_all(Instant::now());
-            self.flush(machine);
+        let end = Instant::now() + FAREWELL;
+        let mut told = false;
+        loop {
+            if let Ok(mut machine) = self.machine.try_lock() {
+                let Some(machine) = machine.as_mut() else {
+                    return;
+                };
+                let now = Instant::now();
+                if !told {
+                    machine.release_all(now);
+                    told = true;
+                }
+                machine.tick(now);
+                self.flush(machine);
+                if !machine.disconnecting() {
+                    return;
+                }
+            }
+            if Instant::now() >= end {
+                return;
+            }
+            std::thread::sleep(FAREWELL_STEP);
         }
     }
 

@@ -9,7 +9,7 @@ use sluice_wire::cm::{
 };
 use sluice_wire::mad::Mad;
 
-use super::{Happening, Machine, Output, PASSED_ON_MAX, RESPONSE_TIME_MAX};
+use super::{Happening, Machine, Output, PASSED_ON_MAX, RESPONSE_TIME_MAX, RESPONSE_TIME_MIN};
 use crate::rdmacm::channel::Key;
 use crate::rdmacm::fabric::connection::{Connection, State};
 use crate::rdmacm::fabric::{connection, format, ibta_time, reversed};
@@ -406,7 +406,8 @@ impl Machine {
         c.service_id = incoming.service_id;
         c.remote_qpn = incoming.remote_qpn;
         c.ack_timeout = incoming.ack_timeout;
-        c.response_time = ibta_time(incoming.response_timeout).min(RESPONSE_TIME_MAX);
+        let response_time = ibta_time(incoming.response_timeout);
+        c.response_time = response_time.clamp(RESPONSE_TIME_MIN, RESPONSE_TIME_MAX);
         c.retries = incoming.retries;
         c.state = match &incoming.message {
             Message::Request(request) => {

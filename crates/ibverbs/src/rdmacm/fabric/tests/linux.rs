@@ -370,6 +370,22 @@ fn both_disconnect_at_once() {
     }
 }
 
+/// A peer that says that it waits for no time at all still gets a reply that is repeated.
+#[test]
+fn a_peer_with_impossible_times() {
+    let Pair { now, mut two, .. } = Pair::new();
+    let mut req = req_of_linux();
+    req[24 + 47] = 0;
+    let incoming = two.received(now, &path(1, 2), &req, false).unwrap();
+    let id = two.admit(&incoming, 2).unwrap();
+    two.command(now, id, &reply(9));
+    let rep = sent(&mut two);
+    let again = two.deadline().unwrap();
+    assert!(again >= now + Duration::from_millis(250));
+    two.tick(again);
+    assert_eq!(sent(&mut two), rep);
+}
+
 #[test]
 fn an_mtu_that_this_side_has_not() {
     let mut pair = Pair::new();
