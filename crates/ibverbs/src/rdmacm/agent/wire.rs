@@ -45,7 +45,9 @@ impl Shared {
             return;
         };
         let config = fabric.config();
-        let elsewhere = destination.is_some_and(|destination| !destination.is_local());
+        // A group is everywhere; that the kernel lets programs bind to it does not make it local.
+        let elsewhere =
+            destination.is_some_and(|address| address.ip.is_multicast() || !address.is_local());
         endpoint.over_wire = elsewhere || !config.host_device;
         if endpoint.over_wire {
             endpoint.mtu = config.mtu;

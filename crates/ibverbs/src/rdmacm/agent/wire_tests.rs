@@ -662,4 +662,9 @@ fn addresses_of_this_host_do_not_go_over_the_wire() {
     assert!(!both.agent.info(active).unwrap().over_wire);
     both.expect(EventKind::ConnectRequest);
     assert_eq!(net.count(REQ), 0);
+    // Others do, and groups.
+    for elsewhere in [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(239, 1, 2, 3)] {
+        let there = both.resolved(UDP, Address::new(elsewhere.into(), 7));
+        assert!(both.agent.info(there).unwrap().over_wire, "{elsewhere}");
+    }
 }
