@@ -90,8 +90,8 @@ pub struct Machine {
     /// By the peer and its name for the connection, where the peer's request began it.
     by_peer: HashMap<(Gid, u32), u32>,
     by_queue_pair: HashMap<(Gid, u32), u32>,
-    /// Requests that another process of this host is to answer.
-    passed_on: VecDeque<(Gid, u32)>,
+    /// Requests that another process of this host is to answer: peer, name, transaction.
+    passed_on: VecDeque<(Gid, u32, u64)>,
     answers: VecDeque<u32>,
     timers: BTreeSet<(Instant, u32)>,
     outputs: VecDeque<Output>,

@@ -284,7 +284,7 @@ impl Machine {
             self.stray(path, req, RejectReason::StaleConnection, &[], transaction);
             return None;
         }
-        if self.is_others(name, path, mad, passed_on) {
+        if self.is_others((name.0, name.1, transaction), path, mad, passed_on) {
             return None;
         }
         let Some(request) = format::request(path, req) else {
@@ -355,7 +355,7 @@ impl Machine {
             }
             return None;
         }
-        if self.is_others(name, path, mad, passed_on) {
+        if self.is_others((name.0, name.1, transaction), path, mad, passed_on) {
             return None;
         }
         let Some(request) = format::sidr_request(path, req) else {
@@ -384,12 +384,12 @@ impl Machine {
     /// if nobody listens any more.
     fn is_others(
         &mut self,
-        name: (Gid, u32),
+        request: (Gid, u32, u64),
         path: &MadPath,
         mad: &[u8; MAD_BYTES],
         passed_on: bool,
     ) -> bool {
-        let others = !passed_on && self.passed_on.contains(&name);
+        let others = !passed_on && self.passed_on.contains(&request);
         if others {
             let mad = Box::new(*mad);
             self.outputs.push_back(Output::PassOn(None, *path, mad));
@@ -457,8 +457,8 @@ impl Machine {
         if self.passed_on.len() >= PASSED_ON_MAX {
             self.passed_on.pop_front();
         }
-        self.passed_on
-            .push_back((incoming.path.source, incoming.comm_id));
+        let (peer, name) = (incoming.path.source, incoming.comm_id);
+        self.passed_on.push_back((peer, name, incoming.transaction));
         let output = Output::PassOn(None, incoming.path, incoming.mad);
         self.outputs.push_back(output);
     }
