@@ -7,7 +7,7 @@
 //! | [`node`], [`engine`] | a process's keys, numbers and links; its thread |
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
-//! | [`reach`] | one-sided operations without the responder |
+//! | [`reach`], [`foreign`] | one-sided operations without the responder |
 //! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
 
@@ -16,6 +16,7 @@ pub mod arena;
 mod datagram;
 mod engine;
 mod farewell;
+mod foreign;
 mod hello;
 mod link;
 mod multicast;

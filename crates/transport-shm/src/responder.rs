@@ -468,11 +468,11 @@ fn fetch_piece(incoming: &Incoming, target: &[Sge], offset: u64, piece: &Piece) 
         unsafe { reach::scatter(target, offset, source, len) };
         return true;
     }
-    let Some(pid) = incoming.peer.pid() else {
+    let Some(memory) = &incoming.peer.memory else {
         return false;
     };
     // SAFETY: the pieces of a receive are writable.
-    unsafe { reach::copy_from_process(pid, target, offset, piece.address, len).is_some() }
+    unsafe { memory.read(target, offset, piece.address, len).is_some() }
 }
 
 fn span(record: &Record) -> Option<Span> {

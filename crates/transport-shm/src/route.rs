@@ -194,7 +194,7 @@ pub fn accept_greeting(
     let requests = take(received.take_fd(1))?;
     let peer_bell = take(received.take_fd(2))?;
     let peer = Peer::new(&directory, peer_bell, pid, &who)?;
-    let can_read = peer.is_reachable();
+    let can_read = peer.memory.is_some();
     let own = crate::link::response_area()?;
     let bell = os::eventfd()?;
     let raw = socket.raw();
