@@ -8,6 +8,7 @@
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
 //! | [`reach`], [`foreign`] | one-sided operations without the responder |
+//! | [`impair`] | faults on purpose |
 //! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
 
@@ -18,6 +19,7 @@ mod engine;
 mod farewell;
 mod foreign;
 mod hello;
+mod impair;
 mod link;
 mod multicast;
 mod node;
@@ -37,6 +39,7 @@ use std::sync::{Arc, Mutex};
 
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
+use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
@@ -61,14 +64,23 @@ pub struct ShmTransport {
 
 impl ShmTransport {
     /// A transport that meets others of this user in the usual directory
-    /// ([`rendezvous::default_path`]).
-    pub fn new() -> core::result::Result<Arc<Self>, Errno> {
-        Self::at(&rendezvous::default_path())
+    /// ([`rendezvous::default_path`]). `faults` are for what it sends.
+    pub fn new(faults: Option<Faults>) -> core::result::Result<Arc<Self>, Errno> {
+        Self::with_faults(&rendezvous::default_path(), faults)
     }
 
     /// One that meets others in `path`, a directory that is made if it is not there.
     pub fn at(path: &Path) -> core::result::Result<Arc<Self>, Errno> {
-        let node = Node::new(path)?;
+        Self::with_faults(path, None)
+    }
+
+    /// The same with faults on purpose: datagrams and messages of unreliable connections that get
+    /// lost, and datagrams that come twice or late.
+    pub fn with_faults(
+        path: &Path,
+        faults: Option<Faults>,
+    ) -> core::result::Result<Arc<Self>, Errno> {
+        let node = Node::new(path, faults)?;
         engine::start(&node)?;
         Ok(Arc::new(Self { node }))
     }

@@ -11,9 +11,12 @@ use sluice_shmem::verbs::directory::{
     BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP, KeyEntry,
 };
 use sluice_sys::errno::Errno;
+use sluice_verbs::QpType;
+use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 
 use crate::area::OwnArea;
+use crate::impair::Impair;
 use crate::link::{File, Incoming, file_of, lock};
 use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
@@ -100,10 +103,13 @@ pub struct Node {
     pub polled_incoming: AtomicU64,
     pub polled_outgoing: AtomicU64,
     pub groups: crate::multicast::Groups,
+    faults: Option<Faults>,
+    /// Queue pairs that were given faults.
+    impaired: AtomicU64,
 }
 
 impl Node {
-    pub fn new(path: &Path) -> Result<Arc<Self>, Errno> {
+    pub fn new(path: &Path, faults: Option<Faults>) -> Result<Arc<Self>, Errno> {
         let rendezvous = Rendezvous::open(path)
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EPERM)))?;
         let area = OwnArea::new(c"sluice-verbs-directory", DIRECTORY_BYTES)?;
@@ -137,6 +143,8 @@ impl Node {
             polled_incoming: AtomicU64::new(0),
             polled_outgoing: AtomicU64::new(0),
             groups: Default::default(),
+            faults,
+            impaired: AtomicU64::new(0),
         });
         crate::farewell::remember(&node);
         Ok(node)
@@ -175,6 +183,15 @@ impl Node {
         numbers.used.resize((index + 1) * BLOCK_QPS, false);
         self.parts[index].get_or_init(|| (0..BLOCK_QPS).map(|_| RwLock::new(None)).collect());
         Ok(index * BLOCK_QPS)
+    }
+
+    /// The faults of one more queue pair. They are numbered, so that each run of a program that
+    /// makes its queue pairs in the same order has the same faults.
+    pub fn impair(&self, kind: QpType) -> Option<Box<Impair>> {
+        let number = self.impaired.load(Ordering::Relaxed);
+        let impair = Impair::new(self.faults.as_ref(), kind, number)?;
+        self.impaired.fetch_add(1, Ordering::Relaxed);
+        Some(impair)
     }
 
     pub fn give_number(&self, number: u32) {

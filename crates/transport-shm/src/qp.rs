@@ -12,6 +12,7 @@ use sluice_verbs::{
     Gid, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result, WcStatus, Wqe, WrOpcode,
 };
 
+use crate::impair::Impair;
 use crate::link::lock;
 use crate::node::Node;
 use crate::os;
@@ -21,6 +22,9 @@ use crate::{datagram, multicast, requester, responder, route};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
+
+/// Of a path for which the program has set none.
+const MTU_BYTES: u64 = 4096;
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -67,6 +71,8 @@ pub struct SendSide {
     pub rnr_retry: u8,
     /// How long an unanswered request is tried, nanoseconds.
     pub patience: u64,
+    /// Of the path, bytes.
+    pub mtu: u64,
     /// The engine got [`Posted::Busy`] and waits for `resume`.
     pub busy: bool,
 }
@@ -100,6 +106,8 @@ pub struct Part {
     pub recv: Mutex<RecvSide>,
     /// Somebody traces.
     pub tap: Option<Box<Tap>>,
+    /// What it sends is to suffer.
+    pub impair: Option<Box<Impair>>,
     /// The receive that is being filled must be given back by whoever fills it.
     flush: AtomicBool,
 }
@@ -126,6 +134,7 @@ impl Part {
                 rnr_left: 0,
                 rnr_retry: 0,
                 patience: u64::MAX,
+                mtu: MTU_BYTES,
                 busy: false,
             }),
             recv: Mutex::new(RecvSide {
@@ -141,6 +150,7 @@ impl Part {
                 received: 0,
             }),
             tap: Tap::new(kind, qpn),
+            impair: node.impair(kind),
             flush: AtomicBool::new(false),
         }
     }
@@ -211,6 +221,10 @@ impl Part {
         };
         side.rnr_retry = attr.rnr_retry;
         side.rnr_left = attr.rnr_retry;
+        side.mtu = match attr.path_mtu {
+            code @ 1..=5 => 128 << code,
+            _ => MTU_BYTES,
+        };
     }
 
     fn forget_requests(&self) {
@@ -265,6 +279,8 @@ impl QpTransport for ShmQp {
         match change.to {
             QpState::Reset | QpState::Err => {
                 part.publish(attr, false);
+                // What is on its way arrives, whatever becomes of its sender.
+                datagram::release_held(part, u64::MAX);
                 part.forget_requests();
                 part.flush_receive();
                 part.release_held(false);
