@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluice_control::ports::Ports;
+use sluice_verbs::fault::Faults;
 
 use crate::bench::BenchArgs;
 
@@ -137,6 +138,17 @@ pub struct VerbsArgs {
     /// it can be written is left out, and the end of the program says how many were.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub trace: Option<PathBuf>,
+
+    /// Let packets be lost, come twice, come late or damaged, below whatever makes a transport
+    /// reliable
+    ///
+    /// A list with commas between: loss=, dup=, reorder= and corrupt= with a probability (0.01 or
+    /// 1%), of which at most one happens to a packet; delay= with the time that a late packet waits
+    /// for another to overtake it (1ms); seed= with a number that decides which packets it are.
+    /// Without one a seed is chosen and printed. See FAULTS in the man page for what this does to
+    /// which device.
+    #[arg(long, value_name = "FAULTS", value_hint = clap::ValueHint::Other)]
+    pub fault: Option<Faults>,
 
     /// Print what each queue pair did on standard error when the program ends. Sluice then stays
     /// as the program's parent, passes signals on, and ends as the program ended.

@@ -252,6 +252,11 @@ pub static PAGES: [Page; 11] = [
                          sluice verbs --trace rping.pcapng -- rping -c -a 127.0.0.1 -C 3\n\
                          tshark -r rping.pcapng",
                     ),
+                    Example(
+                        "One datagram in a hundred does not arrive, the same ones each time:",
+                        "sluice verbs -- ib_send_bw -c UD &\n\
+                         sluice verbs --fault loss=1%,seed=7 -- ib_send_bw -c UD 127.0.0.1",
+                    ),
                 ],
             },
             Section {
@@ -287,6 +292,31 @@ pub static PAGES: [Page; 11] = [
                 ],
             },
             Section {
+                title: "FAULTS",
+                blocks: &[
+                    Text(
+                        "Faults happen to what the program sends; for both directions give them to \
+                         both programs. The sender never hears of one: it gets the completions \
+                         that it would get from a network. At its end each process that had \
+                         packets says on standard error what happened to them. Which packets it \
+                         happens to depends on the seed, on how many queue pairs were made before, \
+                         and on how many packets these have sent. A trace has what the program \
+                         sent, before anything happens to it.",
+                    ),
+                    Text(
+                        "Over shared memory (--device shm) messages are no packets. A datagram \
+                         (UD) is treated as one: it is lost, arrives twice, or arrives after the \
+                         next one; a damaged one is dropped, as by the check of its ICRC. A \
+                         message of an unreliable connection (UC) has as many chances as it would \
+                         have packets of the path MTU, and is lost if one of them is lost, damaged \
+                         or late, as its receiver drops all of these; a packet that comes twice \
+                         changes nothing. Reliable connections (RC, XRC) have nothing below them \
+                         there that could lose anything: nothing happens to them, and the library \
+                         says so when the first one is made.",
+                    ),
+                ],
+            },
+            Section {
                 title: "ENVIRONMENT",
                 blocks: &[
                     Entry(
@@ -308,6 +338,10 @@ pub static PAGES: [Page; 11] = [
                         "SLUICE_VERBS_STATS_FILE",
                         "A file to which the library appends a line of JSON for each queue pair. \
                          --stats sets it for its own use; without --stats you may.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_FAULT",
+                        "The list of faults. --fault sets it, with a seed.",
                     ),
                     Entry(
                         "SLUICE_VERBS_TRACE_FILE",
