@@ -46,7 +46,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-ibverbs",
-        &["sluice-sys", "sluice-transport-shm", "sluice-verbs"],
+        &[
+            "sluice-sys",
+            "sluice-transport-shm",
+            "sluice-verbs",
+            "sluice-wire",
+        ],
     ),
     (
         "sluice-daemon",

@@ -37,6 +37,8 @@ use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+pub use crate::tap::{is_traced, management as trace_management};
+
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
 use sluice_verbs::fault::Faults;

@@ -9,6 +9,10 @@
 //! Off, it is one look at a null pointer. On, it is never waited for ([`Recorder::record`]).
 #![allow(unsafe_code)]
 
+mod management;
+
+pub use management::{is_traced, management};
+
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::path::PathBuf;
