@@ -35,6 +35,9 @@ pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
 const PATIENCE_NS: u64 = 3_000_000_000;
 const RETRY_NS: u64 = 500_000;
 
+/// Numbers of packets have 24 bits.
+const SEQUENCE_MASK: u32 = 0xFF_FFFF;
+
 const _: () = assert!(DATAGRAM_BYTES_MAX <= CHUNK_BYTES);
 
 /// A datagram on its way out.
@@ -60,6 +63,7 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         kind: request::DATAGRAM,
         target: destination.qpn,
         origin: part.qpn,
+        sequence: part.next_datagram.load(Ordering::Relaxed) & SEQUENCE_MASK,
         immediate: wqe.wr.imm,
         ..Header::default()
     };
@@ -77,10 +81,15 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         len: wqe.length as usize,
         group: is_multicast.then_some(destination.ah.grh.dgid),
     };
-    match &part.impair {
+    let posted = match &part.impair {
         None => send(part, &message),
         Some(impair) => send_impaired(part, impair, wqe.seq, &message),
+    };
+    if posted != Posted::Busy {
+        let next = message.header.sequence.wrapping_add(1);
+        part.next_datagram.store(next, Ordering::Relaxed);
     }
+    posted
 }
 
 fn send(part: &Part, message: &Outbound<'_>) -> Posted {

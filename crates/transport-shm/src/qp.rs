@@ -1,6 +1,6 @@
 //! The transport's part of a queue pair.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -104,6 +104,9 @@ pub struct Part {
     pub pd: u32,
     pub send: Mutex<SendSide>,
     pub recv: Mutex<RecvSide>,
+    /// UD: the number of the next datagram, which only a trace shows. Read and written by `post`,
+    /// of which there is one at a time.
+    pub next_datagram: AtomicU32,
     /// Somebody traces.
     pub tap: Option<Box<Tap>>,
     /// What it sends is to suffer.
@@ -149,6 +152,7 @@ impl Part {
                 taken: false,
                 received: 0,
             }),
+            next_datagram: AtomicU32::new(0),
             tap: Tap::new(kind, qpn),
             impair: node.impair(kind),
             flush: AtomicBool::new(false),
@@ -305,6 +309,7 @@ impl QpTransport for ShmQp {
         }
         if change.to == QpState::Rts && change.from == QpState::Rtr {
             lock(&part.send).next_sequence = attr.sq_psn & 0xFF_FFFF;
+            part.next_datagram.store(attr.sq_psn, Ordering::Relaxed);
         }
         part.take_requester_attr(&mut lock(&part.send), attr);
         part.publish(attr, receives);
