@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`rendezvous`] | how processes find each other |
 //! | [`route`], [`link`], [`hello`] | what two processes share, and how they come to it |
-//! | [`node`], [`engine`] | a process's keys, numbers and links; its thread |
+//! | [`node`], [`engine`], [`work`] | a process's keys, numbers and links; its thread; who works |
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
 //! | [`reach`], [`foreign`] | one-sided operations without the responder |
@@ -32,6 +32,7 @@ mod responder;
 mod route;
 mod tap;
 mod wire;
+mod work;
 
 use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};

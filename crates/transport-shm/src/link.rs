@@ -133,6 +133,15 @@ impl Peer {
         }
     }
 
+    /// Whether its queue pair `peer_qpn` is in place and connected to ours, or was going to be.
+    pub fn has_connected(&self, own_qpn: u32, peer_qpn: u32) -> bool {
+        let slot = self.directory.qp_slot(peer_qpn);
+        let entry = slot.and_then(|slot| self.directory.qp(slot));
+        entry.is_some_and(|entry| {
+            entry.qpn == peer_qpn && (entry.peer_qpn == own_qpn || entry.peer_qpn == 0)
+        })
+    }
+
     /// The region `id`, mapped for writing.
     pub fn region(&self, id: u32) -> Option<&Mapping> {
         self.regions.get(id as usize)?.get()

@@ -22,6 +22,7 @@ use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
 use crate::rendezvous::{Block, Rendezvous};
 use crate::route::Route;
+use crate::work::Work;
 use crate::{requester, responder};
 
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
@@ -324,6 +325,7 @@ impl Node {
     }
 
     fn run_timers(&self) -> usize {
+        let _work = Work::begin();
         let now = os::now_ns();
         let mut done = 0;
         while self.next_timer.load(Ordering::Relaxed) <= now {
@@ -419,47 +421,53 @@ impl Node {
             slot
         };
         self.directory.clear_key(slot);
-        self.wait_for_users(&self.links(), slot);
+        wait_for_users(&self.links().incoming, slot);
         lock(&self.keys).slots.remove(&slot);
     }
 
-    /// Waits for the operations that peers are carrying out in this process's memory by
-    /// themselves. What was made invisible before is used by none of them any more.
-    pub fn wait_for_initiators(&self) {
+    /// Waits for the operations that the process of the queue pair `peer_qpn` is carrying out in
+    /// this process's memory by itself. What was made invisible before is used by none of them
+    /// any more.
+    pub fn wait_for_initiator(&self, peer_qpn: u32) {
         // Who announces from now on finds it invisible; who did before is found below.
         fence(Ordering::SeqCst);
-        let slots: Vec<u32> = lock(&self.keys).slots.keys().copied().collect();
         let links = self.links();
-        for slot in slots {
-            self.wait_for_users(&links, slot);
+        let is_peer = |link: &&Arc<Incoming>| link.peer.directory.qp_slot(peer_qpn).is_some();
+        let peers: Vec<Arc<Incoming>> = links.incoming.iter().filter(is_peer).cloned().collect();
+        if peers.is_empty() {
+            return;
         }
-    }
-
-    /// Waits for whoever uses the key at `slot` now.
-    fn wait_for_users(&self, links: &Links, slot: u32) {
-        for incoming in &links.incoming {
-            for (index, value) in incoming.hazards.users(slot) {
-                let start = os::now_ns();
-                while incoming
-                    .hazards
-                    .users(slot)
-                    .any(|user| user == (index, value))
-                    && !incoming.broken.load(Ordering::Relaxed)
-                    && !incoming.ended.load(Ordering::Relaxed)
-                {
-                    if os::now_ns() - start > HAZARD_PATIENCE_NS {
-                        incoming.broken.store(true, Ordering::Relaxed);
-                        os::shutdown(incoming.socket.raw());
-                    }
-                    std::thread::yield_now();
-                }
-            }
+        let slots: Vec<u32> = lock(&self.keys).slots.keys().copied().collect();
+        for slot in slots {
+            wait_for_users(&peers, slot);
         }
     }
 
     /// Whether the engine thread is responsible for events.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// Waits for whoever uses the key at `slot` now.
+fn wait_for_users(links: &[Arc<Incoming>], slot: u32) {
+    for incoming in links {
+        for (index, value) in incoming.hazards.users(slot) {
+            let start = os::now_ns();
+            while incoming
+                .hazards
+                .users(slot)
+                .any(|user| user == (index, value))
+                && !incoming.broken.load(Ordering::Relaxed)
+                && !incoming.ended.load(Ordering::Relaxed)
+            {
+                if os::now_ns() - start > HAZARD_PATIENCE_NS {
+                    incoming.broken.store(true, Ordering::Relaxed);
+                    os::shutdown(incoming.socket.raw());
+                }
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::node::Node;
 use crate::os;
 use crate::route::Route;
 use crate::tap::Tap;
-use crate::{datagram, multicast, requester, responder, route};
+use crate::{datagram, multicast, requester, responder, route, work};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
@@ -188,6 +188,24 @@ impl Part {
         }
     }
 
+    /// Waits until nobody touches memory for this queue pair any more: threads of this process
+    /// that carry out a request for it, and the peer that carries out its own. It takes no
+    /// request from now on; but what has begun goes on, and a program that has moved it to ERR or
+    /// RESET, or destroyed it, may use the memory for something else.
+    ///
+    /// A queue pair that breaks while this thread does the transport's work is not waited for: the
+    /// request may be one of this very thread's, further up its stack, and the program has not
+    /// called for anything.
+    fn wait_for_others(&self) {
+        if work::is_under_way() {
+            return;
+        }
+        let peer_qpn = lock(&self.recv).peer_qpn;
+        if matches!(self.kind, QpType::Rc | QpType::Uc) && peer_qpn != 0 {
+            self.node.wait_for_initiator(peer_qpn);
+        }
+    }
+
     /// Messages that wait for a receive of this queue pair are looked at again, here if `now`,
     /// else by the engine thread.
     fn release_held(&self, now: bool) {
@@ -288,6 +306,7 @@ impl QpTransport for ShmQp {
                 part.forget_requests();
                 part.flush_receive();
                 part.release_held(false);
+                part.wait_for_others();
                 if change.to == QpState::Reset {
                     lock(&part.send).route = None;
                 }
@@ -346,7 +365,7 @@ impl QpTransport for ShmQp {
         let part = &self.0;
         part.node.set_part(part.slot, None);
         part.node.directory.clear_qp(part.slot as usize);
-        part.node.wait_for_initiators();
+        part.wait_for_others();
         part.forget_requests();
         part.flush_receive();
         part.release_held(false);
