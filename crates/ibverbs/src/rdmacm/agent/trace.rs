@@ -318,3 +318,194 @@ impl Connection {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use sluice_wire::mad::Mad;
+
+    use super::*;
+
+    fn connection(is_active: bool, state: State) -> Connection {
+        let address = |last, port| Address::new(IpAddr::from([192, 0, 2, last]), port);
+        let params = |qp_num| ConnParams {
+            qp_num,
+            psn: qp_num + 1,
+            ..ConnParams::default()
+        };
+        let (active, passive) = (params(10), params(20));
+        let (local, remote) = if is_active {
+            (active, passive)
+        } else {
+            (passive, active)
+        };
+        Connection {
+            requester: address(1, 40_000),
+            listener: address(2, 7471),
+            is_active,
+            port_space: 0x106,
+            state,
+            local,
+            remote,
+        }
+    }
+
+    /// The datagram of a message as each of the two sides has it in its trace.
+    fn both(message: &Message, by_active: bool, states: [State; 2]) -> Vec<[u8; mad::BYTES]> {
+        let sides = [(true, states[0]), (false, states[1])];
+        let each = sides.into_iter().map(|(is_active, state)| {
+            let from = if is_active == by_active {
+                From::Us
+            } else {
+                From::Peer
+            };
+            let found = connection(is_active, state).datagram(message, from);
+            found.expect("it has a datagram")
+        });
+        each.collect()
+    }
+
+    fn private(bytes: &[u8]) -> PrivateData {
+        PrivateData::new(bytes, 196).unwrap()
+    }
+
+    fn request() -> Message {
+        let connection = connection(true, State::RequestSent);
+        Message::Request(message::Request {
+            port_space: 0x106,
+            qp_type: 2,
+            mtu: 3,
+            tos: 0x20,
+            source: connection.requester,
+            destination: connection.listener,
+            params: connection.local,
+            private: private(b"hello"),
+        })
+    }
+
+    #[test]
+    fn both_sides_trace_the_same_conversation() {
+        use State::*;
+        let cases: Vec<(Message, bool, [State; 2])> = vec![
+            (request(), true, [RequestSent, RequestReceived]),
+            (
+                Message::Reply {
+                    params: connection(false, ReplySent).local,
+                    private: private(b"welcome"),
+                },
+                false,
+                [RequestSent, RequestReceived],
+            ),
+            (Message::ReadyToUse, true, [ResponseReceived, ReplySent]),
+            (
+                Message::Reject {
+                    reason: 28,
+                    private: private(b"no"),
+                },
+                false,
+                [RequestSent, RequestReceived],
+            ),
+            (
+                Message::Reject {
+                    reason: 28,
+                    private: private(b"no"),
+                },
+                true,
+                [ResponseReceived, ReplySent],
+            ),
+            (Message::DisconnectRequest, true, [Established, Established]),
+            (
+                Message::DisconnectReply,
+                false,
+                [Disconnecting, Established],
+            ),
+            (lookup_answer(), false, [RequestSent, RequestReceived]),
+        ];
+        for (message, by_active, states) in cases {
+            let datagrams = both(&message, by_active, states);
+            assert_eq!(datagrams[0], datagrams[1], "{message:?}");
+        }
+    }
+
+    fn lookup_answer() -> Message {
+        Message::SidrReply(message::SidrReply {
+            status: 0,
+            qp_num: 77,
+            qkey: 5,
+            gid: [0; 16],
+            private: private(b"me"),
+        })
+    }
+
+    fn parsed(bytes: &[u8; mad::BYTES]) -> (cm::Message<'_>, u64) {
+        cm::Message::parse(&Mad::parse(bytes).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn messages_have_what_was_said() {
+        let passive = connection(false, State::RequestReceived);
+        let bytes = passive.datagram(&request(), From::Peer).unwrap();
+        let (cm::Message::Req(req), transaction) = parsed(&bytes) else {
+            panic!("no REQ");
+        };
+        assert_eq!(req.service_id, 0x0106_0000 | 7471);
+        assert_eq!((req.local_qpn.get(), req.starting_psn.get()), (10, 11));
+        assert_eq!(req.path_mtu, Mtu::Bytes1024);
+        let (ip, rest) = IpService::parse(req.private_data).unwrap();
+        assert_eq!((ip.source_port, ip.source), (40_000, passive.requester.ip));
+        assert_eq!(ip.destination, passive.listener.ip);
+        assert_eq!(&rest[..5], b"hello");
+        let reply = Message::Reply {
+            params: passive.local,
+            private: private(b"welcome"),
+        };
+        let bytes = passive.datagram(&reply, From::Us).unwrap();
+        let (cm::Message::Rep(rep), answered) = parsed(&bytes) else {
+            panic!("no REP");
+        };
+        assert_eq!(answered, transaction);
+        assert_eq!(rep.remote_comm_id, req.local_comm_id);
+        assert_ne!(rep.local_comm_id, req.local_comm_id);
+        assert_eq!((rep.local_qpn.get(), rep.starting_psn.get()), (20, 21));
+        assert_eq!(&rep.private_data[..7], b"welcome");
+        let bytes = passive
+            .datagram(&Message::DisconnectRequest, From::Us)
+            .unwrap();
+        let (cm::Message::Dreq(dreq), _) = parsed(&bytes) else {
+            panic!("no DREQ");
+        };
+        assert_eq!(dreq.remote_qpn.get(), 10);
+    }
+
+    #[test]
+    fn refusals_name_what_they_refuse() {
+        let reject = Message::Reject {
+            reason: 28,
+            private: private(b"full"),
+        };
+        for (is_active, state, of) in [
+            (false, State::RequestReceived, RejOf::Req),
+            (true, State::ResponseReceived, RejOf::Rep),
+            (false, State::ReplySent, RejOf::Other),
+        ] {
+            let bytes = connection(is_active, state).datagram(&reject, From::Us);
+            let bytes = bytes.unwrap();
+            let (cm::Message::Rej(rej), _) = parsed(&bytes) else {
+                panic!("no REJ");
+            };
+            assert_eq!((rej.of, rej.reason.code()), (of, 28), "{state:?}");
+            assert_eq!(&rej.private_data[..4], b"full");
+        }
+    }
+
+    #[test]
+    fn what_only_one_host_says_is_not_traced() {
+        let passed_on = Message::Reject {
+            reason: message::REJ_NOT_MY_ADDRESS,
+            private: PrivateData::default(),
+        };
+        let passive = connection(false, State::RequestReceived);
+        assert!(passive.datagram(&passed_on, From::Us).is_none());
+    }
+}
