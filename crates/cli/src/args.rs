@@ -133,8 +133,8 @@ pub struct VerbsArgs {
     /// Write what goes between queue pairs to a file, as RoCEv2 packets that Wireshark reads
     ///
     /// The file is in pcapng format, or in the classic one if its name ends in .pcap; what was in
-    /// it is lost. The first process that makes a queue pair writes to it, each other one to a
-    /// file of its own, with its process id before the extension. A packet that comes faster than
+    /// it is lost. The first process that makes a queue pair or a connection writes to it, each other one
+    /// to a file of its own, with its process id before the extension. A packet that comes faster than
     /// it can be written is left out, and the end of the program says how many were.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub trace: Option<PathBuf>,

@@ -272,17 +272,35 @@ pub static PAGES: [Page; 11] = [
                     Text(
                         "A process traces what its queue pairs ask for and the answers, and what \
                          peers ask through it. What a peer reads or writes in this process's \
-                         memory by itself is in the peer's trace only, and the PSNs of that peer \
-                         count on without it. Between two queue pairs of one process each packet \
-                         is there once. Connection management is not traced, and neither is a \
-                         child that was forked after its parent had made a queue pair.",
+                         memory by itself is in the peer's trace only. Between two queue pairs of \
+                         one process each packet is there once. A child that was forked after its \
+                         parent had begun a trace is not traced.",
+                    ),
+                    Text(
+                        "Requests have the PSNs of the queue pair that sends them, and their \
+                         answers those of the requests. A datagram has its sender's PSN in both \
+                         traces. In the trace of a responder the requests of a connected peer are \
+                         counted from the PSN that the program expects first; what the peer does \
+                         by itself is not counted, so that the PSNs behind it are lower than in \
+                         the peer's trace by as many packets.",
+                    ),
+                    Text(
+                        "Connection management is traced as the datagrams of queue pair 1 that a \
+                         wire would have carried (REQ, REP, RTU, REJ, DREQ, DREP, SIDR_REQ, \
+                         SIDR_REP), where one is sent and where it arrives. None gets lost and \
+                         none is repeated, but a request for which several listeners are asked is \
+                         there for each of them, and one that finds no listener is nowhere. The \
+                         names of connections and transactions are made from the addresses, the \
+                         PSNs count the datagrams of the process, and the GUID of the adapter is 0.",
                     ),
                     Text(
                         "Nothing waits for the file. Up to 64 MiB wait to be written; packets \
                          beyond that are left out, and counted in the file's interface statistics \
-                         (pcapng) and, at the end of the program, on standard error. A program \
-                         that is killed leaves what it had sent up to a few milliseconds before. One \
-                         without queue pairs leaves an empty file.",
+                         (pcapng: capinfos(1) and Wireshark show them; the last block counts) \
+                         and, at the end of the program, on standard error. Their PSNs are left \
+                         out too. A program that is killed leaves what it had sent up to a few \
+                         milliseconds before, and the count of about a second before. One without \
+                         queue pairs and connections leaves an empty file.",
                     ),
                     Text(
                         "Wireshark guesses at payloads. One whose third and fourth bytes are zero \
