@@ -296,7 +296,7 @@ pub static PAGES: [Page; 11] = [
                     Text(
                         "Nothing waits for the file. Up to 64 MiB wait to be written; packets \
                          beyond that are left out, and counted in the file's interface statistics \
-                         (pcapng: capinfos(1) and Wireshark show them; the last block counts) \
+                         (pcapng; Wireshark has them among the capture file properties) \
                          and, at the end of the program, on standard error. Their PSNs are left \
                          out too. A program that is killed leaves what it had sent up to a few \
                          milliseconds before, and the count of about a second before. One without \
