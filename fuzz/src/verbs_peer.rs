@@ -14,7 +14,7 @@ use sluice_shmem::verbs::record::{Header, Ring, Writer};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{errno::Errno, memfd};
 use sluice_transport_shm::ShmTransport;
-use sluice_transport_shm::rendezvous::{Block, Rendezvous};
+use sluice_rendezvous::{Block, Rendezvous};
 use sluice_verbs::{
     Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, WrOpcode,
     access, qp_mask, send_flags,
@@ -286,6 +286,8 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
+        self.qp.destroy().expect("the queue pair goes");
+        self.cq.destroy().expect("its queue goes");
         self.rendezvous.release(&self.block);
     }
 }
@@ -427,8 +429,6 @@ pub fn run(data: &[u8]) {
     // Half of them go on with the same link, which has been through something.
     if data.len().is_multiple_of(2) && !meeting.is_over() {
         scene.meeting = Some(meeting);
-    } else {
-        meeting.qp.destroy().expect("the queue pair goes");
     }
 }
 

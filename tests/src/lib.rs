@@ -12,9 +12,12 @@
 //! | `SLUICE_NO_SKIP=1` | a test that cannot run fails instead of being skipped |
 //! | `SLUICE_TEST_STANDIN=1` | run the "accelerated" side plainly too: tests the suites, not Sluice |
 //! | `SLUICE_TEST_KEEP=1` | keep the tests' directories (logs, outputs) and print where they are |
+//! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
 pub mod diff;
+pub mod guest;
+pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;

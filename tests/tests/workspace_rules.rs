@@ -18,6 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-protocol", &["sluice-wire"]),
     ("sluice-trace", &["sluice-wire"]),
     ("sluice-sys", &[]),
+    ("sluice-rendezvous", &["sluice-sys"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
     (
         "sluice-xdp",
@@ -42,12 +43,32 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-transport-shm",
-        &["sluice-shmem", "sluice-sys", "sluice-trace", "sluice-verbs"],
+        &[
+            "sluice-rendezvous",
+            "sluice-shmem",
+            "sluice-sys",
+            "sluice-trace",
+            "sluice-verbs",
+        ],
+    ),
+    (
+        "sluice-transport-roce",
+        &[
+            "sluice-packet",
+            "sluice-protocol",
+            "sluice-rendezvous",
+            "sluice-shmem",
+            "sluice-sys",
+            "sluice-verbs",
+            "sluice-wire",
+            "sluice-xdp",
+        ],
     ),
     (
         "sluice-ibverbs",
         &[
             "sluice-sys",
+            "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
             "sluice-wire",

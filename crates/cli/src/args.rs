@@ -168,7 +168,12 @@ pub struct VerbsArgs {
 /// What a verbs device sends its messages through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VerbsDevice {
+    /// Shared memory, between processes of one host
     Shm,
+    /// RoCEv2 past the kernel's stack by AF_XDP, or over UDP where that is not allowed
+    Roce,
+    /// RoCEv2 over UDP sockets, which needs no privileges
+    RoceUdp,
 }
 
 impl VerbsDevice {
@@ -176,6 +181,8 @@ impl VerbsDevice {
     pub fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
+            Self::Roce => "roce",
+            Self::RoceUdp => "roce-udp",
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
+use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
 /// The next hop's Ethernet addresses, where they are known.
@@ -109,6 +110,13 @@ pub trait Port: Send {
     /// Readable when something has come (level-triggered). More than one where a port is made of
     /// several sockets.
     fn descriptors(&self) -> Vec<RawFd>;
+
+    /// Takes part in a multicast group on an interface, or no longer. Packets to groups that
+    /// only other programs have joined do not come. `EOPNOTSUPP` where the port takes no part in
+    /// groups.
+    fn join(&self, _group: IpAddr, _interface: u32, _join: bool) -> Result<(), Errno> {
+        Err(Errno(libc::EOPNOTSUPP))
+    }
 
     /// What has happened so far.
     fn counters(&self) -> PortCounters;

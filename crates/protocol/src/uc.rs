@@ -79,6 +79,13 @@ impl Connection {
         }
     }
 
+    /// In the state RTS, if the first packet's number was not known before. To be called before
+    /// anything is posted.
+    pub fn ready_to_send(&mut self, config: &Config) {
+        self.sending = Sequence::new(config.send_psn);
+        self.next = 0;
+    }
+
     /// Takes a request.
     pub fn post(&mut self, request: Request) -> Result<(), PostError> {
         if !request.is_legal() || !self.path.has(&request) {
@@ -144,6 +151,11 @@ impl Connection {
     /// The next request that has ended.
     pub fn completion(&mut self) -> Option<Completion> {
         self.done.pop_front()
+    }
+
+    /// Whether [`Connection::completion`] has one.
+    pub fn has_completion(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// A packet came for this queue pair; as in [`crate::rc::Connection::receive`].

@@ -67,6 +67,16 @@ impl Endpoint {
         }
     }
 
+    /// In the state RTS: the number of the first datagram.
+    pub fn ready_to_send(&mut self, psn: Psn) {
+        self.psn = psn;
+    }
+
+    /// What datagrams must carry from now on.
+    pub fn set_qkey(&mut self, qkey: u32) {
+        self.qkey = qkey;
+    }
+
     /// Takes a SEND of at most the MTU.
     pub fn post(&mut self, request: Request, to: Datagram) -> Result<(), PostError> {
         if !self.path.has(&request) || request.length as usize > self.path.mtu.bytes() {
@@ -77,6 +87,11 @@ impl Endpoint {
         }
         self.queue.push_back((request, to));
         Ok(())
+    }
+
+    /// Whether a request waits for [`Endpoint::transmit`].
+    pub fn has_request(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// The next packet to send. To be called until there is none, after every post.
@@ -107,6 +122,11 @@ impl Endpoint {
     /// The next request that has ended.
     pub fn completion(&mut self) -> Option<Completion> {
         self.done.pop_front()
+    }
+
+    /// Whether [`Endpoint::completion`] has one.
+    pub fn has_completion(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// A packet came for this queue pair. Whatever is wrong with it, it is dropped (IBTA 9.8.3.2).

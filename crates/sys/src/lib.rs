@@ -4,7 +4,10 @@
 //! wrappers also run inside the preload library, which interposes those functions.
 
 pub mod errno;
+pub mod local_fd;
 pub mod memfd;
+pub mod process;
 pub mod raw;
 pub mod tcp;
 pub mod unix;
+pub mod wake;

@@ -16,10 +16,10 @@ use sluice_sys::unix;
 use crate::link::{Incoming, lock};
 use crate::node::{Links, Node};
 use crate::os::{self, LocalFd};
-use crate::rendezvous::check_peer;
 use crate::route::{self, Route};
 use crate::work::Work;
 use crate::{requester, responder};
+use sluice_rendezvous::check_peer;
 
 pub const KICK: u64 = 0;
 pub const LISTENER: u64 = 1;

@@ -2,7 +2,6 @@
 //!
 //! | file | its part |
 //! |---|---|
-//! | [`rendezvous`] | how processes find each other |
 //! | [`route`], [`link`], [`hello`] | what two processes share, and how they come to it |
 //! | [`node`], [`engine`], [`work`] | a process's keys, numbers and links; its thread; who works |
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
@@ -26,7 +25,6 @@ mod node;
 mod os;
 mod qp;
 mod reach;
-pub mod rendezvous;
 mod requester;
 mod responder;
 mod route;
@@ -40,6 +38,7 @@ use std::sync::{Arc, Mutex};
 
 pub use crate::tap::{is_traced, management as trace_management};
 
+use sluice_rendezvous as rendezvous;
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
 use sluice_verbs::fault::Faults;

@@ -93,7 +93,7 @@ pub fn members(node: &Arc<Node>, gid: &Gid) -> Vec<Arc<Route>> {
             .file_name()
             .to_str()
             .and_then(|name| name.parse::<u32>().ok())
-            .filter(|block| *block <= crate::rendezvous::BLOCK_MAX)
+            .filter(|block| *block <= sluice_rendezvous::BLOCK_MAX)
         else {
             continue;
         };

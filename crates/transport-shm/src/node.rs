@@ -20,10 +20,10 @@ use crate::impair::Impair;
 use crate::link::{File, Incoming, file_of, lock};
 use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
-use crate::rendezvous::{Block, Rendezvous};
 use crate::route::Route;
 use crate::work::Work;
 use crate::{requester, responder};
+use sluice_rendezvous::{Block, Rendezvous};
 
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;

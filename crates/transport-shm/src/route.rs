@@ -13,7 +13,7 @@ use crate::hello::{Identity, MESSAGE_BYTES, Message};
 use crate::link::{Outgoing, Peer, lock, request_area};
 use crate::node::Node;
 use crate::os::{self, LocalFd};
-use crate::rendezvous::check_peer;
+use sluice_rendezvous::check_peer;
 
 const CONNECTING: u32 = 0;
 const UP: u32 = 1;

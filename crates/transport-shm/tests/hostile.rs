@@ -248,7 +248,7 @@ const IMPOSTOR: u32 = 5;
 fn pretend_to_be_the_victim(world: &mut World) {
     use sluice_shmem::verbs::directory::{Directory, KeyEntry, QpEntry};
     let rendezvous = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
-    let rendezvous = sluice_transport_shm::rendezvous::Rendezvous::open(&rendezvous).unwrap();
+    let rendezvous = sluice_rendezvous::Rendezvous::open(&rendezvous).unwrap();
     let block = rendezvous.claim(&[]).unwrap();
     let qpn = block.number << 8 | IMPOSTOR;
     let [victim, address, ..] = world.swap([u64::from(qpn), 0, 0, 0]);

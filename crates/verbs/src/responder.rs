@@ -96,8 +96,10 @@ pub struct RecvWqe {
     count: usize,
     source: Source,
     sges: [Sge; MAX_SGE],
-    /// Places in the key table; as many as `count`.
+    /// Places in the key table.
     pins: [u32; MAX_SGE],
+    /// How many of these are pinned: `count`, or fewer between two packets of a message.
+    pinned: usize,
 }
 
 impl Default for RecvWqe {
@@ -119,6 +121,7 @@ impl RecvWqe {
                 lkey: 0,
             }; MAX_SGE],
             pins: [0; MAX_SGE],
+            pinned: 0,
         }
     }
 
@@ -153,6 +156,38 @@ impl RecvWqe {
         true
     }
 
+    /// The rest of the message is still to come: lets the program deregister the memory in the
+    /// meantime. [`RecvWqe::pin_again`] must come before the next bytes.
+    pub fn unpin(&mut self, qp: &Qp) {
+        let keys = &qp.context().device().keys;
+        for place in &self.pins[..core::mem::take(&mut self.pinned)] {
+            keys.unpin(*place);
+        }
+    }
+
+    /// Undoes [`RecvWqe::unpin`]. False: the memory is not registered any more, and the receive
+    /// is to be completed with LOC_PROT_ERR.
+    #[must_use]
+    pub fn pin_again(&mut self, qp: &Qp) -> bool {
+        let keys = &qp.context().device().keys;
+        while self.pinned < self.count {
+            let piece = &self.sges[self.pinned];
+            let Some(info) = keys.pin(piece.lkey) else {
+                return false;
+            };
+            self.pins[self.pinned] = info.slot;
+            self.pinned += 1;
+            let end = piece.addr.checked_add(u64::from(piece.length));
+            let inside = end.is_some_and(|end| {
+                piece.addr >= info.host && end <= info.host.saturating_add(info.len)
+            });
+            if !inside || info.access & access::LOCAL_WRITE == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Checks and pins a receive's pieces. On a fault nothing stays pinned.
     #[inline]
     fn fill(
@@ -165,10 +200,12 @@ impl RecvWqe {
         self.wr_id = wr_id;
         self.room = 0;
         self.count = 0;
+        self.pinned = 0;
         for piece in pieces.iter().filter(|piece| piece.length != 0) {
             match keys.pin_local(piece.lkey, pd, piece.addr, piece.length) {
                 Some((place, host)) => {
                     self.pins[self.count] = place;
+                    self.pinned += 1;
                     self.sges[self.count] = Sge {
                         addr: host,
                         ..*piece
@@ -186,7 +223,7 @@ impl RecvWqe {
     }
 
     fn let_go(&mut self, keys: &KeyTable) {
-        for place in &self.pins[..self.count] {
+        for place in &self.pins[..core::mem::take(&mut self.pinned)] {
             keys.unpin(*place);
         }
         self.count = 0;

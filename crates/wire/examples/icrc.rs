@@ -7,7 +7,7 @@ use std::time::Instant;
 use sluice_wire::bth::Bth;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::Outer;
-use sluice_wire::icrc::Icrc;
+use sluice_wire::icrc::{self, Icrc};
 use sluice_wire::{Ecn, Frame, Headers, Ip, Opcode, Psn, Qpn, ipv4};
 
 const ROUNDS: u32 = 200_000;
@@ -53,6 +53,9 @@ fn main() -> Result<(), sluice_wire::Error> {
         time("icrc", bytes, || {
             let start = Icrc::ipv4(black_box(&[1; 20]), &[2; 8]);
             black_box(start.of(&[3; 12], &[&payload]));
+        });
+        time("unseen", bytes, || {
+            black_box(icrc::unseen(black_box([1; 4]), [2; 4], 12 + bytes));
         });
         time("emit", bytes, || {
             black_box(

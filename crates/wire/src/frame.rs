@@ -57,6 +57,7 @@ pub struct Frame<'a> {
     ethernet: ethernet::Header,
     ip: Ip,
     udp: udp::Header,
+    transport: &'a [u8],
     packet: Packet<'a>,
 }
 
@@ -95,6 +96,11 @@ impl<'a> Frame<'a> {
     /// The UDP header.
     pub const fn udp(&self) -> &udp::Header {
         &self.udp
+    }
+
+    /// The bytes of the transport packet, from base transport header to pad.
+    pub const fn transport(&self) -> &'a [u8] {
+        self.transport
     }
 
     /// The transport packet.
@@ -138,6 +144,7 @@ fn unchecked(bytes: &[u8]) -> Result<Unchecked<'_>> {
             ethernet,
             ip,
             udp,
+            transport,
             packet: Packet::parse(transport)?,
         },
         found: *found,
@@ -157,25 +164,43 @@ pub struct Outer {
 }
 
 impl Outer {
-    /// Writes a whole frame to the front of `buffer` and says how long it is.
-    ///
-    /// Over IPv6 the UDP checksum is computed, because RFC 8200 §8.1 wants one; over IPv4 it is
-    /// zero, as the annex recommends. Errors are those of [`Headers::emit`], and
-    /// [`Error::Length`] when the packet does not fit an IP packet.
-    pub fn emit(&self, headers: &Headers, payload: &[u8], buffer: &mut [u8]) -> Result<usize> {
-        let ip_bytes = match self.ip {
+    /// How many bytes of a frame are in front of the transport packet.
+    pub const fn bytes(&self) -> usize {
+        let ip = match self.ip {
             Ip::V4(_) => ipv4::Header::BYTES,
             Ip::V6(_) => ipv6::Header::BYTES,
         };
-        let front = self.ethernet.len() + ip_bytes + udp::Header::BYTES;
-        let (head, body) = buffer.split_at_mut_checked(front).ok_or(Error::NoRoom)?;
+        self.ethernet.len() + ip + udp::Header::BYTES
+    }
+
+    /// Writes a whole frame to the front of `buffer` and says how long it is.
+    ///
+    /// Errors are those of [`Headers::emit`] and [`Outer::wrap`].
+    pub fn emit(&self, headers: &Headers, payload: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let body = buffer.get_mut(self.bytes()..).ok_or(Error::NoRoom)?;
         let packet = headers.emit(payload, body)?;
-        let payload_bytes =
-            u16::try_from(packet + icrc::BYTES + udp::Header::BYTES).map_err(|_| Error::Length)?;
+        self.wrap(packet, buffer)
+    }
+
+    /// Makes a frame of a transport packet of `packet` bytes (base transport header to pad) that
+    /// stands in `buffer` already, [`Outer::bytes`] behind its front: writes what belongs in
+    /// front of it, and the ICRC behind it. Says how long the frame is.
+    ///
+    /// Over IPv6 the UDP checksum is computed, because RFC 8200 §8.1 wants one; over IPv4 it is
+    /// zero, as the annex recommends. [`Error::NoRoom`] when the frame does not fit the buffer or
+    /// has no base transport header, [`Error::Length`] when it does not fit an IP packet.
+    pub fn wrap(&self, packet: usize, buffer: &mut [u8]) -> Result<usize> {
+        let front = self.bytes();
+        let (head, body) = buffer.split_at_mut_checked(front).ok_or(Error::NoRoom)?;
+        let behind_udp = packet.checked_add(icrc::BYTES).ok_or(Error::Length)?;
+        let behind_udp = u16::try_from(behind_udp).map_err(|_| Error::Length)?;
+        let payload_bytes = behind_udp
+            .checked_add(udp::Header::BYTES as u16)
+            .ok_or(Error::Length)?;
         let mut udp = udp::Header {
             source_port: self.source_port,
             destination_port: ROCE_PORT,
-            payload_bytes: (packet + icrc::BYTES) as u16,
+            payload_bytes: behind_udp,
             checksum: 0,
         };
         let (transport, rest) = body.split_at_mut_checked(packet).ok_or(Error::NoRoom)?;
@@ -218,7 +243,8 @@ impl Outer {
                 *place = Icrc::ipv6(&bytes, &udp.emit()?).of(bth, &[behind]);
                 let whole = body.get(..packet + icrc::BYTES).unwrap_or_default();
                 let (source, destination) = (ip.source.octets(), ip.destination.octets());
-                udp.checksum = udp::checksum(&source, &destination, &udp, whole);
+                let folded = sum_wide(whole).to_be_bytes();
+                udp.checksum = udp::checksum(&source, &destination, &udp, &folded);
                 writer.put(&bytes);
                 writer.put(&udp.emit()?);
             }
@@ -226,6 +252,23 @@ impl Outer {
         writer.finish()?;
         Ok(front + packet + icrc::BYTES)
     }
+}
+
+/// The Internet checksum's sum over bytes, four at a time (RFC 1071 §2): payloads are long.
+fn sum_wide(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(4);
+    let rest = ipv4::sum(0, words.remainder());
+    let wide = |word: &[u8]| {
+        word.first_chunk()
+            .map_or(0, |word| u32::from_ne_bytes(*word))
+    };
+    // 2³² words fit.
+    let mut total: u64 = words.map(|word| u64::from(wide(word))).sum();
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    // The order of bytes matters only for where the halves of the result stand.
+    ipv4::sum(rest, &(total as u16).to_ne_bytes())
 }
 
 #[cfg(test)]
@@ -279,6 +322,75 @@ mod tests {
             // The UDP checksum and the congestion bits may change.
             assert_eq!(Frame::parse(&changed[..used]).is_ok(), free, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn the_wide_sum_is_the_sum() {
+        let bytes: [u8; 300] = core::array::from_fn(|at| ((at * 89) ^ (at >> 2)) as u8 | 0x80);
+        for start in 0..4 {
+            for end in start..bytes.len() {
+                let bytes = &bytes[start..end];
+                assert_eq!(sum_wide(bytes), ipv4::sum(0, bytes), "{start}..{end}");
+            }
+        }
+        assert_eq!(sum_wide(&[0xff; 4096]), 0xffff);
+    }
+
+    #[test]
+    fn a_packet_in_place_gets_the_frame_that_emit_makes() {
+        let opcode = Opcode::from_byte(0x04).unwrap();
+        let headers = Headers::new(Bth::new(opcode, Qpn::new(5), Psn::new(6)));
+        let v6 = Ip::V6(ipv6::Header {
+            dscp: 1,
+            ecn: Ecn::Capable0,
+            flow_label: 0xabcde,
+            payload_bytes: 0,
+            next_header: 0,
+            hop_limit: 9,
+            source: "2001:db8::1".parse().unwrap(),
+            destination: "2001:db8::2".parse().unwrap(),
+        });
+        for outer in [outer(), Outer { ip: v6, ..outer() }] {
+            let (mut whole, mut placed) = ([0; 128], [0xee; 128]);
+            let used = outer.emit(&headers, b"hello", &mut whole).unwrap();
+            let front = outer.bytes();
+            let packet = headers.emit(b"hello", &mut placed[front..]).unwrap();
+            assert_eq!(outer.wrap(packet, &mut placed), Ok(used));
+            assert_eq!(placed[..used], whole[..used]);
+            let frame = Frame::parse(&placed[..used]).unwrap();
+            assert_eq!(frame.transport(), &placed[front..front + packet]);
+            let short = &mut placed[..used - 1];
+            assert_eq!(outer.wrap(packet, short), Err(Error::NoRoom));
+            assert_eq!(outer.wrap(11, &mut placed), Err(Error::NoRoom));
+            for long in [usize::from(u16::MAX) - 11, usize::MAX] {
+                assert_eq!(outer.wrap(long, &mut placed), Err(Error::Length));
+            }
+        }
+    }
+
+    #[test]
+    fn the_udp_checksum_over_ipv6_is_right() {
+        let mut buffer = [0; 128];
+        let opcode = Opcode::from_byte(0x04).unwrap();
+        let headers = Headers::new(Bth::new(opcode, Qpn::new(5), Psn::new(6)));
+        let ip = Ip::V6(ipv6::Header {
+            dscp: 0,
+            ecn: Ecn::Capable0,
+            flow_label: 0,
+            payload_bytes: 0,
+            next_header: 0,
+            hop_limit: 9,
+            source: "2001:db8::1".parse().unwrap(),
+            destination: "2001:db8::2".parse().unwrap(),
+        });
+        let outer = Outer { ip, ..outer() };
+        let used = outer.emit(&headers, b"hello", &mut buffer).unwrap();
+        // Addresses, the pseudo header's length and protocol, and the datagram (RFC 8200 §8.1).
+        let datagram = &buffer[54..used];
+        let pseudo = [&[0, 0, 0, datagram.len() as u8, 0, 0, 0, UDP], datagram];
+        let start = ipv4::sum(0, &buffer[22..54]);
+        let total = pseudo.iter().fold(start, |sum, part| ipv4::sum(sum, part));
+        assert_eq!(total, 0xffff);
     }
 
     #[test]

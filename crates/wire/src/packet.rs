@@ -1,6 +1,8 @@
 //! One transport packet: base transport header, the headers of its opcode, payload and pad (IBTA
 //! 9.2). The ICRC behind it needs the IP header and is [`crate::icrc`]'s.
 
+use core::ops::Range;
+
 use crate::bth::Bth;
 use crate::bytes::{Reader, Writer};
 use crate::error::{Error, Result};
@@ -97,12 +99,28 @@ impl Headers {
     /// the opcode has none, or none where it must have one; whether it fits the path MTU is for
     /// [`crate::Opcode::allows`] to say.
     pub fn emit(&self, payload: &[u8], buffer: &mut [u8]) -> Result<usize> {
+        let place = self.emit_around(payload.len(), buffer)?;
+        let end = place.end.next_multiple_of(4);
+        buffer
+            .get_mut(place)
+            .ok_or(Error::NoRoom)?
+            .copy_from_slice(payload);
+        Ok(end)
+    }
+
+    /// As [`Headers::emit`], for a payload that is still to be gathered: writes what is around it
+    /// and says where it goes. The packet ends at the next multiple of 4.
+    pub fn emit_around(&self, payload: usize, buffer: &mut [u8]) -> Result<Range<usize>> {
         let opcode = self.bth.opcode;
         if self.following() != opcode.following() {
             return Err(Error::Headers);
         }
-        check_payload(opcode.position(), payload.len())?;
-        let pad = payload.len().wrapping_neg() & 3;
+        check_payload(opcode.position(), payload)?;
+        let pad = payload.wrapping_neg() & 3;
+        let front = self.bytes();
+        let end = front.checked_add(payload).ok_or(Error::NoRoom)?;
+        let (buffer, behind) = buffer.split_at_mut_checked(end).ok_or(Error::NoRoom)?;
+        behind.get_mut(..pad).ok_or(Error::NoRoom)?.fill(0);
         let mut writer = Writer::new(buffer);
         let bth = Bth {
             pad: pad as u8,
@@ -130,9 +148,8 @@ impl Headers {
         for header in all.into_iter().flatten() {
             writer.put(header);
         }
-        writer.put(payload);
-        writer.zeros(pad);
-        writer.finish()
+        writer.finish()?;
+        Ok(front..end)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Packets that others made, captured from their wires.
 
 use sluice_wire::frame::Outer;
+use sluice_wire::icrc::{self, Icrc, Unseen};
 use sluice_wire::opcode::{Opcode, Service};
 use sluice_wire::{Ecn, Error, Frame, Psn, Qpn, cnp};
 
@@ -43,6 +44,21 @@ fn an_adapters_notification_is_understood_and_made_again() {
     let mut buffer = [0; 128];
     let used = outer.emit(headers, &cnp::PAYLOAD, &mut buffer).unwrap();
     assert_eq!(buffer[..used], NOTIFICATION);
+}
+
+/// What a UDP socket would have seen of it: everything but the identification, which adapters set.
+#[test]
+fn an_adapters_identification_is_found_from_its_checksum() {
+    let mut ip: [u8; 20] = NOTIFICATION[14..34].try_into().unwrap();
+    ip[4..8].copy_from_slice(&Unseen::USUAL.bytes());
+    let udp = NOTIFICATION[34..42].try_into().unwrap();
+    let bth = NOTIFICATION[42..54].try_into().unwrap();
+    let expected = Icrc::ipv4(&ip, &udp).of(&bth, &[&NOTIFICATION[54..70]]);
+    let found = NOTIFICATION[70..].try_into().unwrap();
+    assert_ne!(expected, found);
+    let unseen = icrc::unseen(expected, found, 70 - 42).unwrap();
+    assert_eq!(unseen.identification, 0x718c);
+    assert!(unseen.dont_fragment);
 }
 
 #[test]

@@ -223,6 +223,11 @@ impl Connection {
         self.requester.completion()
     }
 
+    /// Whether [`Connection::completion`] has one.
+    pub fn has_completion(&self) -> bool {
+        self.requester.has_completion()
+    }
+
     /// A request of the peer was refused for that reason: the queue pair is to go to the error
     /// state. Keep the connection for a while and give it packets still, so that a peer that did
     /// not hear of it is told again.

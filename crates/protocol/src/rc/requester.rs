@@ -166,6 +166,10 @@ impl Requester {
         self.done.pop_front()
     }
 
+    pub fn has_completion(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// The request that a packet belongs to.
     pub fn entry(&self, index: u64) -> Option<&Entry> {
         let place = self.entries.partition_point(|entry| entry.end() <= index);

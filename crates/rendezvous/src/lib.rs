@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
-use crate::os::{self, LocalFd};
+use sluice_sys::local_fd::LocalFd;
+use sluice_sys::process;
 
 /// Blocks are 1 to this; block 0 holds the reserved numbers 0 and 1.
 pub const BLOCK_MAX: u32 = 0xFFFE;
@@ -43,7 +44,7 @@ pub struct Block {
 pub fn default_path() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if Path::new(&dir).is_dir() => PathBuf::from(dir).join("sluice-verbs"),
-        _ => PathBuf::from(format!("/tmp/sluice-{}/verbs", os::uid())),
+        _ => PathBuf::from(format!("/tmp/sluice-{}/verbs", process::uid())),
     }
 }
 
@@ -95,6 +96,13 @@ impl Rendezvous {
         &self.path
     }
 
+    /// The blocks that somebody listens for, or did when he was killed.
+    pub fn blocks(&self) -> Vec<u32> {
+        entries(&self.path)
+            .filter_map(|name| block_of(&name))
+            .collect()
+    }
+
     fn socket_path(&self, block: u32) -> PathBuf {
         self.path.join(format!("b{block}.sock"))
     }
@@ -102,13 +110,13 @@ impl Rendezvous {
     /// Claims a free block, looking from a random one on. `owned` are the caller's already: a
     /// lock would be granted to the same open file again.
     pub fn claim(&self, owned: &[u32]) -> Result<Block, Errno> {
-        let start = os::random()?[0] as u32;
+        let start = process::random()?[0] as u32;
         for step in 0..BLOCK_MAX {
             let number = start.wrapping_add(step) % BLOCK_MAX + 1;
             if owned.contains(&number) {
                 continue;
             }
-            match os::lock_byte(self.numbers.raw(), u64::from(number), true) {
+            match process::lock_byte(self.numbers.raw(), u64::from(number), true) {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => continue,
                 Err(error) => return Err(error),
@@ -119,7 +127,7 @@ impl Rendezvous {
                     return Ok(Block { number, listener });
                 }
                 Err(error) => {
-                    let _ = os::lock_byte(self.numbers.raw(), u64::from(number), false);
+                    let _ = process::lock_byte(self.numbers.raw(), u64::from(number), false);
                     return Err(error);
                 }
             }
@@ -143,7 +151,7 @@ impl Rendezvous {
     /// Gives a block back.
     pub fn release(&self, block: &Block) {
         self.remove_names(block.number);
-        let _ = os::lock_byte(self.numbers.raw(), u64::from(block.number), false);
+        let _ = process::lock_byte(self.numbers.raw(), u64::from(block.number), false);
     }
 
     /// Takes away the socket of a block of ours, and its name in multicast groups.
@@ -166,11 +174,7 @@ impl Rendezvous {
                 for member in entries(&group).filter_map(|name| name.parse().ok()) {
                     self.sweep_block(member, owned, new);
                 }
-            } else if let Some(number) = name
-                .strip_prefix('b')
-                .and_then(|rest| rest.strip_suffix(".sock"))
-                .and_then(|number| number.parse().ok())
-            {
+            } else if let Some(number) = block_of(&name) {
                 self.sweep_block(number, owned, new);
             }
         }
@@ -181,9 +185,9 @@ impl Rendezvous {
             return;
         }
         let byte = u64::from(number);
-        if os::lock_byte(self.numbers.raw(), byte, true).is_ok() {
+        if process::lock_byte(self.numbers.raw(), byte, true).is_ok() {
             self.remove_names(number);
-            let _ = os::lock_byte(self.numbers.raw(), byte, false);
+            let _ = process::lock_byte(self.numbers.raw(), byte, false);
         }
     }
 
@@ -206,6 +210,11 @@ fn entries(path: &Path) -> impl Iterator<Item = String> {
     found
         .take(SWEEP_MAX)
         .filter_map(|entry| entry.file_name().into_string().ok())
+}
+
+/// The block of a socket's name.
+fn block_of(name: &str) -> Option<u32> {
+    name.strip_prefix('b')?.strip_suffix(".sock")?.parse().ok()
 }
 
 fn is_group(name: &str) -> bool {
@@ -244,12 +253,12 @@ mod tests {
         assert!((1..=BLOCK_MAX).contains(&block.number));
         let taken = u64::from(block.number);
         assert_eq!(
-            os::lock_byte(two.numbers.raw(), taken, true),
+            process::lock_byte(two.numbers.raw(), taken, true),
             Err(Errno::AGAIN)
         );
         assert!(two.connect(block.number).is_ok());
         one.release(&block);
-        assert!(os::lock_byte(two.numbers.raw(), taken, true).is_ok());
+        assert!(process::lock_byte(two.numbers.raw(), taken, true).is_ok());
         assert!(two.connect(block.number).is_err());
         fs::remove_dir_all(&path).unwrap();
     }

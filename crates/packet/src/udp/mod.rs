@@ -1,0 +1,447 @@
+//! Packets by way of UDP sockets: no privilege, any interface, the kernel's routes, neighbours
+//! and path MTUs.
+//!
+//! There is a socket for IPv4 and one for IPv6, both at port 4791 ([`sluice_wire::udp::ROCE_PORT`])
+//! and shared with other processes of the same user (`SO_REUSEPORT`): the kernel gives a packet to
+//! one of them, by its addresses and ports, so that their owners must hand on what is another's.
+//!
+//! Three fields of a [`Path`] are not used here:
+//!
+//! - The source port: packets leave from port 4791, since a socket has only its own. Annex A17.3
+//!   wants a port that is constant for a flow, which this is; routers spread flows by addresses
+//!   only. Firewalls in between that let answers in see one flow with both directions.
+//! - The flow label, which a program must lease from the kernel; the kernel makes one (RFC 6437).
+//! - The Ethernet addresses: the kernel finds them.
+//!
+//! The ICRC covers the identification of the IPv4 header, which a socket can neither set nor
+//! see. Leaving: Linux gives 0 to what must not be fragmented (`ip_select_ident_segs`), and counts
+//! up from there over the segments of one large datagram (`inet_gso_segment`). A network interface
+//! that cuts datagrams by itself (`tx-udp-segmentation` of ethtool(8)) is expected to do the same;
+//! where the receivers count wrong checksums, [`Config::segmentation`] is to be off. Coming:
+//! [`sluice_wire::icrc::unseen`], which is a weaker check than over IPv6; the UDP checksum, which
+//! the kernel sends and checks, makes up for some of it.
+
+mod control;
+mod queue;
+pub(crate) mod socket;
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::{error, fmt};
+
+use sluice_sys::errno::Errno;
+use sluice_sys::unix::Fd;
+use sluice_wire::icrc::{self, Icrc, Unseen};
+use sluice_wire::udp::ROCE_PORT;
+use sluice_wire::{Ecn, ipv4};
+
+use self::queue::Queue;
+use self::socket::{Datagram, Incoming, Name};
+use crate::{Path, Port, PortCounters, Received, SendError};
+
+/// Datagrams that one system call takes in.
+const RECEIVE_BATCH: usize = 32;
+
+/// Bytes of UDP payload, most that IPv4 has room for.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// Bytes of a base transport header: no packet is shorter.
+const BTH_BYTES: usize = sluice_wire::bth::Bth::BYTES;
+
+/// How a port is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Longest packet, from base transport header to pad, bytes.
+    pub packet_bytes_max: usize,
+    /// Packets of one length to one peer are handed to the kernel as one datagram that it, or
+    /// the network interface, cuts (udp(7), `UDP_SEGMENT`), and taken from it uncut (`UDP_GRO`).
+    pub segmentation: bool,
+    /// For each socket and direction, bytes that wait in the kernel. The kernel may give less
+    /// (socket(7), `SO_RCVBUF`).
+    pub socket_buffer_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            packet_bytes_max: 9216,
+            segmentation: true,
+            socket_buffer_bytes: 8 << 20,
+        }
+    }
+}
+
+/// Why there is no port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenError {
+    /// Somebody else has UDP port 4791.
+    PortTaken,
+    /// This kernel, or this sandbox, has neither IPv4 nor IPv6.
+    NoIp,
+    /// A system call failed.
+    System {
+        /// What was to be done.
+        doing: &'static str,
+        /// What the kernel answered.
+        errno: Errno,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PortTaken => write!(
+                f,
+                "UDP port {ROCE_PORT} is taken by another user, by a program that does not share \
+                 it, or by the kernel's rdma_rxe: see `ss -ulnp sport = :{ROCE_PORT}`, and stop \
+                 it or run as the same user"
+            ),
+            Self::NoIp => f.write_str("neither IPv4 nor IPv6 sockets can be made here"),
+            Self::System { doing, errno } => write!(f, "cannot {doing}: {errno}"),
+        }
+    }
+}
+
+impl error::Error for OpenError {}
+
+fn failed(doing: &'static str) -> impl Fn(Errno) -> OpenError {
+    move |errno| OpenError::System { doing, errno }
+}
+
+/// A port made of UDP sockets.
+pub struct UdpPort {
+    four: Option<Fd>,
+    six: Option<Fd>,
+    incoming: Incoming,
+    queue: Queue,
+    packet_bytes_max: usize,
+    /// Which socket [`Port::receive`] looks at first, so that neither waits for the other's end.
+    six_first: bool,
+    counters: PortCounters,
+}
+
+impl UdpPort {
+    /// Opens the sockets, in the network namespace of the caller. A family that the kernel lacks
+    /// is left out.
+    pub fn open(config: &Config) -> Result<Self, OpenError> {
+        let four = open(libc::AF_INET, config)?;
+        let six = open(libc::AF_INET6, config)?;
+        if four.is_none() && six.is_none() {
+            return Err(OpenError::NoIp);
+        }
+        let packet_bytes_max = config
+            .packet_bytes_max
+            .clamp(BTH_BYTES, DATAGRAM_BYTES_MAX - icrc::BYTES);
+        let one = packet_bytes_max + icrc::BYTES;
+        let several = if config.segmentation {
+            DATAGRAM_BYTES_MAX
+        } else {
+            one
+        };
+        Ok(Self {
+            four,
+            six,
+            incoming: Incoming::new(RECEIVE_BATCH, several),
+            queue: Queue::new(one, config.segmentation),
+            packet_bytes_max,
+            six_first: false,
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// Packets that the kernel has dropped because too many waited already
+    /// ([`Config::socket_buffer_bytes`]), or because their UDP checksum was wrong.
+    pub fn dropped(&self) -> u64 {
+        [&self.four, &self.six]
+            .into_iter()
+            .flatten()
+            .map(|socket| u64::from(socket::drops(socket)))
+            .sum()
+    }
+
+    /// One batch from one socket.
+    fn receive_from(&mut self, six: bool, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+        let socket = if six { &self.six } else { &self.four };
+        let Some(socket) = socket else {
+            return 0;
+        };
+        match self.incoming.receive(socket) {
+            Ok(_) => {}
+            // Nothing there. Other errors are those of an earlier packet to an unreachable peer,
+            // which the protocol finds out by itself, or of a socket that somebody has closed.
+            Err(_) => return 0,
+        }
+        let mut packets = 0;
+        for datagram in self.incoming.datagrams() {
+            packets += take(&datagram, &mut self.counters, each);
+        }
+        packets
+    }
+}
+
+fn open(family: i32, config: &Config) -> Result<Option<Fd>, OpenError> {
+    let socket = match socket::open(family) {
+        Ok(socket) => socket,
+        Err(Errno(libc::EAFNOSUPPORT)) => return Ok(None),
+        Err(errno) => return Err(failed("make a UDP socket")(errno)),
+    };
+    let set = |level, option, value, doing| {
+        socket::set_int(&socket, level, option, value).map_err(failed(doing))
+    };
+    let (sol, udp) = (libc::SOL_SOCKET, libc::SOL_UDP);
+    set(sol, libc::SO_REUSEPORT, 1, "share the UDP port")?;
+    if family == libc::AF_INET {
+        let level = libc::IPPROTO_IP;
+        set(level, libc::IP_PKTINFO, 1, "ask for IPv4 destinations")?;
+        set(level, libc::IP_RECVTOS, 1, "ask for the type of service")?;
+        set(level, libc::IP_RECVTTL, 1, "ask for the time to live")?;
+        let discover = libc::IP_PMTUDISC_DO;
+        set(level, libc::IP_MTU_DISCOVER, discover, "forbid fragments")?;
+        set(level, libc::IP_MULTICAST_ALL, 0, "refuse others' groups")?;
+    } else {
+        let level = libc::IPPROTO_IPV6;
+        set(level, libc::IPV6_V6ONLY, 1, "keep IPv4 apart")?;
+        set(
+            level,
+            libc::IPV6_RECVPKTINFO,
+            1,
+            "ask for IPv6 destinations",
+        )?;
+        set(level, libc::IPV6_RECVTCLASS, 1, "ask for the traffic class")?;
+        set(level, libc::IPV6_RECVHOPLIMIT, 1, "ask for the hop limit")?;
+        let discover = libc::IPV6_PMTUDISC_DO;
+        set(level, libc::IPV6_MTU_DISCOVER, discover, "forbid fragments")?;
+        // Linux 4.20; without it groups of other programs come, too, which does no harm.
+        let _ = socket::set_int(&socket, level, libc::IPV6_MULTICAST_ALL, 0);
+    }
+    if config.segmentation {
+        // Linux 5.0; without it the kernel gives each packet by itself.
+        let _ = socket::set_int(&socket, udp, libc::UDP_GRO, 1);
+    }
+    let bytes = i32::try_from(config.socket_buffer_bytes).unwrap_or(i32::MAX);
+    for (force, ask, doing) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, "size what waits"),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, "size what leaves"),
+    ] {
+        // More than the system's limit takes CAP_NET_ADMIN.
+        if socket::set_int(&socket, sol, force, bytes).is_err() {
+            set(sol, ask, bytes, doing)?;
+        }
+    }
+    let any: IpAddr = if family == libc::AF_INET {
+        std::net::Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        std::net::Ipv6Addr::UNSPECIFIED.into()
+    };
+    match socket::bind(&socket, &Name::new(any, ROCE_PORT, 0)) {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno(libc::EADDRINUSE)) => Err(OpenError::PortTaken),
+        // IPv6 is there, but switched off (net.ipv6.conf.all.disable_ipv6).
+        Err(Errno(libc::EADDRNOTAVAIL)) => Ok(None),
+        Err(errno) => Err(failed("bind to UDP port 4791")(errno)),
+    }
+}
+
+/// Gives the good packets of a datagram to `each`; how many there were, good and bad.
+fn take(
+    datagram: &Datagram<'_>,
+    counters: &mut PortCounters,
+    each: &mut dyn FnMut(&Received<'_>),
+) -> usize {
+    let beside = control::parse(datagram.control);
+    let (Some((source, source_port)), Some(destination), false) =
+        (datagram.name.parse(), beside.destination, datagram.cut)
+    else {
+        counters.malformed += 1;
+        return 1;
+    };
+    if datagram.bytes.is_empty() {
+        counters.malformed += 1;
+        return 1;
+    }
+    let segment = beside.segment_bytes.unwrap_or(datagram.bytes.len());
+    let mut count = 0;
+    for bytes in datagram.bytes.chunks(segment) {
+        count += 1;
+        let Some((packet, found)) = bytes.split_last_chunk() else {
+            counters.malformed += 1;
+            continue;
+        };
+        let usual = Unseen::USUAL;
+        let Some(expected) = checksum(source, destination, source_port, usual, packet) else {
+            counters.malformed += 1;
+            continue;
+        };
+        let good = expected == *found
+            || destination.is_ipv4() && icrc::unseen(expected, *found, packet.len()).is_some();
+        if !good {
+            counters.bad_icrc += 1;
+            continue;
+        }
+        counters.received += 1;
+        counters.received_bytes += packet.len() as u64;
+        each(&Received {
+            source,
+            destination,
+            interface: beside.interface,
+            source_port,
+            traffic_class: beside.traffic_class,
+            hop_limit: beside.hop_limit,
+            packet,
+        });
+    }
+    count
+}
+
+/// The ICRC of a packet from port `source_port` to port 4791. None when it is too short or too
+/// long, or when the addresses are of different versions.
+fn checksum(
+    source: IpAddr,
+    destination: IpAddr,
+    source_port: u16,
+    unseen: Unseen,
+    packet: &[u8],
+) -> Option<[u8; icrc::BYTES]> {
+    let (bth, rest) = packet.split_first_chunk::<BTH_BYTES>()?;
+    let udp_bytes = u16::try_from(packet.len() + icrc::BYTES + 8).ok()?;
+    let [u0, u1] = udp_bytes.to_be_bytes();
+    let [s0, s1] = source_port.to_be_bytes();
+    let [d0, d1] = ROCE_PORT.to_be_bytes();
+    let udp = [s0, s1, d0, d1, u0, u1, 0, 0];
+    // Zero where the ICRC does not look.
+    let start = match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let [l0, l1] = udp_bytes.checked_add(20)?.to_be_bytes();
+            let [i0, i1, f0, f1] = unseen.bytes();
+            let [sa, sb, sc, sd] = source.octets();
+            let [da, db, dc, dd] = destination.octets();
+            let ip = [
+                0x45,
+                0,
+                l0,
+                l1,
+                i0,
+                i1,
+                f0,
+                f1,
+                0,
+                ipv4::UDP,
+                0,
+                0,
+                sa,
+                sb,
+                sc,
+                sd,
+                da,
+                db,
+                dc,
+                dd,
+            ];
+            Icrc::ipv4(&ip, &udp)
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let mut ip = [0; 40];
+            let (front, addresses) = ip.split_at_mut(8);
+            front.copy_from_slice(&[0x60, 0, 0, 0, u0, u1, ipv4::UDP, 0]);
+            let (from, to) = addresses.split_at_mut(16);
+            from.copy_from_slice(&source.octets());
+            to.copy_from_slice(&destination.octets());
+            Icrc::ipv6(&ip, &udp)
+        }
+        _ => return None,
+    };
+    Some(start.of(bth, &[rest]))
+}
+
+impl Port for UdpPort {
+    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
+        let number = interface.to_ne_bytes();
+        match group {
+            IpAddr::V4(group) => {
+                // struct ip_mreqn: group, local address, interface.
+                let [a, b, c, d] = group.octets();
+                let [i0, i1, i2, i3] = number;
+                let request = [a, b, c, d, 0, 0, 0, 0, i0, i1, i2, i3];
+                let option = if join {
+                    libc::IP_ADD_MEMBERSHIP
+                } else {
+                    libc::IP_DROP_MEMBERSHIP
+                };
+                let socket = self.four.as_ref().ok_or(Errno::NOTSUP)?;
+                socket::set(socket, libc::IPPROTO_IP, option, &request)
+            }
+            IpAddr::V6(group) => {
+                // struct ipv6_mreq: group, interface.
+                let mut request = [0; 20];
+                let (address, index) = request.split_at_mut(16);
+                address.copy_from_slice(&group.octets());
+                index.copy_from_slice(&number);
+                let option = if join {
+                    libc::IPV6_ADD_MEMBERSHIP
+                } else {
+                    libc::IPV6_DROP_MEMBERSHIP
+                };
+                let socket = self.six.as_ref().ok_or(Errno::NOTSUP)?;
+                socket::set(socket, libc::IPPROTO_IPV6, option, &request)
+            }
+        }
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+        let first = self.six_first;
+        for six in [first, !first] {
+            let packets = self.receive_from(six, each);
+            if packets > 0 {
+                self.six_first = !six;
+                return packets;
+            }
+        }
+        0
+    }
+
+    fn send(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError> {
+        if length > self.packet_bytes_max {
+            return Err(SendError::TooLong);
+        }
+        let reachable = match (path.source, path.destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => self.four.is_some(),
+            (IpAddr::V6(_), IpAddr::V6(_)) => self.six.is_some(),
+            _ => false,
+        };
+        // The ICRC covers the source address: the kernel must not choose it.
+        if !reachable || path.source.is_unspecified() {
+            return Err(SendError::Unreachable);
+        }
+        if length < BTH_BYTES {
+            return Err(SendError::Nothing);
+        }
+        self.queue.push(path, ecn, length, fill)
+    }
+
+    fn flush(&mut self) -> bool {
+        let (four, six) = (self.four.as_ref(), self.six.as_ref());
+        self.queue.flush(four, six, &mut self.counters)
+    }
+
+    fn room(&self) -> usize {
+        self.queue.room()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        [&self.four, &self.six]
+            .into_iter()
+            .flatten()
+            .map(Fd::raw)
+            .collect()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}

@@ -1,0 +1,128 @@
+//! The thread that makes progress when nobody polls, and sleeps when there is nothing to do.
+//!
+//! Packets announce themselves: a port's descriptor is readable as long as there are some. So the
+//! thread sleeps on these descriptors, unless a program polls its completion queues, and takes the
+//! packets itself: to be woken for each of them would cost more than the packet. Then the thread
+//! only watches, every millisecond, whether the program still does.
+//!
+//! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
+//! programs that poll.
+
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use sluice_sys::errno::Errno;
+use sluice_sys::process::{block_signals, now_ns};
+use sluice_sys::wake::drain;
+
+use crate::lane::Worker;
+use crate::node::Node;
+
+pub const KICK: u64 = 0;
+pub const WATCHED: u64 = 1;
+pub const PORT: u64 = 2;
+pub const NETWORK: u64 = 3;
+pub const LISTENER: u64 = 4;
+pub const NEIGHBOUR: u64 = 5;
+
+/// How long a watching thread waits.
+const WATCH_NS: u64 = 1_000_000;
+/// Watches without traffic before the thread sleeps.
+const QUIET_WATCHES: u32 = 4;
+
+pub fn token(kind: u64, id: u64) -> u64 {
+    kind << 56 | (id & ((1 << 56) - 1))
+}
+
+/// Starts the thread. It ends when the node is gone or told to stop.
+pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
+    let weak = Arc::downgrade(node);
+    std::thread::Builder::new()
+        .name("sluice-roce".into())
+        .spawn(move || {
+            block_signals();
+            run(&weak);
+        })
+        .map(drop)
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+}
+
+fn run(weak: &Weak<Node>) {
+    let mut tokens = [0; 64];
+    let mut before = 0;
+    // Rounds without anything; starts as if there had been none for long.
+    let mut quiet = QUIET_WATCHES;
+    let mut alone = true;
+    while let Some(node) = weak.upgrade() {
+        if node.stop.load(Ordering::Acquire) {
+            return;
+        }
+        node.engine_until.store(0, Ordering::SeqCst);
+        let polled = node.lane.polled.load(Ordering::Relaxed);
+        if polled != before {
+            before = polled;
+            quiet = 0;
+            alone = false;
+        } else {
+            match node.lane.progress(&node, Worker::Engine) {
+                Some(0) => quiet = (quiet + 1).min(QUIET_WATCHES),
+                Some(_) => {
+                    quiet = 0;
+                    alone = true;
+                }
+                // Somebody polls.
+                None => {
+                    quiet = 0;
+                    alone = false;
+                }
+            }
+        }
+        let armed = node.armed.load(Ordering::SeqCst) != 0;
+        let asleep = armed || alone || quiet >= QUIET_WATCHES;
+        let now = now_ns();
+        if quiet < QUIET_WATCHES {
+            node.network.confirm(now);
+        }
+        let deadline = node.lane.deadline.load(Ordering::SeqCst);
+        let until = match asleep {
+            // There is more to send at once.
+            true if deadline == 0 => now,
+            // Others are met in time or a little late; nothing is gained by spinning.
+            true if deadline == u64::MAX => u64::MAX,
+            true => deadline.max(now + WATCH_NS),
+            false => now + WATCH_NS,
+        };
+        node.engine_until.store(until, Ordering::SeqCst);
+        // One that was set in between did not see for how long we sleep.
+        if asleep && node.lane.deadline.load(Ordering::SeqCst) < until && until == u64::MAX {
+            continue;
+        }
+        let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
+        let epoll = if asleep {
+            &node.sleeping
+        } else {
+            &node.watching
+        };
+        let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
+        for token in ready {
+            event(&node, *token);
+        }
+    }
+}
+
+fn event(node: &Arc<Node>, token: u64) {
+    let id = token & ((1 << 56) - 1);
+    match token >> 56 {
+        KICK => drain(node.kick.raw()),
+        WATCHED => {
+            let mut tokens = [0; 64];
+            for token in node.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {
+                event(node, *token);
+            }
+        }
+        NETWORK => node.network_changed(),
+        LISTENER => node.forward.accept(node, id as u32),
+        NEIGHBOUR => node.forward.take(node, id),
+        _ => {}
+    }
+}

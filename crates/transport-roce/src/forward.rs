@@ -1,0 +1,265 @@
+//! Between the processes of one user on one host, who share an address: a packet that came to the
+//! wrong one goes on to the owner of the queue pair.
+//!
+//! The kernel gives a UDP socket of a group the packets of some flows, whatever their queue pair.
+//! So each process listens on a socket for each of its blocks of numbers; a packet for another
+//! block goes there as one message.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
+
+use sluice_packet::Received;
+use sluice_rendezvous::{Block, check_peer};
+use sluice_sys::errno::Errno;
+use sluice_sys::local_fd::LocalFd;
+use sluice_sys::process::now_ns;
+use sluice_sys::unix;
+use sluice_verbs::transport::{MAD_BYTES, MadPath};
+
+use crate::engine::{LISTENER, NEIGHBOUR, token};
+use crate::node::{Node, lock};
+use crate::numbers::block_of;
+use crate::path::{address, gid};
+
+/// What a message is.
+const PACKET: u8 = 0;
+const MAD: u8 = 1;
+
+/// Bytes in front of the packet: kind, hop limit, traffic class, one unused, source port,
+/// interface, source and destination.
+const FRONT: usize = 4 + 2 + 4 + 16 + 16;
+/// The longest packet, with some room.
+const MESSAGE_MAX: usize = FRONT + 8192;
+
+/// How long a block without an owner is not looked for again.
+const ABSENT_NS: u64 = 100_000_000;
+/// Blocks that are remembered, with an owner or without.
+const KNOWN_MAX: usize = 1024;
+/// Connections accepted in one go, and messages taken.
+const BATCH: usize = 64;
+
+/// The ways to and from other processes.
+#[derive(Default)]
+pub struct Forward {
+    to: Mutex<HashMap<u32, To>>,
+    from: Mutex<From>,
+}
+
+enum To {
+    Owner(LocalFd),
+    /// Nobody, as of then.
+    Nobody(u64),
+}
+
+#[derive(Default)]
+struct From {
+    next: u64,
+    sockets: HashMap<u64, LocalFd>,
+}
+
+fn front(kind: u8, received: &Received<'_>) -> [u8; FRONT] {
+    let mut bytes = [0; FRONT];
+    bytes[0] = kind;
+    bytes[1] = received.hop_limit;
+    bytes[2] = received.traffic_class;
+    bytes[4..6].copy_from_slice(&received.source_port.to_ne_bytes());
+    bytes[6..10].copy_from_slice(&received.interface.to_ne_bytes());
+    bytes[10..26].copy_from_slice(&gid(received.source).0);
+    bytes[26..42].copy_from_slice(&gid(received.destination).0);
+    bytes
+}
+
+/// The kind of a message, and what it carries.
+fn parse(message: &[u8]) -> Option<(u8, Received<'_>)> {
+    let (front, packet) = message.split_first_chunk::<FRONT>()?;
+    let address_at = |at: usize| -> Option<IpAddr> {
+        let bytes: [u8; 16] = front.get(at..at + 16)?.try_into().ok()?;
+        Some(address(&sluice_verbs::Gid(bytes)))
+    };
+    let received = Received {
+        source: address_at(10)?,
+        destination: address_at(26)?,
+        interface: u32::from_ne_bytes(front.get(6..10)?.try_into().ok()?),
+        source_port: u16::from_ne_bytes(front.get(4..6)?.try_into().ok()?),
+        traffic_class: front[2],
+        hop_limit: front[1],
+        packet,
+    };
+    Some((front[0], received))
+}
+
+impl Forward {
+    /// A block is this process's now: others may bring packets for it.
+    pub fn listen(&self, node: &Node, block: &Block) -> Result<(), Errno> {
+        let token = token(LISTENER, u64::from(block.number));
+        node.watching.add(block.listener.raw(), token)
+    }
+
+    /// Somebody wants to bring packets.
+    pub fn accept(&self, node: &Node, block: u32) {
+        let Some(listener) = node.numbers().listener(block) else {
+            return;
+        };
+        for _ in 0..BATCH {
+            let Ok(socket) = unix::accept(listener) else {
+                return;
+            };
+            if check_peer(socket.as_raw_fd()).is_err() {
+                continue;
+            }
+            let socket = LocalFd::own(socket);
+            let mut from = lock(&self.from);
+            from.next += 1;
+            let id = from.next;
+            if node
+                .watching
+                .add(socket.raw(), token(NEIGHBOUR, id))
+                .is_ok()
+            {
+                from.sockets.insert(id, socket);
+            }
+        }
+    }
+
+    /// Somebody has brought something, or has ended.
+    pub fn take(&self, node: &Node, id: u64) {
+        let mut message = [0; MESSAGE_MAX];
+        for _ in 0..BATCH {
+            let received = {
+                let from = lock(&self.from);
+                let Some(socket) = from.sockets.get(&id) else {
+                    return;
+                };
+                unix::receive_with_fds(socket.raw(), &mut message)
+            };
+            match received {
+                Ok(got) if got.len > 0 => {
+                    let whole = message.get(..got.len).filter(|_| !got.truncated);
+                    if let Some((kind, received)) = whole.and_then(parse) {
+                        deliver(node, kind, &received);
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                _ => {
+                    let socket = lock(&self.from).sockets.remove(&id);
+                    if let Some(socket) = socket {
+                        node.watching.remove(socket.raw());
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Passes a packet on to the owner of its queue pair. False: it is nobody's.
+    pub fn pass_on(&self, node: &Node, qpn: u32, received: &Received<'_>) -> bool {
+        self.send(node, block_of(qpn), PACKET, received).is_ok()
+    }
+
+    /// Passes a management datagram on: to the process with that tag, or to all others.
+    pub fn pass_on_mad(
+        &self,
+        node: &Node,
+        tag: Option<u16>,
+        path: &MadPath,
+        mad: &[u8; MAD_BYTES],
+    ) {
+        let received = Received {
+            source: address(&path.source),
+            destination: address(&path.destination),
+            interface: path.interface,
+            source_port: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            packet: mad,
+        };
+        let own: Vec<u32> = node.numbers().blocks().collect();
+        let to = match tag {
+            Some(tag) => vec![u32::from(tag)],
+            None => node.rendezvous.blocks(),
+        };
+        for block in to.into_iter().filter(|block| !own.contains(block)) {
+            let _ = self.send(node, block, MAD, &received);
+        }
+    }
+
+    fn send(
+        &self,
+        node: &Node,
+        block: u32,
+        kind: u8,
+        received: &Received<'_>,
+    ) -> Result<(), Errno> {
+        let mut to = lock(&self.to);
+        if let Some(To::Nobody(since)) = to.get(&block)
+            && now_ns() - since < ABSENT_NS
+        {
+            return Err(Errno(libc::ENOENT));
+        }
+        if !matches!(to.get(&block), Some(To::Owner(_))) {
+            if to.len() >= KNOWN_MAX {
+                to.clear();
+            }
+            let found = match node.rendezvous.connect(block) {
+                Ok(socket) => To::Owner(socket),
+                Err(_) => To::Nobody(now_ns()),
+            };
+            to.insert(block, found);
+        }
+        let Some(To::Owner(socket)) = to.get(&block) else {
+            return Err(Errno(libc::ENOENT));
+        };
+        let mut message = front(kind, received).to_vec();
+        message.extend_from_slice(received.packet);
+        match unix::send_with_fds(socket.raw(), &message, &[]) {
+            // Too many wait there: lost, as on a network.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(error) => {
+                to.remove(&block);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Takes in what another process has brought.
+fn deliver(node: &Node, kind: u8, received: &Received<'_>) {
+    match (kind, <&[u8; MAD_BYTES]>::try_from(received.packet)) {
+        (PACKET, _) => node.lane.inject(node, received),
+        (MAD, Ok(mad)) => {
+            let path = MadPath {
+                source: gid(received.source),
+                destination: gid(received.destination),
+                interface: received.interface,
+            };
+            node.gsi.came(&path, mad, true);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_arrives_as_it_came() {
+        let received = Received {
+            source: "192.0.2.1".parse().unwrap(),
+            destination: "192.0.2.2".parse().unwrap(),
+            interface: 7,
+            source_port: 0xc123,
+            traffic_class: 0x61,
+            hop_limit: 63,
+            packet: b"packet",
+        };
+        let mut message = front(PACKET, &received).to_vec();
+        message.extend_from_slice(received.packet);
+        let (kind, found) = parse(&message).unwrap();
+        assert_eq!(kind, PACKET);
+        assert_eq!(format!("{found:?}"), format!("{received:?}"));
+        assert!(parse(&message[..FRONT - 1]).is_none());
+    }
+}

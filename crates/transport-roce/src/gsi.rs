@@ -1,0 +1,147 @@
+//! Queue pair 1: management datagrams.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, RwLock};
+
+use sluice_packet::{Path, Port, Received};
+use sluice_verbs::Result;
+use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
+use sluice_wire::bth::Bth;
+use sluice_wire::extended::Deth;
+use sluice_wire::opcode::{Operation, Service};
+use sluice_wire::udp::ENTROPY_PORTS;
+use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
+
+use crate::node::{Node, lock};
+use crate::path::{address, gid};
+
+/// The key of queue pair 1 (IBTA 10.2.5).
+const QKEY: u32 = 0x8001_0000;
+/// Datagrams that wait for the port. More are lost, as on a network.
+const WAITING_MAX: usize = 256;
+
+type Mad = [u8; MAD_BYTES];
+
+/// What other threads want to send, and who wants what comes.
+#[derive(Default)]
+pub struct Gsi {
+    waiting: Mutex<VecDeque<(Path, Mad)>>,
+    receiver: RwLock<Option<Arc<dyn MadReceiver>>>,
+}
+
+impl Gsi {
+    /// A datagram came. Without any lock of a lane: the receiver may send.
+    pub fn came(&self, path: &MadPath, mad: &Mad, passed_on: bool) {
+        let receiver = crate::node::unpoisoned(self.receiver.read()).clone();
+        if let Some(receiver) = receiver {
+            receiver.received(path, mad, passed_on);
+        }
+    }
+
+    pub fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
+        *crate::node::unpoisoned(self.receiver.write()) = Some(receiver);
+    }
+
+    /// Puts a datagram where the lane's next round finds it.
+    pub fn post(&self, path: Path, mad: &Mad) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() < WAITING_MAX {
+            waiting.push_back((path, *mad));
+        }
+    }
+}
+
+/// The sending half, which belongs to a lane.
+#[derive(Default)]
+pub struct Sender {
+    psn: u32,
+}
+
+impl Sender {
+    /// Sends what waits.
+    pub fn send(&mut self, node: &Node, port: &mut dyn Port) {
+        loop {
+            if port.room() == 0 {
+                return;
+            }
+            // Not held while the packet is made.
+            let Some((path, mad)) = lock(&node.gsi.waiting).pop_front() else {
+                return;
+            };
+            let Some(headers) = headers(Psn::new(self.psn)) else {
+                return;
+            };
+            self.psn = self.psn.wrapping_add(1);
+            let length = headers.bytes() + MAD_BYTES;
+            // What does not go is lost; its sender asks again.
+            let _ = port.send(&path, Ecn::NotCapable, length, &mut |into| {
+                headers.emit(&mad, into).is_ok()
+            });
+        }
+    }
+}
+
+fn headers(psn: Psn) -> Option<Headers> {
+    let opcode = Opcode::new(Service::Ud, Operation::SendOnly)?;
+    let mut headers = Headers::new(Bth {
+        pkey: crate::machine::PKEY,
+        ..Bth::new(opcode, Qpn::GSI, psn)
+    });
+    headers.deth = Some(Deth {
+        qkey: QKEY,
+        source: Qpn::GSI,
+    });
+    Some(headers)
+}
+
+/// The datagram in a packet for queue pair 1. None: it is none.
+pub fn datagram(packet: &Packet<'_>, received: &Received<'_>) -> Option<(MadPath, Mad)> {
+    let headers = packet.headers();
+    let from_gsi = headers
+        .deth
+        .is_some_and(|deth| deth.qkey == QKEY && deth.source == Qpn::GSI);
+    if headers.bth.opcode.service() != Service::Ud || !from_gsi {
+        return None;
+    }
+    let path = MadPath {
+        source: gid(received.source),
+        destination: gid(received.destination),
+        interface: received.interface,
+    };
+    Some((path, packet.payload().try_into().ok()?))
+}
+
+/// What the connection manager is given.
+pub struct Port1(pub Arc<Node>);
+
+impl transport::Gsi for Port1 {
+    fn send(&self, path: &MadPath, mad: &Mad) -> Result<()> {
+        let node = &self.0;
+        let path = Path {
+            source: address(&path.source),
+            destination: address(&path.destination),
+            interface: path.interface,
+            ethernet: None,
+            source_port: *ENTROPY_PORTS.start(),
+            dscp: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        let way = node.way(&path, 0)?;
+        node.gsi.post(way.path, mad);
+        node.send_waiting();
+        Ok(())
+    }
+
+    fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
+        self.0.gsi.set_receiver(receiver);
+    }
+
+    fn tag(&self) -> Result<u16> {
+        Ok(self.0.tag()?)
+    }
+
+    fn pass_on(&self, tag: Option<u16>, path: &MadPath, mad: &Mad) {
+        self.0.forward.pass_on_mad(&self.0, tag, path, mad);
+    }
+}

@@ -1,0 +1,474 @@
+//! A lane: packet ports and the queue pairs whose packets leave by them, worked on by one thread
+//! at a time, whichever has the time.
+//!
+//! **Order of locks:** a lane, then a machine, then the engine's own (a send half among them).
+//! Whoever posts holds a send half already. So it only tries the other two, reports nothing, and
+//! leaves a note ([`Lane::inbox`]) that the lane's present holder reads when it lets go.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use sluice_packet::{Port, Received, SendError};
+use sluice_protocol::{Instant, Scheduler};
+use sluice_sys::process::now_ns;
+use sluice_verbs::SendDone;
+use sluice_verbs::transport::{MAD_BYTES, MadPath};
+use sluice_wire::{Packet, Qpn};
+
+use crate::gsi;
+use crate::machine::Machine;
+use crate::node::{Node, Table, lock};
+use crate::part::Part;
+use crate::path::UDP_PORT;
+
+/// Packets that one queue pair sends in a turn, at most.
+const TURN_PACKETS: usize = 32;
+/// Turns in one round, so that what comes in is looked at in between.
+const TURNS: usize = 64;
+/// When a port that took nothing more is tried again.
+const BLOCKED_NS: u64 = 100_000;
+/// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
+const UDP_ROUNDS: u32 = 64;
+
+/// Who works on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worker {
+    /// A program that polls.
+    Poller,
+    /// The transport's own thread.
+    Engine,
+}
+
+/// The request that a poster is just posting.
+#[derive(Clone, Copy, Debug)]
+pub struct Posting {
+    /// [`Part::index`].
+    pub index: usize,
+    pub seq: u64,
+}
+
+/// Packet ports and whose packets leave by them.
+pub struct Lane {
+    state: Mutex<State>,
+    /// Queue pairs that may have something to send.
+    inbox: Mutex<Vec<usize>>,
+    /// How many, to look without the lock.
+    pending: AtomicUsize,
+    /// When somebody must look at the lane again, nanoseconds; [`u64::MAX`]: no need.
+    pub deadline: AtomicU64,
+    /// Packets that pollers have found.
+    pub polled: AtomicU64,
+    pub counters: LaneCounters,
+}
+
+/// What was dropped, and why.
+#[derive(Debug, Default)]
+pub struct LaneCounters {
+    /// Not a legal packet.
+    pub malformed: AtomicU64,
+    /// No such queue pair here.
+    pub unknown_qp: AtomicU64,
+    /// Not from the peer's address, or the queue pair does not receive in its state.
+    pub not_taken: AtomicU64,
+    /// There was no way to the destination.
+    pub unreachable: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+struct State {
+    ports: Vec<Box<dyn Port>>,
+    scheduler: Scheduler,
+    table: Arc<Table>,
+    generation: u64,
+    /// Queue pairs that got something in this round.
+    touched: Vec<usize>,
+    /// Queue pairs with news for the engine that a poster could not tell.
+    unreported: Vec<usize>,
+    /// Something waits for room in a port.
+    blocked: bool,
+    rounds: u32,
+    gsi: gsi::Sender,
+    /// Datagrams for whoever manages connections.
+    mads: Vec<(MadPath, [u8; MAD_BYTES])>,
+}
+
+impl Lane {
+    pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
+        Self {
+            state: Mutex::new(State {
+                ports,
+                scheduler: Scheduler::new(64 << 10),
+                table: Arc::default(),
+                generation: 0,
+                touched: Vec::new(),
+                unreported: Vec::new(),
+                blocked: false,
+                rounds: 0,
+                gsi: gsi::Sender::default(),
+                mads: Vec::new(),
+            }),
+            inbox: Mutex::default(),
+            pending: AtomicUsize::new(0),
+            deadline: AtomicU64::new(u64::MAX),
+            polled: AtomicU64::new(0),
+            counters: LaneCounters::default(),
+        }
+    }
+
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// A queue pair may have something to send.
+    pub fn note(&self, index: usize) {
+        lock(&self.inbox).push(index);
+        // Behind it whoever tries the lane's lock in vain, see `is_noted`.
+        self.pending.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether somebody has left a note since the lane was taken. To be asked after it was let
+    /// go: who left one in the meantime did not get it.
+    fn is_noted(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.pending.load(Ordering::SeqCst) != 0
+    }
+
+    /// Receives, answers, sends. How many packets came; None: somebody else is at it.
+    pub fn progress(&self, node: &Node, worker: Worker) -> Option<usize> {
+        let mut came = 0;
+        let mut rounds = 0;
+        loop {
+            let Some(mut state) = self.try_state() else {
+                return (rounds > 0).then_some(came);
+            };
+            came += state.receive(self, node, worker);
+            state.report();
+            state.send(self, node, None);
+            self.set_deadline(&state);
+            let mads = core::mem::take(&mut state.mads);
+            drop(state);
+            for (path, mad) in mads {
+                node.gsi.came(&path, &mad, false);
+            }
+            rounds += 1;
+            if !self.is_noted() {
+                break;
+            }
+        }
+        if worker == Worker::Poller && came > 0 {
+            self.polled.fetch_add(came as u64, Ordering::Relaxed);
+        }
+        Some(came)
+    }
+
+    /// Takes in a packet that another process got. By the engine thread.
+    pub fn inject(&self, node: &Node, received: &Received<'_>) {
+        let mut state = lock(&self.state);
+        state.look_at_table(node);
+        let now = Instant::from_nanos(now_ns());
+        let State {
+            table,
+            touched,
+            mads,
+            ..
+        } = &mut *state;
+        if let Some(reason) = take(table, touched, mads, node, now, received) {
+            count(reason.counter(&self.counters));
+        }
+        // The next round answers, and tells the engine.
+        let touched = core::mem::take(&mut state.touched);
+        state.unreported.extend(touched);
+        self.set_deadline(&state);
+    }
+
+    /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
+    /// called. The end of the request that is being posted, if it has ended and nothing else has.
+    pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
+        let mut done = None;
+        while let Some(mut state) = self.try_state() {
+            done = done.or(state.send(self, node, Some(posting)));
+            self.set_deadline(&state);
+            drop(state);
+            if !self.is_noted() {
+                break;
+            }
+        }
+        done
+    }
+
+    fn set_deadline(&self, state: &State) {
+        let deadline = if !state.unreported.is_empty() {
+            0
+        } else if state.blocked {
+            // Nobody says when there is room again.
+            now_ns() + BLOCKED_NS
+        } else if !state.scheduler.is_idle() {
+            0
+        } else {
+            state.scheduler.deadline().map_or(u64::MAX, Instant::nanos)
+        };
+        self.deadline.store(deadline, Ordering::SeqCst);
+    }
+
+    /// Does something with the ports.
+    pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {
+        look(&mut lock(&self.state).ports)
+    }
+}
+
+/// How a queue pair's turn ended.
+enum Turn {
+    /// It has more.
+    More,
+    /// Its port has no room.
+    Blocked,
+    /// It has nothing, until then.
+    Nothing(Option<Instant>),
+}
+
+impl State {
+    fn part(&self, index: usize) -> Option<Arc<Part>> {
+        self.table.by_index.get(index)?.clone()
+    }
+
+    fn look_at_table(&mut self, node: &Node) {
+        let generation = node.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.table = node.table();
+        }
+    }
+
+    /// One batch of each port.
+    fn receive(&mut self, lane: &Lane, node: &Node, worker: Worker) -> usize {
+        self.look_at_table(node);
+        self.rounds = self.rounds.wrapping_add(1);
+        let skip_udp = worker == Worker::Poller
+            && self.ports.len() > 1
+            && !self.rounds.is_multiple_of(UDP_ROUNDS);
+        let now = Instant::from_nanos(now_ns());
+        let Self {
+            ports,
+            table,
+            touched,
+            mads,
+            ..
+        } = self;
+        let mut came = 0;
+        for port in ports.iter_mut().skip(usize::from(skip_udp)) {
+            came += port.receive(&mut |received| {
+                let dropped = take(table, touched, mads, node, now, received);
+                if let Some(reason) = dropped {
+                    count(reason.counter(&lane.counters));
+                }
+            });
+        }
+        came
+    }
+
+    /// Tells the engine what posters could not tell, and lets those send that got something.
+    fn report(&mut self) {
+        while let Some(index) = self.unreported.pop() {
+            self.scheduler.wake(index);
+            if let Some(part) = self.part(index) {
+                part.lock().report();
+            }
+        }
+        for index in self.touched.drain(..) {
+            self.scheduler.wake(index);
+        }
+    }
+
+    /// Sends whatever may be sent, as far as there is room. `posting`: by a poster, see
+    /// [`Lane::send_noted`].
+    fn send(&mut self, lane: &Lane, node: &Node, posting: Option<&Posting>) -> Option<SendDone> {
+        self.look_at_table(node);
+        if lane.pending.load(Ordering::SeqCst) != 0 {
+            let mut inbox = lock(&lane.inbox);
+            lane.pending.store(0, Ordering::SeqCst);
+            for index in inbox.drain(..) {
+                self.scheduler.wake(index);
+            }
+        }
+        self.blocked = false;
+        self.gsi.send(node, self.ports[UDP_PORT].as_mut());
+        let now = Instant::from_nanos(now_ns());
+        let mut done = None;
+        for _ in 0..TURNS {
+            let Some(index) = self.scheduler.turn(now) else {
+                break;
+            };
+            let Some(part) = self.part(index) else {
+                self.scheduler.idle(index);
+                continue;
+            };
+            let (end, posted) = self.turn(lane, &part, now, posting);
+            done = done.or(posted);
+            match end {
+                Turn::More => {}
+                Turn::Nothing(None) => self.scheduler.idle(index),
+                Turn::Nothing(Some(until)) => self.scheduler.wait(index, until),
+                Turn::Blocked => {
+                    if !self.flush() {
+                        self.blocked = true;
+                        break;
+                    }
+                }
+            }
+        }
+        // What the kernel does not take now goes with the next flush.
+        self.blocked |= !self.flush();
+        done
+    }
+
+    /// Hands the kernel what was put into the ports. False: it did not take all.
+    fn flush(&mut self) -> bool {
+        self.ports
+            .iter_mut()
+            .fold(true, |all, port| port.flush() && all)
+    }
+
+    fn turn(
+        &mut self,
+        lane: &Lane,
+        part: &Part,
+        now: Instant,
+        posting: Option<&Posting>,
+    ) -> (Turn, Option<SendDone>) {
+        let machine = match posting {
+            None => Some(part.lock()),
+            // The thread that has it may wait for what this one holds.
+            Some(_) => part.try_lock(),
+        };
+        let Some(mut machine) = machine else {
+            self.unreported.push(part.index);
+            return (Turn::Nothing(None), None);
+        };
+        part.absorb(&mut machine);
+        machine.expire(now);
+        let mut packets = 0;
+        let end = loop {
+            if packets == TURN_PACKETS {
+                break Turn::More;
+            }
+            if !machine.way_has_room(&self.ports) {
+                break Turn::Blocked;
+            }
+            let Some(outgoing) = machine.transmit(now) else {
+                break Turn::Nothing(machine.deadline());
+            };
+            packets += 1;
+            let bytes = outgoing.transmit.link_bytes();
+            self.scheduler.sent(part.index, bytes);
+            emit(&mut self.ports, lane, &mut machine, &outgoing);
+        };
+        let mut done = None;
+        match posting {
+            None => machine.report(),
+            Some(posting) if posting.index == part.index => done = machine.take_only(posting.seq),
+            Some(_) => {}
+        }
+        if posting.is_some() && machine.has_news() {
+            self.unreported.push(part.index);
+        }
+        (end, done)
+    }
+}
+
+/// Sends one packet.
+fn emit(
+    ports: &mut [Box<dyn Port>],
+    lane: &Lane,
+    machine: &mut Machine,
+    outgoing: &crate::machine::Outgoing,
+) {
+    let transmit = &outgoing.transmit;
+    let length = transmit.headers.bytes() + transmit.payload.length().next_multiple_of(4) as usize;
+    let way = &outgoing.way;
+    let Some(port) = ports.get_mut(way.port) else {
+        return;
+    };
+    let sent = port.send(&way.path, transmit.ecn, length, &mut |into| {
+        machine.write(transmit, into)
+    });
+    match sent {
+        Ok(()) => {}
+        Err(SendError::Nothing) => machine.gather_failed(transmit),
+        // As if the network had lost it.
+        Err(SendError::NoRoom | SendError::Unreachable | SendError::TooLong) => {
+            count(&lane.counters.unreachable);
+        }
+    }
+}
+
+/// Why a packet was dropped.
+enum Dropped {
+    Malformed,
+    UnknownQp,
+    NotTaken,
+}
+
+impl Dropped {
+    fn counter<'a>(&self, counters: &'a LaneCounters) -> &'a AtomicU64 {
+        match self {
+            Self::Malformed => &counters.malformed,
+            Self::UnknownQp => &counters.unknown_qp,
+            Self::NotTaken => &counters.not_taken,
+        }
+    }
+}
+
+/// Takes in one packet.
+fn take(
+    table: &Table,
+    touched: &mut Vec<usize>,
+    mads: &mut Vec<(MadPath, [u8; MAD_BYTES])>,
+    node: &Node,
+    now: Instant,
+    received: &Received<'_>,
+) -> Option<Dropped> {
+    let Ok(packet) = Packet::parse(received.packet) else {
+        return Some(Dropped::Malformed);
+    };
+    let destination = packet.bth().destination;
+    if destination == Qpn::GSI {
+        return match gsi::datagram(&packet, received) {
+            Some(mad) => {
+                mads.push(mad);
+                None
+            }
+            None => Some(Dropped::Malformed),
+        };
+    }
+    let mut give = |part: &Part| {
+        if touched.last() != Some(&part.index) {
+            touched.push(part.index);
+        }
+        let mut machine = part.lock();
+        let taken = machine.receive(now, &packet, received);
+        // Completions are in the order of their packets, also between send and receive queue:
+        // programs that sleep on one channel for both count on an acknowledgement being first.
+        if machine.has_news() {
+            machine.report();
+        }
+        taken
+    };
+    if destination == Qpn::MULTICAST {
+        for part in node.groups.members(received) {
+            give(&part);
+        }
+        return None;
+    }
+    match table.by_qpn.get(&destination.get()) {
+        Some(part) => (!give(part)).then_some(Dropped::NotTaken),
+        None if node.forward.pass_on(node, destination.get(), received) => None,
+        None => Some(Dropped::UnknownQp),
+    }
+}

@@ -1,0 +1,215 @@
+//! Verbs between hosts, by RoCEv2 on whatever carries IP packets: any RoCEv2 endpoint is a peer,
+//! Linux's rxe and hardware among them.
+//!
+//! | file | its part |
+//! |---|---|
+//! | [`node`] | a process's share: numbers, queue pairs, lanes |
+//! | [`lane`], [`engine`] | packets in and out; the thread for when nobody polls |
+//! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
+//! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
+//! | [`path`], [`network`] | from a GID to the way that packets take |
+//! | [`gsi`], [`multicast`] | queue pair 1, and groups |
+//! | [`numbers`], [`forward`] | several processes behind one address |
+//!
+//! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
+
+mod bridge;
+mod engine;
+mod forward;
+mod gsi;
+mod lane;
+mod machine;
+mod multicast;
+mod network;
+mod node;
+mod numbers;
+mod part;
+mod path;
+mod requests;
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::fmt;
+use std::sync::Arc;
+
+use sluice_packet::routes::RouteError;
+use sluice_packet::udp::{self, UdpPort};
+use sluice_rendezvous::Rendezvous;
+use sluice_sys::errno::Errno;
+use sluice_verbs::keys::KeyInfo;
+use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
+use sluice_verbs::{Cq, CqTransport, Result, Transport};
+
+use crate::lane::Lane;
+use crate::network::Network;
+use crate::node::Node;
+use crate::part::{Part, RoceQp};
+
+/// Bytes of inline data that a queue pair can ask for.
+const INLINE_MAX: u32 = 1024;
+
+/// Polls in a row that find nothing before the processor is offered to others, and how often it
+/// is offered from then on.
+const PATIENT_POLLS: u32 = 1024;
+const YIELD_POLLS: u32 = 256;
+
+/// Why there is no transport.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The directory where the processes of a user meet.
+    Rendezvous(std::io::Error),
+    /// The UDP port of RoCEv2.
+    Port(udp::OpenError),
+    /// The kernel's routing tables.
+    Routes(RouteError),
+    /// Another system call.
+    System(Errno),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rendezvous(error) => write!(f, "no place to meet other processes: {error}"),
+            Self::Port(error) => write!(f, "{error}"),
+            Self::Routes(error) => write!(f, "{error}"),
+            Self::System(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// The transport: one per device.
+pub struct RoceTransport {
+    node: Arc<Node>,
+    port1: gsi::Port1,
+}
+
+impl RoceTransport {
+    /// A transport over UDP, which needs no privileges. It serves the network namespace of the
+    /// calling thread.
+    pub fn over_udp() -> core::result::Result<Arc<Self>, OpenError> {
+        Self::open(false)
+    }
+
+    /// A transport that takes its packets past the kernel's stack, by AF_XDP, on each interface
+    /// where that is possible and allowed, and over UDP on the others.
+    pub fn over_xdp() -> core::result::Result<Arc<Self>, OpenError> {
+        Self::open(true)
+    }
+
+    fn open(xdp: bool) -> core::result::Result<Arc<Self>, OpenError> {
+        let port = UdpPort::open(&udp::Config::default()).map_err(OpenError::Port)?;
+        let mut path = sluice_rendezvous::default_path().into_os_string();
+        path.push(format!("-roce-{}", namespace().map_err(OpenError::System)?));
+        let rendezvous = Rendezvous::open(path.as_ref()).map_err(OpenError::Rendezvous)?;
+        let node = Node::new(node::Parts {
+            rendezvous,
+            network: Network::open(xdp).map_err(OpenError::Routes)?,
+            lane: Lane::new(vec![Box::new(port)]),
+        })
+        .map_err(OpenError::System)?;
+        engine::start(&node).map_err(OpenError::System)?;
+        Ok(Arc::new(Self {
+            port1: gsi::Port1(node.clone()),
+            node,
+        }))
+    }
+}
+
+/// The number of this thread's network namespace: addresses mean the same host only within one.
+fn namespace() -> core::result::Result<u64, Errno> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/thread-self/ns/net")
+        .map(|metadata| metadata.ino())
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+impl Drop for RoceTransport {
+    fn drop(&mut self) {
+        self.node.stop.store(true, Ordering::Release);
+        self.node.wake_engine();
+    }
+}
+
+impl Transport for RoceTransport {
+    fn caps(&self) -> TransportCaps {
+        TransportCaps {
+            max_msg_sz: 1 << 31,
+            mtu: u32::from(self.node.mtu().code()),
+            max_inline: INLINE_MAX,
+            max_rd_atomic: 128,
+            // The processor's own operations, on its own memory.
+            atomic_cap: 2,
+            uc: true,
+            ud: true,
+            xrc: true,
+        }
+    }
+
+    fn create_qp(&self, params: &QpParams) -> Result<NewQp> {
+        let qpn = self.node.take_number()?;
+        let index = self.node.take_index();
+        let part = Arc::new(Part::new(&self.node, qpn, index, params));
+        Ok(NewQp {
+            qpn,
+            transport: Box::new(RoceQp(part)),
+        })
+    }
+
+    fn create_cq(&self, _id: u32) -> Result<Box<dyn CqTransport>> {
+        Ok(Box::new(RoceCq {
+            node: self.node.clone(),
+            idle_polls: AtomicU32::new(0),
+        }))
+    }
+
+    fn key_published(&self, _key: &KeyInfo) -> Result<()> {
+        Ok(())
+    }
+
+    /// Peers reach memory through the engine's own table only, which waits for them.
+    fn key_withdrawn(&self, _key: &KeyInfo) {}
+
+    fn create_srq(&self, _xrc: bool) -> Result<u32> {
+        Ok(self.node.take_number()?)
+    }
+
+    fn destroy_srq(&self, srqn: u32) {
+        self.node.numbers().give(srqn);
+    }
+
+    fn gsi(&self) -> Option<&dyn sluice_verbs::transport::Gsi> {
+        Some(&self.port1)
+    }
+}
+
+/// A completion queue's part.
+struct RoceCq {
+    node: Arc<Node>,
+    /// Polls in a row that found nothing to do.
+    idle_polls: AtomicU32,
+}
+
+impl CqTransport for RoceCq {
+    fn progress(&self, _cq: &Cq) {
+        if self.node.poll() > 0 {
+            self.idle_polls.store(0, Ordering::Relaxed);
+            return;
+        }
+        let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+        if idle >= PATIENT_POLLS && idle.is_multiple_of(YIELD_POLLS) {
+            std::thread::yield_now();
+        }
+    }
+
+    fn armed(&self) {
+        // From now on the thread must hear of every packet.
+        if self.node.armed.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.node.wake_engine();
+        }
+    }
+
+    fn disarmed(&self) {
+        self.node.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+}

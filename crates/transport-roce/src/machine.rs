@@ -1,0 +1,476 @@
+//! A queue pair's state machine, with its memory.
+
+use std::sync::Arc;
+
+use sluice_packet::{Port, Received};
+use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
+use sluice_verbs::transport::QpChange;
+use sluice_verbs::types::qp_mask;
+use sluice_verbs::{NakReason, Qp, QpAttr, QpCap, QpType, SendDone, WcStatus};
+use sluice_wire::extended::{NakCode, RnrTimer};
+use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
+
+use crate::bridge::{self, Bridge, Inbound};
+use crate::path::Way;
+use crate::requests::{Outbox, Requests};
+
+/// Request packets of one queue pair on their way, at most. With the largest MTU that is a
+/// megabyte, which a receiver's socket can hold while its thread is away.
+const WINDOW: u32 = 256;
+
+/// The only partition (IBTA 10.9.2).
+pub const PKEY: u16 = 0xffff;
+
+enum Service {
+    /// Before RTR.
+    None,
+    Rc(Box<rc::Connection>),
+    Uc(Box<uc::Connection>),
+    Ud(Box<ud::Endpoint>),
+}
+
+/// What a queue pair does with packets. One thread at a time, see [`crate::part::Part::lock`].
+pub struct Machine {
+    pub qp: Option<Arc<Qp>>,
+    service: Service,
+    cap: QpCap,
+    /// Where a connected queue pair's packets go.
+    way: Option<Way>,
+    requests: Requests,
+    inbound: Inbound,
+    /// Packets are taken in.
+    receives: bool,
+    /// The program has been told of the refusal.
+    refusal_told: bool,
+}
+
+/// A packet that leaves, and where to.
+pub struct Outgoing {
+    pub transmit: Transmit,
+    pub way: Way,
+}
+
+impl Machine {
+    pub fn new(cap: QpCap) -> Self {
+        Self {
+            qp: None,
+            service: Service::None,
+            cap,
+            way: None,
+            requests: Requests::default(),
+            inbound: Inbound::default(),
+            receives: false,
+            refusal_told: false,
+        }
+    }
+
+    /// What connected queue pairs are set up with.
+    fn connection(&self, kind: QpType, attr: &QpAttr) -> rc::Config {
+        rc::Config {
+            destination: Qpn::new(attr.dest_qp_num),
+            pkey: PKEY,
+            mtu: mtu(attr),
+            send_psn: Psn::new(attr.sq_psn),
+            receive_psn: Psn::new(attr.rq_psn),
+            // One more than the queue has, so that the protocol never is the narrow place.
+            depth: self.cap.max_send_wr as usize + 1,
+            window: WINDOW,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
+            extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
+            early: false,
+            rate: None,
+        }
+    }
+
+    fn unreliable(&self, attr: &QpAttr) -> uc::Config {
+        uc::Config {
+            destination: Qpn::new(attr.dest_qp_num),
+            pkey: PKEY,
+            mtu: mtu(attr),
+            send_psn: Psn::new(attr.sq_psn),
+            receive_psn: Psn::new(attr.rq_psn),
+            depth: self.cap.max_send_wr as usize + 1,
+            rate: None,
+        }
+    }
+
+    /// INIT to RTR: packets are taken from now on.
+    pub fn ready_to_receive(&mut self, qp: &Qp, attr: &QpAttr, way: Option<Way>, port_mtu: Mtu) {
+        self.way = way;
+        self.refusal_told = false;
+        self.service = match qp.qp_type() {
+            QpType::Ud => Service::Ud(Box::new(ud::Endpoint::new(&ud::Config {
+                source: Qpn::new(qp.num()),
+                pkey: PKEY,
+                mtu: port_mtu,
+                qkey: attr.qkey,
+                send_psn: Psn::new(attr.sq_psn),
+                depth: self.cap.max_send_wr as usize + 1,
+            }))),
+            QpType::Uc => Service::Uc(Box::new(uc::Connection::new(&self.unreliable(attr)))),
+            kind => Service::Rc(Box::new(rc::Connection::new(&self.connection(kind, attr)))),
+        };
+        self.receives = true;
+    }
+
+    /// RTR to RTS: the sending half's attributes are known.
+    pub fn ready_to_send(&mut self, qp: &Qp, attr: &QpAttr) {
+        let config = self.connection(qp.qp_type(), attr);
+        let unreliable = self.unreliable(attr);
+        match &mut self.service {
+            Service::Rc(connection) => connection.ready_to_send(&config),
+            Service::Uc(connection) => connection.ready_to_send(&unreliable),
+            Service::Ud(endpoint) => endpoint.ready_to_send(Psn::new(attr.sq_psn)),
+            Service::None => {}
+        }
+    }
+
+    /// New attributes in a state that works.
+    pub fn change(&mut self, qp: &Qp, change: &QpChange<'_>, way: Option<Way>) {
+        if way.is_some() {
+            self.way = way;
+        }
+        let config = self.connection(qp.qp_type(), change.attr);
+        match &mut self.service {
+            Service::Rc(connection) => connection.change(&config),
+            Service::Ud(endpoint) if change.mask & qp_mask::QKEY != 0 => {
+                endpoint.set_qkey(change.attr.qkey);
+            }
+            Service::Ud(_) | Service::Uc(_) | Service::None => {}
+        }
+    }
+
+    /// The way is another now: routes or neighbours have changed.
+    pub fn reroute(&mut self, new: impl FnOnce(&Way) -> Way) {
+        if let Some(way) = &mut self.way {
+            *way = new(way);
+        }
+    }
+
+    /// SQE: requests are flushed, messages still come.
+    pub fn stop_sending(&mut self) {
+        self.requests.clear();
+        match &mut self.service {
+            Service::Rc(connection) => connection.stop(),
+            Service::Uc(connection) => connection.stop(),
+            Service::Ud(endpoint) => endpoint.stop(),
+            Service::None => {}
+        }
+        self.drain();
+    }
+
+    /// ERR: everything is flushed, the receive that is being filled too. A refusal is still
+    /// repeated to a peer that goes on.
+    pub fn stop(&mut self) {
+        self.stop_sending();
+        let Some(qp) = self.qp.clone() else { return };
+        self.receives = matches!(&self.service, Service::Rc(c) if c.refusal().is_some());
+        let mut bridge = Bridge {
+            qp: &qp,
+            requests: &self.requests,
+            inbound: &mut self.inbound,
+        };
+        match &mut self.service {
+            Service::Rc(connection) => connection.stop_receiving(&mut bridge),
+            Service::Uc(connection) => connection.stop_receiving(&mut bridge),
+            Service::Ud(_) | Service::None => {}
+        }
+    }
+
+    /// RESET, and the end.
+    pub fn clear(&mut self) {
+        self.stop();
+        self.service = Service::None;
+        self.receives = false;
+        self.way = None;
+    }
+
+    /// Completions that nobody is told of.
+    fn drain(&mut self) {
+        while self.completion().is_some() {}
+    }
+
+    fn completion(&mut self) -> Option<sluice_protocol::Completion> {
+        match &mut self.service {
+            Service::Rc(connection) => connection.completion(),
+            Service::Uc(connection) => connection.completion(),
+            Service::Ud(endpoint) => endpoint.completion(),
+            Service::None => None,
+        }
+    }
+
+    /// A packet came for this queue pair. False: it is not from its peer, or not for its state.
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, received: &Received<'_>) -> bool {
+        if !self.receives || packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
+            return false;
+        }
+        let Some(qp) = self.qp.clone() else {
+            return false;
+        };
+        // Connected queue pairs listen to their peer's address only (IBTA 9.6.1.5).
+        if !matches!(self.service, Service::Ud(_))
+            && self.way.is_none_or(|way| {
+                way.path.destination != received.source || way.path.source != received.destination
+            })
+        {
+            return false;
+        }
+        let mut bridge = Bridge {
+            qp: &qp,
+            requests: &self.requests,
+            inbound: &mut self.inbound,
+        };
+        let ecn = received.ecn();
+        match &mut self.service {
+            Service::Rc(connection) => connection.receive(now, packet, ecn, &mut bridge),
+            Service::Uc(connection) => connection.receive(now, packet, ecn, &mut bridge),
+            Service::Ud(endpoint) => {
+                bridge.inbound.source = packet.headers().deth.map_or(0, |deth| deth.source.get());
+                bridge.inbound.header = route_header(received);
+                endpoint.receive(packet, &mut bridge);
+            }
+            Service::None => return false,
+        }
+        self.inbound.put_aside(&qp);
+        true
+    }
+
+    /// Hands the protocol what was posted, as much as it takes.
+    pub fn absorb(&mut self, outbox: &mut Outbox) {
+        self.requests.absorb(outbox);
+    }
+
+    /// Gives the protocol what it takes of it. Requests that it does not know are completed.
+    fn hand_over(&mut self) {
+        while let Some(slot) = self.requests.next() {
+            let request = slot.request;
+            let posted = match (&mut self.service, slot.to) {
+                (Service::Rc(connection), _) => connection.post(request),
+                (Service::Uc(connection), _) => connection.post(request),
+                // One at a time, since each may go by another port.
+                (Service::Ud(endpoint), Some(to)) if !endpoint.has_request() => {
+                    endpoint.post(request, to.datagram)
+                }
+                _ => return,
+            };
+            match posted {
+                Ok(()) => self.requests.handed(),
+                Err(sluice_protocol::PostError::Illegal) => {
+                    self.requests.handed();
+                    self.complete(request.seq, WcStatus::LocQpOpErr, 0);
+                }
+                // Flushed by the engine, or tried again after the next completion.
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32) {
+        self.requests.end(seq);
+        if let Some(qp) = self.qp.clone() {
+            qp.complete_send(
+                seq,
+                SendDone {
+                    status,
+                    byte_len,
+                    vendor_err: 0,
+                },
+            );
+        }
+    }
+
+    /// Whether the port by which the next packet would leave has room. Datagrams have a way each;
+    /// they look at the port of the oldest.
+    pub fn way_has_room(&self, ports: &[Box<dyn Port>]) -> bool {
+        let way = match self.service {
+            Service::Ud(_) => self.requests.next().and_then(|slot| Some(slot.to?.way)),
+            _ => self.way,
+        };
+        way.and_then(|way| ports.get(way.port))
+            .is_none_or(|port| port.room() > 0)
+    }
+
+    /// Whether [`Machine::report`] has something to tell.
+    pub fn has_news(&self) -> bool {
+        match &self.service {
+            Service::Rc(connection) => {
+                connection.has_completion() || connection.refusal().is_some() && !self.refusal_told
+            }
+            Service::Uc(connection) => connection.has_completion(),
+            Service::Ud(endpoint) => endpoint.has_completion(),
+            Service::None => false,
+        }
+    }
+
+    /// The end of `seq`, if that is all that there is to tell, and it is forgotten then: for
+    /// whoever posts it right now and tells the engine by the answer.
+    pub fn take_only(&mut self, seq: u64) -> Option<SendDone> {
+        if matches!(self.service, Service::Rc(_)) || !self.requests.is_only(seq) {
+            return None;
+        }
+        let done = self.completion()?;
+        self.requests.end(seq);
+        Some(SendDone {
+            status: bridge::status(done.status),
+            byte_len: done.length,
+            vendor_err: 0,
+        })
+    }
+
+    /// The next packet that leaves.
+    pub fn transmit(&mut self, now: Instant) -> Option<Outgoing> {
+        self.hand_over();
+        let transmit = match &mut self.service {
+            Service::Rc(connection) => connection.transmit(now),
+            Service::Uc(connection) => connection.transmit(now),
+            Service::Ud(endpoint) => endpoint.transmit(),
+            Service::None => None,
+        }?;
+        let way = match (&self.service, &transmit.payload) {
+            (Service::Ud(_), Payload::Request { seq, .. }) => self.requests.to(*seq)?.way,
+            _ => self.way?,
+        };
+        Some(Outgoing { transmit, way })
+    }
+
+    /// Writes a packet: headers, and the payload from where it is. False: the payload cannot be
+    /// had; [`Machine::gather_failed`] must follow.
+    pub fn write(&self, transmit: &Transmit, into: &mut [u8]) -> bool {
+        let payload = transmit.payload.length() as usize;
+        let Ok(place) = transmit.headers.emit_around(payload, into) else {
+            debug_assert!(false, "the protocol's headers are legal");
+            return false;
+        };
+        let Some(place) = into.get_mut(place) else {
+            return false;
+        };
+        let Some(qp) = &self.qp else { return false };
+        match transmit.payload {
+            Payload::None => true,
+            Payload::Request { seq, offset, .. } => self.requests.gather(qp, seq, offset, place),
+            Payload::Region { remote, srq, .. } => {
+                bridge::read_region(qp, remote, srq, place).is_ok()
+            }
+            Payload::Notification => {
+                place.copy_from_slice(&sluice_wire::cnp::PAYLOAD);
+                true
+            }
+        }
+    }
+
+    /// [`Machine::write`] gave false.
+    pub fn gather_failed(&mut self, transmit: &Transmit) {
+        match (&mut self.service, transmit.payload) {
+            (Service::Rc(connection), Payload::Request { seq, .. }) => connection.fail_request(seq),
+            (Service::Uc(connection), Payload::Request { seq, .. }) => connection.fail_request(seq),
+            (Service::Ud(endpoint), Payload::Request { seq, .. }) => endpoint.fail_request(seq),
+            (
+                Service::Rc(connection),
+                Payload::Region {
+                    remote,
+                    length,
+                    srq,
+                },
+            ) => {
+                let Some(qp) = &self.qp else { return };
+                let srq = srq.map_or(0, Qpn::get);
+                let op = sluice_verbs::responder::RemoteOp::Read;
+                // What the reason was, by asking again. If it may now, the peer asks again too.
+                if let Err(refusal) = bridge::remote_memory(qp, op, remote, length, srq).map(drop) {
+                    connection.refuse_read(transmit.headers.bth.psn, refusal);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Time has passed.
+    pub fn expire(&mut self, now: Instant) {
+        if let Service::Rc(connection) = &mut self.service
+            && connection
+                .deadline()
+                .is_some_and(|deadline| deadline <= now)
+        {
+            connection.expire(now);
+        }
+    }
+
+    /// When it wants to be looked at again, if nothing happens.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.service {
+            Service::Rc(connection) => connection.deadline(),
+            Service::Uc(connection) => connection.deadline(),
+            Service::Ud(_) | Service::None => None,
+        }
+    }
+
+    /// Tells the engine what has happened. It may post and change the state from inside.
+    pub fn report(&mut self) {
+        while let Some(done) = self.completion() {
+            self.complete(done.seq, bridge::status(done.status), done.length);
+        }
+        if self.refusal_told {
+            return;
+        }
+        if let Service::Rc(connection) = &self.service
+            && let Some(code) = connection.refusal()
+            && let Some(qp) = self.qp.clone()
+        {
+            self.refusal_told = true;
+            qp.responder_failed(match code {
+                NakCode::RemoteAccess => NakReason::RemoteAccess,
+                NakCode::RemoteOperational => NakReason::RemoteOperation,
+                _ => NakReason::InvalidRequest,
+            });
+        }
+    }
+}
+
+fn mtu(attr: &QpAttr) -> Mtu {
+    // The engine has checked the code.
+    Mtu::from_code(attr.path_mtu as u8).unwrap_or(Mtu::Bytes256)
+}
+
+/// What a UD receive begins with: the IP header, in the place of InfiniBand's route header.
+fn route_header(received: &Received<'_>) -> [u8; grh::BYTES] {
+    // UDP header and ICRC are part of the IP payload.
+    let payload_bytes = (received.packet.len() + 8 + 4) as u16;
+    let (dscp, ecn) = (
+        received.traffic_class >> 2,
+        Ecn::from_bits(received.traffic_class),
+    );
+    match (received.source, received.destination) {
+        (std::net::IpAddr::V4(source), std::net::IpAddr::V4(destination)) => {
+            grh::of_ipv4(&ipv4::Header {
+                dscp,
+                ecn,
+                identification: 0,
+                dont_fragment: true,
+                ttl: received.hop_limit,
+                protocol: ipv4::UDP,
+                source,
+                destination,
+                payload_bytes,
+            })
+            .unwrap_or([0; grh::BYTES])
+        }
+        (std::net::IpAddr::V6(source), std::net::IpAddr::V6(destination)) => {
+            grh::of_ipv6(&ipv6::Header {
+                dscp,
+                ecn,
+                flow_label: 0,
+                payload_bytes,
+                next_header: ipv4::UDP,
+                hop_limit: received.hop_limit,
+                source,
+                destination,
+            })
+        }
+        _ => [0; grh::BYTES],
+    }
+}

@@ -1,0 +1,327 @@
+//! What the transport knows of the host's network: routes and neighbours, and which interfaces it
+//! serves past the kernel's stack.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+
+use sluice_packet::Path;
+use sluice_packet::routes::{Hop, Interface, RouteError, Routes};
+use sluice_sys::errno::Errno;
+use sluice_verbs::{Error, Result};
+use sluice_wire::Mtu;
+use sluice_xdp::Steering;
+
+use crate::node::lock;
+use crate::path::{UDP_PORT, Way};
+
+/// Bytes of a packet besides its payload, at most: IPv6, UDP, transport headers, ICRC.
+const AROUND: u32 = 40 + 8 + 40 + 4;
+/// Ways that are remembered. Datagrams to more peers than that are slower.
+const WAYS_MAX: usize = 4096;
+/// How often the kernel is asked whether neighbours are still there, which it does not see us
+/// use.
+const CONFIRM_NS: u64 = 10_000_000_000;
+
+/// The host's network, as far as the transport looks at it.
+pub struct Network {
+    mtu: Mtu,
+    /// Interfaces may be served by AF_XDP.
+    xdp: bool,
+    descriptor: RawFd,
+    state: Mutex<State>,
+}
+
+struct State {
+    routes: Routes,
+    hops: HashMap<(IpAddr, IpAddr, u32), Hop>,
+    /// Interfaces that AF_XDP was tried on.
+    tried: BTreeSet<u32>,
+    served: Vec<Served>,
+    blocks: Vec<u16>,
+    confirmed: u64,
+}
+
+/// An interface whose RoCEv2 packets come past the kernel's stack.
+struct Served {
+    steering: Steering,
+    /// The first of its ports, among the lane's.
+    port: usize,
+}
+
+/// The largest MTU whose packets fit IP packets of so many bytes.
+fn mtu_of(ip_bytes: u32) -> Mtu {
+    let fits =
+        |code: &u8| Mtu::from_code(*code).is_ok_and(|mtu| mtu.bytes() as u32 + AROUND <= ip_bytes);
+    let code = (1..=5).rev().find(fits);
+    code.and_then(|code| Mtu::from_code(code).ok())
+        .unwrap_or(Mtu::Bytes256)
+}
+
+/// The MTU of the device: what every interface with an address can carry. The loopback interface
+/// counts where it is alone.
+fn device_mtu(interfaces: &[Interface]) -> Mtu {
+    let least = |loopback: bool| {
+        interfaces
+            .iter()
+            .filter(|each| each.up && each.loopback == loopback && !each.addresses.is_empty())
+            .map(|each| each.mtu)
+            .min()
+    };
+    mtu_of(least(false).or_else(|| least(true)).unwrap_or(1500))
+}
+
+/// An error of the routing table as the verbs' error.
+fn unreachable(error: RouteError) -> Error {
+    Error::System(match error {
+        RouteError::NoRoute => Errno(libc::ENETUNREACH),
+        RouteError::Prohibited => Errno(libc::EACCES),
+        RouteError::ForeignSource => Errno(libc::EADDRNOTAVAIL),
+        RouteError::NoInterface => Errno(libc::ENODEV),
+        RouteError::System { errno, .. } => errno,
+    })
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+impl Network {
+    /// Looks at the network of the calling thread's namespace. `xdp`: interfaces are served by
+    /// AF_XDP where that is possible.
+    pub fn open(xdp: bool) -> core::result::Result<Self, RouteError> {
+        let routes = Routes::open()?;
+        Ok(Self {
+            mtu: device_mtu(&routes.interfaces()),
+            xdp,
+            descriptor: routes.descriptor(),
+            state: Mutex::new(State {
+                routes,
+                hops: HashMap::new(),
+                tried: BTreeSet::new(),
+                served: Vec::new(),
+                blocks: Vec::new(),
+                confirmed: 0,
+            }),
+        })
+    }
+
+    /// Readable when something has changed.
+    pub fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    /// Takes in what has changed. True: ways are to be looked up anew.
+    pub fn process(&self) -> bool {
+        let mut state = lock(&self.state);
+        if !state.routes.process() {
+            return false;
+        }
+        state.hops.clear();
+        let own = state.own_addresses();
+        for served in &mut state.served {
+            // Addresses that cannot be steered come by the kernel.
+            let _ = served.steering.set_addresses(&own);
+        }
+        true
+    }
+
+    /// A block of queue pair numbers is this process's now.
+    pub fn add_block(&self, block: u16) {
+        let mut state = lock(&self.state);
+        state.blocks.push(block);
+        for served in &mut state.served {
+            // Packets that are not steered come by the kernel.
+            let _ = served.steering.add_block(block);
+        }
+    }
+
+    /// The port's MTU.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
+    /// The way of a path. `mtu`: the path MTU's code, or 0.
+    pub fn way(&self, path: &Path, mtu: u32) -> Result<Way> {
+        let mut state = lock(&self.state);
+        let hop = state.hop(path).map_err(unreachable)?;
+        if let Ok(mtu) = Mtu::from_code(mtu as u8)
+            && mtu.bytes() as u32 + AROUND > hop.mtu
+        {
+            return Err(Error::BadValue);
+        }
+        Ok(state.way(path, &hop))
+    }
+
+    /// The way after a change. The old one, if there is none now: there may be one again soon.
+    pub fn way_again(&self, way: &Way) -> Way {
+        let mut state = lock(&self.state);
+        match state.hop(&way.path) {
+            Ok(hop) => state.way(&way.path, &hop),
+            Err(_) => *way,
+        }
+    }
+
+    /// Interfaces that take part in multicast.
+    pub fn multicast_interfaces(&self) -> Vec<u32> {
+        let interfaces = lock(&self.state).routes.interfaces();
+        interfaces
+            .iter()
+            .filter(|interface| interface.up && !interface.addresses.is_empty())
+            .map(|interface| interface.index)
+            .collect()
+    }
+
+    /// The interface of a path, if it could be served by AF_XDP and nobody has tried.
+    pub fn untried(&self, path: &Path) -> Option<u32> {
+        if !self.xdp {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        let hop = state.hop(path).ok().filter(|hop| !hop.local)?;
+        let index = hop.interface;
+        let interfaces = state.routes.interfaces();
+        let interface = interfaces.iter().find(|each| each.index == index)?;
+        let fit = interface.mac.is_some() && !interface.loopback;
+        (fit && state.tried.insert(index)).then_some(index)
+    }
+
+    /// An interface is served now, by ports from that one on.
+    pub fn serve(&self, mut steering: Steering, port: usize) {
+        let mut state = lock(&self.state);
+        let _ = steering.set_addresses(&state.own_addresses());
+        for block in &state.blocks {
+            let _ = steering.add_block(*block);
+        }
+        state.served.push(Served { steering, port });
+    }
+
+    /// Now and then: has the kernel find out whether neighbours are still there.
+    pub fn confirm(&self, now: u64) {
+        let mut state = lock(&self.state);
+        if state.served.is_empty() || now < state.confirmed + CONFIRM_NS {
+            return;
+        }
+        state.confirmed = now;
+        let neighbours: BTreeSet<(u32, IpAddr)> = state
+            .hops
+            .iter()
+            .filter(|(_, hop)| hop.ethernet.is_some())
+            .map(|((_, destination, _), hop)| (hop.interface, hop.gateway.unwrap_or(*destination)))
+            .collect();
+        for (interface, neighbour) in neighbours {
+            let _ = state.routes.resolve(interface, neighbour);
+        }
+    }
+}
+
+impl State {
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        let interfaces = self.routes.interfaces();
+        let each = interfaces.iter().flat_map(|each| each.addresses.iter());
+        each.map(|(address, _)| *address).collect()
+    }
+
+    fn hop(&mut self, path: &Path) -> core::result::Result<Hop, RouteError> {
+        // Other addresses mean the same on every interface.
+        let interface = match is_link_local(path.destination) {
+            true => path.interface,
+            false => 0,
+        };
+        let key = (path.source, path.destination, interface);
+        if let Some(hop) = self.hops.get(&key) {
+            return Ok(*hop);
+        }
+        let hop = self
+            .routes
+            .lookup(Some(path.source), path.destination, interface)?;
+        if self.hops.len() >= WAYS_MAX {
+            self.hops.clear();
+        }
+        self.hops.insert(key, hop);
+        Ok(hop)
+    }
+
+    fn way(&mut self, path: &Path, hop: &Hop) -> Way {
+        let interface = match hop.local {
+            // To ourselves the kernel finds the way; a link-local address is of one interface.
+            true => path.interface,
+            false => hop.interface,
+        };
+        let mut way = Way {
+            path: Path {
+                interface,
+                ethernet: None,
+                ..*path
+            },
+            port: UDP_PORT,
+        };
+        let served = self
+            .served
+            .iter()
+            .find(|served| !hop.local && served.steering.interface() == hop.interface);
+        if let Some(served) = served {
+            match hop.ethernet {
+                Some(_) => {
+                    way.path.ethernet = hop.ethernet;
+                    way.port = served.port;
+                }
+                // Until the neighbour is known the kernel sends.
+                None => {
+                    let next = hop.gateway.unwrap_or(path.destination);
+                    let _ = self.routes.resolve(hop.interface, next);
+                }
+            }
+        }
+        way
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mtus_are_those_that_everybody_uses() {
+        for (ip, wanted) in [
+            (1500, Mtu::Bytes1024),
+            (9000, Mtu::Bytes4096),
+            (4200, Mtu::Bytes4096),
+            (4187, Mtu::Bytes2048),
+            (576, Mtu::Bytes256),
+            (68, Mtu::Bytes256),
+        ] {
+            assert_eq!(mtu_of(ip), wanted, "{ip}");
+        }
+    }
+
+    #[test]
+    fn a_device_promises_what_its_smallest_interface_carries() {
+        let interface = |mtu, loopback| Interface {
+            index: 1,
+            name: String::new(),
+            mtu,
+            up: true,
+            loopback,
+            mac: None,
+            kind: None,
+            addresses: vec![("192.0.2.1".parse().unwrap(), 24)],
+        };
+        let (lo, small, large) = (
+            interface(65536, true),
+            interface(1500, false),
+            interface(9000, false),
+        );
+        let of =
+            |list: &[&Interface]| device_mtu(&list.iter().copied().cloned().collect::<Vec<_>>());
+        assert_eq!(of(&[&lo]), Mtu::Bytes4096);
+        assert_eq!(of(&[&lo, &large]), Mtu::Bytes4096);
+        assert_eq!(of(&[&lo, &large, &small]), Mtu::Bytes1024);
+        let down = Interface { up: false, ..small };
+        assert_eq!(of(&[&lo, &large, &down]), Mtu::Bytes4096);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the kernel says of a network interface, and of our capabilities.
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+use sluice_sys::errno::Errno;
+use sluice_sys::raw::{check, int, syscall2, syscall3};
+use sluice_sys::unix::Fd;
+
+use crate::error::OpenError;
+
+/// `SIOCETHTOOL` and `ETHTOOL_GCHANNELS` of `sockios.h` and `ethtool.h`.
+const ETHTOOL: usize = 0x8946;
+const GET_CHANNELS: u32 = 0x3c;
+/// `_LINUX_CAPABILITY_VERSION_3` of `capability.h`.
+const CAPABILITIES_3: u32 = 0x2008_0522;
+
+/// A network interface of this process's network namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    index: u32,
+    name: String,
+    mtu: usize,
+    queues: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    receive_max: u32,
+    send_max: u32,
+    other_max: u32,
+    combined_max: u32,
+    receive: u32,
+    send: u32,
+    other: u32,
+    combined: u32,
+}
+
+impl Interface {
+    /// By its name.
+    pub fn by_name(name: &str) -> Result<Self, OpenError> {
+        let none = || OpenError::NoInterface {
+            interface: name.to_owned(),
+        };
+        let socket = control_socket()?;
+        let mut request = request(name).ok_or_else(none)?;
+        ioctl(&socket, libc::SIOCGIFINDEX as usize, &mut request).map_err(|_| none())?;
+        // SAFETY: the kernel filled in the index, an integer; every bit pattern is one.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        Self::describe(&socket, index as u32, name)
+    }
+
+    /// By its index.
+    pub fn by_index(index: u32) -> Result<Self, OpenError> {
+        let none = |_| OpenError::NoInterface {
+            interface: format!("number {index}"),
+        };
+        let socket = control_socket()?;
+        let mut request = request("").ok_or_else(|| none(Errno::INVAL))?;
+        request.ifr_ifru.ifru_ifindex = index as i32;
+        ioctl(&socket, libc::SIOCGIFNAME as usize, &mut request).map_err(none)?;
+        let name: Vec<u8> = request
+            .ifr_name
+            .iter()
+            .map(|byte| *byte as u8)
+            .take_while(|byte| *byte != 0)
+            .collect();
+        Self::describe(&socket, index, &String::from_utf8_lossy(&name))
+    }
+
+    fn describe(socket: &Fd, index: u32, name: &str) -> Result<Self, OpenError> {
+        let none = || OpenError::NoInterface {
+            interface: name.to_owned(),
+        };
+        let mut asked = request(name).ok_or_else(none)?;
+        ioctl(socket, libc::SIOCGIFMTU as usize, &mut asked)
+            .map_err(OpenError::system("ioctl(SIOCGIFMTU)"))?;
+        // SAFETY: the kernel filled in the MTU, an integer; every bit pattern is one.
+        let mtu = unsafe { asked.ifr_ifru.ifru_mtu };
+        let mut channels = Channels {
+            command: GET_CHANNELS,
+            ..Channels::default()
+        };
+        let mut asked = request(name).ok_or_else(none)?;
+        asked.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        // Drivers with one queue often do not answer.
+        let queues = match ioctl(socket, ETHTOOL, &mut asked) {
+            Ok(()) => channels.receive.saturating_add(channels.combined).max(1),
+            Err(_) => 1,
+        };
+        Ok(Self {
+            index,
+            name: name.to_owned(),
+            mtu: usize::try_from(mtu).unwrap_or(0),
+            queues,
+        })
+    }
+
+    /// Its number.
+    pub const fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Longest IP packet, in bytes.
+    pub const fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// How many receive queues are in use.
+    pub const fn queues(&self) -> u32 {
+        self.queues
+    }
+}
+
+/// Any socket will do to ask about interfaces.
+fn control_socket() -> Result<Fd, OpenError> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes integers only.
+    let ret = unsafe { syscall3(libc::SYS_socket, int(libc::AF_UNIX), int(kind), 0) };
+    check(ret)
+        .map(|fd| Fd::own(fd as RawFd))
+        .map_err(OpenError::system("socket(AF_UNIX)"))
+}
+
+/// None: no interface has such a name.
+fn request(name: &str) -> Option<libc::ifreq> {
+    // SAFETY: ifreq is integers, a pointer and arrays of these, for all of which zero is valid.
+    let mut request: libc::ifreq = unsafe { core::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Some(request)
+}
+
+fn ioctl(socket: &Fd, which: usize, request: &mut libc::ifreq) -> Result<(), Errno> {
+    let address = &raw mut *request as usize;
+    // SAFETY: the requests of this file read and write one ifreq, and ETHTOOL_GCHANNELS what
+    // ifru_data points to, which is as large as the kernel's struct ethtool_channels.
+    check(unsafe { syscall3(libc::SYS_ioctl, int(socket.raw()), which, address) }).map(drop)
+}
+
+/// Those that AF_XDP takes and this process does not have.
+pub(crate) fn missing_capabilities() -> Vec<&'static str> {
+    const ADMIN: u32 = 21;
+    const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39)];
+    let mut header = [CAPABILITIES_3, 0];
+    // Effective, permitted and inheritable: bits 0 to 31, then again 32 to 63.
+    let mut sets = [0u32; 6];
+    // SAFETY: capget reads a header of two words and writes two sets of three words.
+    let ret = unsafe {
+        syscall2(
+            libc::SYS_capget,
+            header.as_mut_ptr() as usize,
+            sets.as_mut_ptr() as usize,
+        )
+    };
+    if check(ret).is_err() {
+        return NEEDED.iter().map(|(name, _)| *name).collect();
+    }
+    let [low, _, _, high, _, _] = sets.map(u64::from);
+    let effective = low | high << 32;
+    let has = |number: u32| effective >> number & 1 == 1;
+    NEEDED
+        .iter()
+        // CAP_SYS_ADMIN includes CAP_BPF.
+        .filter(|(_, number)| !(has(*number) || *number == 39 && has(ADMIN)))
+        .map(|(name, _)| *name)
+        .collect()
+}

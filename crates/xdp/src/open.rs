@@ -1,0 +1,204 @@
+//! Opening an interface: the program first, which fails at once where another one is attached, then
+//! the sockets. Nothing is steered before addresses and blocks are known, which is last.
+
+use core::fmt;
+use std::net::IpAddr;
+
+use sluice_sys::errno::Errno;
+
+use crate::bpf::Program;
+use crate::error::OpenError;
+use crate::interface::{Interface, missing_capabilities};
+use crate::port::XdpPort;
+use crate::private::Private;
+use crate::program::{self, Maps};
+use crate::socket::{Binding, HEADROOM, Layout, Socket};
+use crate::steering::{SteerError, Steering};
+
+/// A path MTU of 4096 bytes with every header that RoCEv2 has, and an Ethernet tag. No packet of
+/// ours is longer, whatever the interface would take.
+const FRAME_BYTES_MAX: usize = 4096 + 256;
+const ETHERNET_BYTES: usize = sluice_wire::ethernet::Header::BYTES_MAX;
+/// Chunks of packet memory: small ones where whole frames fit.
+const CHUNK_SMALL: usize = 2048;
+const CHUNK_LARGE: usize = 4096;
+/// Bounds of ring sizes.
+const PACKETS_MIN: u32 = 64;
+const PACKETS_MAX: u32 = 16 * 1024;
+
+/// How to open an interface.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Open at most so many of the interface's receive queues, from the first on. What comes on
+    /// the others goes to the kernel. None: all.
+    pub queues: Option<u32>,
+    /// Attach to the driver if it can. Otherwise, and where it cannot, to the kernel's generic
+    /// code, which is slower.
+    pub native: bool,
+    /// Let the network interface read and write the packet memory itself if it can.
+    pub zero_copy: bool,
+    /// First value of [`Steering::set_addresses`].
+    pub addresses: Vec<IpAddr>,
+    /// Chunks of memory for packets that come, per queue: a power of two from 64 to 16384.
+    /// A packet of more than 3.8 KB takes two.
+    pub receive_chunks: u32,
+    /// Packets on their way out, per queue: a power of two from 64 to 16384.
+    pub send_packets: u32,
+}
+
+impl Default for Options {
+    /// Everything the interface has. Per queue 5 MB with an MTU of 1500, 12 MB with 9000.
+    fn default() -> Self {
+        Self {
+            queues: None,
+            native: true,
+            zero_copy: true,
+            addresses: Vec::new(),
+            receive_chunks: 2048,
+            send_packets: 512,
+        }
+    }
+}
+
+/// How an interface is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode {
+    /// The program runs in the driver; otherwise in the kernel's generic code.
+    pub native: bool,
+    /// The interface reads and writes packet memory itself, on every queue.
+    pub zero_copy: bool,
+    /// Longest IP packet that goes and comes this way, in bytes. Longer ones that come for us are
+    /// lost.
+    pub packet_bytes_max: usize,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = if self.native { "native" } else { "generic" };
+        let copy = if self.zero_copy { "zero-copy" } else { "copy" };
+        write!(
+            f,
+            "{driver}, {copy}, IP packets up to {} bytes",
+            self.packet_bytes_max
+        )
+    }
+}
+
+impl Interface {
+    /// Binds AF_XDP sockets to the receive queues and attaches the XDP program. Nothing is
+    /// steered before there are addresses and blocks.
+    pub fn open(&self, options: &Options) -> Result<(Steering, Vec<XdpPort>), OpenError> {
+        let queues = self.queues().min(options.queues.unwrap_or(u32::MAX));
+        let power =
+            |count: u32| count.is_power_of_two() && (PACKETS_MIN..=PACKETS_MAX).contains(&count);
+        if queues == 0 || !power(options.receive_chunks) || !power(options.send_packets) {
+            return Err(OpenError::Options {
+                why: "queues must be more than 0, receive_chunks and send_packets powers of two \
+                      from 64 to 16384",
+            });
+        }
+        let maps = Maps::new(self.queues())?;
+        let (program, fragments) = program::load(&maps)?;
+        let (link, native) = self.attach(&program, options.native)?;
+        let mut mode = Mode {
+            native,
+            zero_copy: true,
+            packet_bytes_max: usize::MAX,
+        };
+        // Zero-copy is the driver's.
+        let zero_copy = options.zero_copy && native;
+        let mut ports = Vec::new();
+        for queue in 0..queues {
+            let (port, binding) = self.open_queue(queue, options, zero_copy, fragments)?;
+            let key = queue.to_ne_bytes();
+            maps.sockets
+                .set(&key, &port.raw().to_ne_bytes())
+                .map_err(OpenError::system("bpf(BPF_MAP_UPDATE_ELEM), a socket"))?;
+            mode.zero_copy &= binding.zero_copy;
+            mode.packet_bytes_max = mode.packet_bytes_max.min(port.packet_bytes_max());
+            ports.push(port);
+        }
+        let mut steering = Steering::new(maps, link, mode, self.index());
+        steering
+            .set_addresses(&options.addresses)
+            .map_err(|error| match error {
+                SteerError::TooManyAddresses => OpenError::Options {
+                    why: "at most 1024 addresses can be steered",
+                },
+                SteerError::System(errno) => OpenError::system("bpf(BPF_MAP_UPDATE_ELEM)")(errno),
+            })?;
+        Ok((steering, ports))
+    }
+
+    /// What keeps the program attached, and whether it is in the driver.
+    fn attach(&self, program: &Program, native: bool) -> Result<(Private, bool), OpenError> {
+        let failed = |errno: Errno| match errno.0 {
+            // EEXIST: one in the other mode, native or generic.
+            libc::EBUSY | libc::EEXIST => OpenError::Attached {
+                interface: self.name().to_owned(),
+            },
+            libc::EPERM => OpenError::NotPermitted {
+                what: "to attach an XDP program",
+                missing: missing_capabilities(),
+            },
+            _ => OpenError::system("bpf(BPF_LINK_CREATE)")(errno),
+        };
+        if native {
+            match program.attach(self.index(), true) {
+                Ok(link) => return Ok((link, true)),
+                Err(errno @ Errno(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {
+                    return Err(failed(errno));
+                }
+                // The driver has no XDP, or not with this MTU or these settings.
+                Err(_) => {}
+            }
+        }
+        let link = program.attach(self.index(), false).map_err(failed)?;
+        Ok((link, false))
+    }
+
+    fn open_queue(
+        &self,
+        queue: u32,
+        options: &Options,
+        zero_copy: bool,
+        fragments: bool,
+    ) -> Result<(XdpPort, Binding), OpenError> {
+        let frame = (self.mtu() + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
+        let chunk_bytes = if frame + HEADROOM <= CHUNK_SMALL {
+            CHUNK_SMALL
+        } else {
+            CHUNK_LARGE
+        };
+        let wanted = frame + HEADROOM > chunk_bytes && fragments;
+        let layout = Layout {
+            chunk_bytes,
+            receive_chunks: options.receive_chunks as usize,
+            send_slots: options.send_packets as usize,
+            slot_chunks: if wanted {
+                frame.div_ceil(chunk_bytes)
+            } else {
+                1
+            },
+        };
+        let mut bindings = Vec::new();
+        // Packets in pieces before zero-copy: large packets are worth more. Before Linux 6.6
+        // nothing takes them.
+        for pieces in [true, false] {
+            if wanted || !pieces {
+                let binding = |zero_copy| Binding { zero_copy, pieces };
+                bindings.extend(zero_copy.then(|| binding(true)));
+                bindings.push(binding(false));
+            }
+        }
+        let (socket, binding) = Socket::open(self, queue, &layout, &bindings)?;
+        let fits = if binding.pieces {
+            frame
+        } else {
+            frame.min(chunk_bytes - HEADROOM)
+        };
+        let packet_bytes_max = (fits - ETHERNET_BYTES).min(self.mtu());
+        let port = XdpPort::new(self.index(), queue, socket, layout, packet_bytes_max);
+        Ok((port, binding))
+    }
+}

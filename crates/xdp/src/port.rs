@@ -1,0 +1,443 @@
+//! One queue of an interface as a [`Port`].
+#![allow(unsafe_code)]
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use sluice_packet::{Path, Port, PortCounters, Received, SendError};
+use sluice_sys::errno::Errno;
+use sluice_wire::ethernet::{self, EtherType, Mac};
+use sluice_wire::frame::{Frame, Outer};
+use sluice_wire::{Ecn, Error, Ip, bth, icrc, ipv4, ipv6};
+
+use crate::ring::Descriptor;
+use crate::socket::{Layout, Socket};
+
+/// Pieces that one call of [`Port::receive`] takes at most.
+const BATCH: u32 = 64;
+
+/// One receive queue of an interface, with an AF_XDP socket.
+#[derive(Debug)]
+pub struct XdpPort {
+    interface: u32,
+    queue: u32,
+    socket: Socket,
+    layout: Layout,
+    packet_bytes_max: usize,
+    /// Slots that may be written; the last one given back is used first, as it is in the cache.
+    free: Vec<u32>,
+    /// Of each slot: how many pieces the kernel has.
+    pieces: Box<[u8]>,
+    /// Put into the ring since the last flush.
+    staged: u64,
+    /// The interface is down or gone: sends fail until a flush succeeds.
+    down: bool,
+    assembly: Assembly,
+    counters: PortCounters,
+}
+
+/// A packet that comes in several pieces.
+#[derive(Debug, Default)]
+struct Assembly {
+    bytes: Vec<u8>,
+    /// A packet is under way.
+    started: bool,
+    /// It is longer than any that we take.
+    too_long: bool,
+}
+
+/// What the kernel counts of a socket (`XDP_STATISTICS`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Packets that came for us and were dropped for other reasons than the next two.
+    pub dropped: u64,
+    /// Packets that were dropped because the receive ring was full.
+    pub ring_full: u64,
+    /// Packets that were dropped because there was no memory for them.
+    pub no_memory: u64,
+}
+
+impl XdpPort {
+    pub(crate) fn new(
+        interface: u32,
+        queue: u32,
+        socket: Socket,
+        layout: Layout,
+        packet_bytes_max: usize,
+    ) -> Self {
+        Self {
+            interface,
+            queue,
+            socket,
+            layout,
+            packet_bytes_max,
+            free: (0..layout.send_slots as u32).rev().collect(),
+            pieces: vec![0; layout.send_slots].into_boxed_slice(),
+            staged: 0,
+            down: false,
+            assembly: Assembly::default(),
+            counters: PortCounters::default(),
+        }
+    }
+
+    /// The interface's index.
+    pub const fn interface(&self) -> u32 {
+        self.interface
+    }
+
+    /// The queue's number.
+    pub const fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Longest IP packet, in bytes.
+    pub const fn packet_bytes_max(&self) -> usize {
+        self.packet_bytes_max
+    }
+
+    /// Whether the kernel said that the interface is down or gone when it was last asked to send.
+    pub const fn is_down(&self) -> bool {
+        self.down
+    }
+
+    /// What was lost on the way into the socket.
+    pub fn statistics(&self) -> Result<Statistics, Errno> {
+        let kernel = self.socket.statistics()?;
+        Ok(Statistics {
+            dropped: kernel.rx_dropped,
+            ring_full: kernel.rx_ring_full,
+            no_memory: kernel.rx_fill_ring_empty_descs,
+        })
+    }
+
+    /// Every descriptor, for a child of fork to close.
+    pub fn all_descriptors(&self) -> Vec<RawFd> {
+        vec![self.socket.raw()]
+    }
+
+    pub(crate) const fn raw(&self) -> RawFd {
+        self.socket.raw()
+    }
+
+    /// Takes back the slots of what was sent.
+    fn reap(&mut self) {
+        if self.free.len() == self.layout.send_slots {
+            return;
+        }
+        let done = self.socket.completion.waiting();
+        if done == 0 {
+            return;
+        }
+        for _ in 0..done {
+            let address = self.socket.completion.take() as usize;
+            let slot = address
+                .checked_sub(self.layout.receive_bytes())
+                .map(|offset| offset / self.layout.slot_bytes());
+            let Some((slot, pieces)) =
+                slot.and_then(|slot| Some((slot, self.pieces.get_mut(slot)?)))
+            else {
+                continue;
+            };
+            if *pieces == 1 {
+                self.free.push(slot as u32);
+            }
+            *pieces = pieces.saturating_sub(1);
+        }
+        self.socket.completion.release();
+    }
+
+    /// One call to send what is in the transmit ring. It may send a part only.
+    fn kick(&mut self) {
+        self.counters.send_calls += 1;
+        let result = self.socket.kick_send();
+        self.down = match result {
+            // Some is left: no memory, or too much on the way.
+            Ok(()) | Err(Errno(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM)) => false,
+            // One packet was dropped, and the rest is left.
+            Err(Errno(libc::EBUSY)) => {
+                self.counters.refused += 1;
+                false
+            }
+            // ENETDOWN or ENXIO.
+            Err(_) => true,
+        };
+    }
+
+    /// Puts the frame in a slot into the transmit ring. The ring has an entry for every chunk.
+    fn stage(&mut self, slot: u32, start: usize, len: usize) {
+        let chunk = self.layout.chunk_bytes;
+        let pieces = len.div_ceil(chunk);
+        for piece in 0..pieces {
+            let offset = piece * chunk;
+            let last = piece + 1 == pieces;
+            let descriptor = Descriptor {
+                address: (start + offset) as u64,
+                len: (len - offset).min(chunk) as u32,
+                options: if last { 0 } else { libc::XDP_PKT_CONTD },
+            };
+            let room = self.socket.send.push(descriptor);
+            debug_assert!(room, "an entry for every chunk");
+        }
+        if let Some(count) = self.pieces.get_mut(slot as usize) {
+            *count = pieces as u8;
+        }
+        self.staged += 1;
+    }
+
+    fn outer(&self, path: &Path, ecn: Ecn) -> Option<Outer> {
+        let hop = path.ethernet?;
+        let ip = match (path.source, path.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
+                dscp: path.dscp >> 2,
+                ecn,
+                identification: 0,
+                dont_fragment: true,
+                ttl: path.hop_limit,
+                protocol: ipv4::UDP,
+                source,
+                destination,
+                payload_bytes: 0,
+            }),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Ip::V6(ipv6::Header {
+                dscp: path.dscp >> 2,
+                ecn,
+                flow_label: path.flow_label,
+                payload_bytes: 0,
+                next_header: ipv4::UDP,
+                hop_limit: path.hop_limit,
+                source,
+                destination,
+            }),
+            _ => return None,
+        };
+        Some(Outer {
+            ethernet: ethernet::Header {
+                destination: Mac(hop.destination),
+                source: Mac(hop.source),
+                vlan: None,
+                ethertype: EtherType::Ipv4,
+            },
+            ip,
+            source_port: path.source_port,
+        })
+    }
+}
+
+impl Port for XdpPort {
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+        self.reap();
+        let count = self.socket.receive.waiting().min(BATCH);
+        if count == 0 {
+            if self.socket.fill.needs_wakeup() {
+                self.socket.kick_receive();
+            }
+            return 0;
+        }
+        let mut packets = 0;
+        for _ in 0..count {
+            let piece = self.socket.receive.take();
+            let (at, len) = (piece.address as usize, piece.len as usize);
+            let more = piece.options & libc::XDP_PKT_CONTD != 0;
+            // SAFETY: the receive ring gave the chunk to us, and it goes back below, when nothing
+            // refers to it any more.
+            let bytes = unsafe { self.socket.umem.bytes(at, len) }.unwrap_or_default();
+            if more || self.assembly.started {
+                self.assembly.add(bytes, more);
+            }
+            if !more {
+                packets += 1;
+                let whole = match self.assembly.finish() {
+                    None => Some(bytes),
+                    Some(assembled) => assembled,
+                };
+                deliver(self.interface, whole, &mut self.counters, each);
+            }
+            let chunk = at - at % self.layout.chunk_bytes;
+            let room = self.socket.fill.push(chunk as u64);
+            debug_assert!(room, "an entry for every chunk");
+        }
+        self.socket.receive.release();
+        self.socket.fill.publish();
+        if self.socket.fill.needs_wakeup() {
+            self.socket.kick_receive();
+        }
+        // A packet of which only the first pieces are there is something, too.
+        packets.max(1)
+    }
+
+    fn send(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError> {
+        if self.down {
+            // Perhaps it is up again, and takes what waits in the ring.
+            self.kick();
+        }
+        let usable = !self.down && path.interface == self.interface;
+        let Some(outer) = self.outer(path, ecn).filter(|_| usable) else {
+            self.counters.refused += u64::from(self.down);
+            return Err(SendError::Unreachable);
+        };
+        let front = outer.bytes();
+        let ip_bytes = front - outer.ethernet.len();
+        let packet = length.saturating_add(ip_bytes + icrc::BYTES);
+        if packet > self.packet_bytes_max {
+            return Err(SendError::TooLong);
+        }
+        if length < bth::Bth::BYTES {
+            return Err(SendError::Nothing);
+        }
+        if self.free.is_empty() {
+            self.reap();
+        }
+        let slot = self.free.pop().ok_or(SendError::NoRoom)?;
+        let start = self.layout.receive_bytes() + slot as usize * self.layout.slot_bytes();
+        let frame_bytes = front + length + icrc::BYTES;
+        // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
+        // ring.
+        let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes) };
+        let written = frame.is_some_and(|frame| {
+            frame.get_mut(front..front + length).is_some_and(&mut *fill)
+                && outer.wrap(length, frame) == Ok(frame_bytes)
+        });
+        if !written {
+            self.free.push(slot);
+            return Err(SendError::Nothing);
+        }
+        self.stage(slot, start, frame_bytes);
+        self.counters.sent += 1;
+        self.counters.sent_bytes += length as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> bool {
+        if self.staged > 0 {
+            self.socket.send.publish();
+            self.staged = 0;
+        }
+        let mut waiting = self.socket.send.waiting();
+        // In copy mode one call sends a bounded number of packets.
+        while waiting > 0 && self.socket.send.needs_wakeup() {
+            self.kick();
+            if self.down {
+                // What waits goes when the interface is up again: see `send`.
+                return true;
+            }
+            let before = waiting;
+            waiting = self.socket.send.waiting();
+            if waiting == before {
+                return false;
+            }
+        }
+        self.reap();
+        true
+    }
+
+    fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    fn descriptors(&self) -> Vec<RawFd> {
+        vec![self.socket.raw()]
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl Assembly {
+    /// Longer than any packet of ours, by far.
+    const BYTES_MAX: usize = 16 * 1024;
+
+    fn add(&mut self, bytes: &[u8], more: bool) {
+        if !self.started {
+            self.bytes.clear();
+            self.too_long = false;
+        }
+        // After the last piece `finish` ends it.
+        self.started = more || self.started;
+        self.too_long |= self.bytes.len() + bytes.len() > Self::BYTES_MAX;
+        if !self.too_long {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// None: the packet has one piece only. Some(None): it is too long.
+    fn finish(&mut self) -> Option<Option<&[u8]>> {
+        let started = core::mem::take(&mut self.started);
+        started.then(|| (!self.too_long).then_some(self.bytes.as_slice()))
+    }
+}
+
+/// None: too long to look at.
+fn deliver(
+    interface: u32,
+    frame: Option<&[u8]>,
+    counters: &mut PortCounters,
+    each: &mut dyn FnMut(&Received<'_>),
+) {
+    let frame = match frame.ok_or(Error::Length).and_then(Frame::parse) {
+        Ok(frame) => frame,
+        Err(Error::Checksum) => {
+            counters.bad_icrc += 1;
+            return;
+        }
+        Err(_) => {
+            counters.malformed += 1;
+            return;
+        }
+    };
+    let (dscp, ecn, hop_limit) = match frame.ip() {
+        Ip::V4(ip) => (ip.dscp, ip.ecn, ip.ttl),
+        Ip::V6(ip) => (ip.dscp, ip.ecn, ip.hop_limit),
+    };
+    let packet = frame.transport();
+    counters.received += 1;
+    counters.received_bytes += packet.len() as u64;
+    each(&Received {
+        source: frame.ip().source(),
+        destination: frame.ip().destination(),
+        interface,
+        source_port: frame.udp().source_port,
+        traffic_class: dscp << 2 | ecn as u8,
+        hop_limit,
+        packet,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Assembly;
+
+    #[test]
+    fn pieces_are_joined_and_a_single_one_is_not() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.finish(), None);
+        assembly.add(b"one ", true);
+        assembly.add(b"and ", true);
+        assembly.add(b"all", false);
+        assert_eq!(assembly.finish(), Some(Some(&b"one and all"[..])));
+        assert_eq!(assembly.finish(), None);
+        assembly.add(b"another", true);
+        assembly.add(b"", false);
+        assert_eq!(assembly.finish(), Some(Some(&b"another"[..])));
+    }
+
+    #[test]
+    fn endless_pieces_are_not_kept() {
+        let mut assembly = Assembly::default();
+        for _ in 0..1000 {
+            assembly.add(&[1; 4096], true);
+            assert!(assembly.bytes.len() <= Assembly::BYTES_MAX);
+        }
+        assembly.add(&[], false);
+        assert_eq!(assembly.finish(), Some(None));
+        assembly.add(&[2], true);
+        assembly.add(&[3], false);
+        assert_eq!(assembly.finish(), Some(Some(&[2, 3][..])));
+    }
+}

@@ -1,0 +1,101 @@
+//! The embedded XDP program and its maps.
+
+use crate::bpf::{Kind, Map, Program};
+use crate::error::OpenError;
+use crate::interface::missing_capabilities;
+use crate::steering::{ADDRESSES_MAX, BLOCK_WORDS, COUNTERS};
+
+use sluice_sys::errno::Errno;
+
+/// What clang made of `bpf/steer.bpf.c`.
+const INSTRUCTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.insns"));
+/// Which instructions load the descriptor of which map.
+const RELOCATIONS: &[(usize, &str)] = include!(concat!(env!("OUT_DIR"), "/steer.relocations"));
+
+/// The maps that the program shares with us.
+#[derive(Debug)]
+pub struct Maps {
+    pub addresses: Map,
+    pub blocks: Map,
+    pub sockets: Map,
+    pub counters: Map,
+}
+
+impl Maps {
+    /// `queues`: how many receive queues there can be.
+    pub fn new(queues: u32) -> Result<Self, OpenError> {
+        let make = |name, kind, key, value, entries| {
+            Map::new(name, kind, key, value, entries).map_err(|errno| match errno.0 {
+                libc::EPERM => OpenError::NotPermitted {
+                    what: "to make a BPF map",
+                    missing: missing_capabilities(),
+                },
+                libc::EINVAL => OpenError::Kernel {
+                    lacks: "AF_XDP (Linux 4.18, CONFIG_XDP_SOCKETS)",
+                },
+                _ => OpenError::system("bpf(BPF_MAP_CREATE)")(errno),
+            })
+        };
+        Ok(Self {
+            addresses: make("sluice_address", Kind::Hash, 16, 1, ADDRESSES_MAX)?,
+            blocks: make("sluice_blocks", Kind::Array, 4, 8, BLOCK_WORDS as u32)?,
+            sockets: make("sluice_sockets", Kind::Sockets, 4, 4, queues)?,
+            counters: make("sluice_counters", Kind::PerCpuArray, 4, 8, COUNTERS)?,
+        })
+    }
+
+    fn named(&self, name: &str) -> Option<&Map> {
+        match name {
+            "addresses" => Some(&self.addresses),
+            "blocks" => Some(&self.blocks),
+            "sockets" => Some(&self.sockets),
+            "counters" => Some(&self.counters),
+            _ => None,
+        }
+    }
+}
+
+/// Loads the program, and says whether it may get packets of several buffers.
+pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
+    let mut places = Vec::with_capacity(RELOCATIONS.len());
+    for (place, name) in RELOCATIONS {
+        let map = maps.named(name).ok_or(OpenError::System {
+            call: "a map that steer.bpf.c names and program.rs does not",
+            errno: libc::ENOENT,
+        })?;
+        places.push((*place, map));
+    }
+    // The license of steer.bpf.c, in the word that the kernel has for it.
+    let load = |fragments| {
+        Program::load(
+            "sluice_steer",
+            c"Dual MIT/GPL",
+            INSTRUCTIONS,
+            &places,
+            fragments,
+        )
+    };
+    let refusal = match load(true) {
+        Ok(program) => return Ok((program, true)),
+        Err(refusal) => refusal,
+    };
+    // Before Linux 5.18 the flag is not known.
+    let refusal = if refusal.errno == Errno::INVAL {
+        match load(false) {
+            Ok(program) => return Ok((program, false)),
+            Err(refusal) => refusal,
+        }
+    } else {
+        refusal
+    };
+    Err(match refusal.errno.0 {
+        libc::EPERM => OpenError::NotPermitted {
+            what: "to load an XDP program",
+            missing: missing_capabilities(),
+        },
+        errno => OpenError::Verifier {
+            log: refusal.log,
+            errno,
+        },
+    })
+}

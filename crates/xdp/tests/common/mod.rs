@@ -1,0 +1,237 @@
+//! Two network namespaces joined by a veth pair, for tests and examples.
+#![allow(unsafe_code, dead_code)]
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use sluice_packet::{Ethernet, Path, Port, Received, SendError};
+use sluice_wire::bth::Bth;
+use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
+use sluice_xdp::{Interface, Options, Steering, XdpPort};
+
+/// Longest time that a test waits for something that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Block of the queue pairs that tests use.
+pub const BLOCK: u16 = 0x1234;
+
+/// Whether network namespaces can be made. If not, says so; `SLUICE_NO_SKIP=1` makes it a failure.
+pub fn can_run(test: &str) -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } == 0 && Command::new("ip").arg("-V").output().is_ok() {
+        return true;
+    }
+    let reason = "needs root and ip (iproute2) to make network namespaces";
+    assert!(
+        std::env::var_os("SLUICE_NO_SKIP").is_none_or(|value| value != "1"),
+        "SKIP {test}: {reason}"
+    );
+    println!("SKIP {test}: {reason}");
+    false
+}
+
+pub fn ip(arguments: &str) -> String {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("ip runs");
+    assert!(
+        output.status.success(),
+        "ip {arguments}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// One end.
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub namespace: String,
+    pub mac: [u8; 6],
+    pub v4: IpAddr,
+    pub v6: IpAddr,
+}
+
+/// The name of the interface in each namespace.
+pub const INTERFACE: &str = "e0";
+
+impl Host {
+    /// Runs something in the namespace, on a thread of its own.
+    pub fn enter<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let file = File::open(format!("/run/netns/{}", self.namespace)).expect("there");
+                // SAFETY: setns takes integers, and changes this thread only.
+                let ret = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(ret, 0, "setns: {}", std::io::Error::last_os_error());
+                run()
+            });
+            thread.join().expect("the thread ends well")
+        })
+    }
+
+    pub fn interface(&self) -> Interface {
+        self.enter(|| Interface::by_name(INTERFACE)).expect("made")
+    }
+
+    /// Opened, with the addresses and the block that tests use.
+    pub fn open(&self, options: &Options) -> (Steering, Vec<XdpPort>) {
+        let options = Options {
+            addresses: vec![self.v4, self.v6],
+            ..options.clone()
+        };
+        let interface = self.interface();
+        let (mut steering, ports) = self.enter(|| interface.open(&options)).expect("opens");
+        steering.add_block(BLOCK).expect("a block");
+        (steering, ports)
+    }
+
+    /// With one queue.
+    pub fn open_one(&self, options: &Options) -> (Steering, XdpPort) {
+        let (steering, mut ports) = self.open(options);
+        assert_eq!(ports.len(), 1);
+        (steering, ports.remove(0))
+    }
+
+    /// From here to there.
+    pub fn path(&self, to: &Host, v6: bool) -> Path {
+        Path {
+            source: if v6 { self.v6 } else { self.v4 },
+            destination: if v6 { to.v6 } else { to.v4 },
+            interface: self.interface().index(),
+            ethernet: Some(Ethernet {
+                source: self.mac,
+                destination: to.mac,
+            }),
+            source_port: 0xc123,
+            dscp: 26 << 2,
+            hop_limit: 61,
+            flow_label: 0xabcde,
+        }
+    }
+
+    pub fn ip(&self, arguments: &str) -> String {
+        ip(&format!("-n {} {arguments}", self.namespace))
+    }
+
+    /// What `ip link` says of an attached program: nothing, if there is none.
+    pub fn attached(&self) -> bool {
+        let text = self.ip(&format!("link show {INTERFACE}"));
+        text.contains("xdp")
+    }
+}
+
+/// Both ends; removed when dropped.
+pub struct Net {
+    pub a: Host,
+    pub b: Host,
+}
+
+impl Net {
+    pub fn new(mtu: u32) -> Self {
+        Self::with_queues(mtu, 1)
+    }
+
+    pub fn with_queues(mtu: u32, queues: u32) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let host = |end: u8| Host {
+            namespace: format!("sluice-x{}-{number}-{end}", std::process::id()),
+            mac: [2, 0, 0, 0, 0, end],
+            v4: IpAddr::from([192, 0, 2, end]),
+            v6: IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(end)]),
+        };
+        let net = Self {
+            a: host(1),
+            b: host(2),
+        };
+        let (a, b) = (&net.a.namespace, &net.b.namespace);
+        ip(&format!("netns add {a}"));
+        ip(&format!("netns add {b}"));
+        ip(&format!(
+            "-n {a} link add {INTERFACE} mtu {mtu} numrxqueues {queues} numtxqueues {queues} \
+             type veth peer name {INTERFACE} netns {b} numrxqueues {queues} numtxqueues {queues}"
+        ));
+        for host in [&net.a, &net.b] {
+            let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
+            host.ip(&format!("link set {INTERFACE} address {mac} mtu {mtu}"));
+            host.ip(&format!("addr add {}/24 dev {INTERFACE}", host.v4));
+            host.ip(&format!("addr add {}/64 dev {INTERFACE} nodad", host.v6));
+            host.ip(&format!("link set {INTERFACE} up"));
+        }
+        net
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        for host in [&self.a, &self.b] {
+            let _ = Command::new("ip")
+                .args(["netns", "del", &host.namespace])
+                .status();
+        }
+    }
+}
+
+/// Waits for something that must come.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Bytes of the transport packet that [`message`] makes around a payload.
+pub fn message_bytes(payload: usize) -> usize {
+    Bth::BYTES + payload.next_multiple_of(4)
+}
+
+/// Content that depends on every number.
+pub fn content(number: u32, payload: usize) -> impl Iterator<Item = u8> {
+    (0..payload as u32).map(move |at| (at.wrapping_mul(31) ^ number.wrapping_mul(0x9e37)) as u8)
+}
+
+/// An UD SEND_ONLY would need more headers; this is an UC SEND_ONLY to a queue pair.
+pub fn headers(qpn: u32, number: u32) -> Headers {
+    let opcode = Opcode::from_byte(0x24).expect("UC SEND_ONLY");
+    Headers::new(Bth::new(
+        opcode,
+        Qpn::new(qpn),
+        Psn::new(number & 0xff_ffff),
+    ))
+}
+
+/// Sends one packet whose content is that of `number`.
+pub fn send(
+    port: &mut XdpPort,
+    path: &Path,
+    qpn: u32,
+    number: u32,
+    payload: usize,
+) -> Result<(), SendError> {
+    port.send(path, Ecn::Capable0, message_bytes(payload), &mut |bytes| {
+        let content: Vec<u8> = content(number, payload).collect();
+        headers(qpn, number).emit(&content, bytes) == Ok(bytes.len())
+    })
+}
+
+/// A queue pair of ours.
+pub const QPN: u32 = (BLOCK as u32) << 8 | 0x56;
+
+/// Number and payload of a packet that [`send`] made, all of it checked.
+pub fn check(received: &Received<'_>) -> (u32, usize) {
+    let packet = sluice_wire::Packet::parse(received.packet).expect("legal");
+    let number = packet.bth().psn.get();
+    let payload = packet.payload();
+    assert!(
+        payload.iter().copied().eq(content(number, payload.len())),
+        "the content of {number}"
+    );
+    (number, payload.len())
+}
