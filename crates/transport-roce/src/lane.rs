@@ -169,7 +169,7 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) {
+            if core::mem::take(&mut state.owes) || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
@@ -381,12 +381,16 @@ impl State {
                 }
             }
         }
-        let gathers = posting.is_some() && self.burst > BURST_ALONE;
-        if !gathers || self.gathered >= BURST_PACKETS {
+        if !self.gathers(posting) || self.gathered >= BURST_PACKETS {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
         done
+    }
+
+    /// Whether the packets of a poster wait for more.
+    fn gathers(&self, posting: Option<&Posting>) -> bool {
+        posting.is_some() && self.burst > BURST_ALONE
     }
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
@@ -437,7 +441,10 @@ impl State {
         let mut done = None;
         match posting {
             None => machine.report(),
-            Some(posting) if posting.index == part.index => done = machine.take_only(posting.seq),
+            // What is done has left: not so if it waits for more.
+            Some(own) if own.index == part.index && !self.gathers(posting) => {
+                done = machine.take_only(own.seq);
+            }
             Some(_) => {}
         }
         if posting.is_some() && machine.has_news() {
