@@ -385,6 +385,9 @@ impl State {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
+        if posting.is_none() {
+            self.report();
+        }
         done
     }
 
@@ -440,6 +443,8 @@ impl State {
         };
         let mut done = None;
         match posting {
+            // What is done has left: it is told after the flush.
+            None if machine.is_unreliable() => {}
             None => machine.report(),
             // What is done has left: not so if it waits for more.
             Some(own) if own.index == part.index && !self.gathers(posting) => {
@@ -447,7 +452,7 @@ impl State {
             }
             Some(_) => {}
         }
-        if posting.is_some() && machine.has_news() {
+        if machine.has_news() {
             self.unreported.push(part.index);
         }
         (end, done)
