@@ -1,6 +1,7 @@
 //! Real verbs programs, unmodified, under `sluice verbs`; and the symbols that let them start.
 
 mod devices;
+mod faults;
 mod others;
 mod perftest;
 mod pingpong;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     trials.extend(rdmacm::trials());
     trials.extend(others::trials());
     trials.extend(trace::trials());
+    trials.extend(faults::trials());
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
 }

@@ -119,6 +119,7 @@ impl Endpoint {
     pub fn send(&self, message: &Message) {
         if let Some(link) = &self.link {
             let _ = sluice_sys::unix::send_with_fds(link.raw(), &message.emit(), &[]);
+            super::trace::sent(self, message);
         }
     }
 

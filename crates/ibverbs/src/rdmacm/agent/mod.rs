@@ -8,6 +8,7 @@ mod endpoint;
 mod handle;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::RawFd;
