@@ -131,6 +131,9 @@ impl Lane {
         lock(&self.inbox).push(index);
         // Behind it whoever tries the lane's lock in vain, see `is_noted`.
         self.pending.fetch_add(1, Ordering::SeqCst);
+        // On x86-64 the addition is one already.
+        #[cfg(not(target_arch = "x86_64"))]
+        fence(Ordering::SeqCst);
     }
 
     /// Whether somebody has left a note since the lane was taken. To be asked after it was let
