@@ -33,7 +33,7 @@ mod requests;
 mod tap;
 mod timer;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -149,6 +149,35 @@ impl RoceTransport {
             port1: gsi::Port1(node.clone()),
             node,
         }))
+    }
+}
+
+/// Packets that came and were dropped, or could not leave.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Not a legal packet.
+    pub malformed: u64,
+    /// For a queue pair that nobody has.
+    pub unknown_qp: u64,
+    /// Not from the peer, or not in a state that receives.
+    pub not_taken: u64,
+    /// There was no way to the destination.
+    pub unreachable: u64,
+}
+
+impl RoceTransport {
+    /// What was dropped so far.
+    #[doc(hidden)]
+    pub fn dropped(&self) -> Dropped {
+        let counters = &self.node.lane.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Dropped {
+            malformed: read(&counters.malformed),
+            unknown_qp: read(&counters.unknown_qp),
+            not_taken: read(&counters.not_taken),
+            unreachable: read(&counters.unreachable),
+        }
     }
 }
 
