@@ -82,9 +82,20 @@ impl Inbox {
         }
     }
 
+    /// What was held back never comes; what is sent from now on does.
+    pub fn lose(&self) {
+        self.state.lock().unwrap().waiting.clear();
+        self.allow(usize::MAX);
+    }
+
     /// Nothing comes through any more, or all again.
     pub fn cut(&self, cut: bool) {
         self.state.lock().unwrap().cut = cut;
+    }
+
+    /// What the port at this end is waited for with.
+    pub fn descriptor(&self) -> RawFd {
+        self.bell.raw()
     }
 
     /// Packets that were sent here, so far.
