@@ -1,5 +1,6 @@
 //! Real verbs programs, unmodified, under `sluice verbs`; and the symbols that let them start.
 
+mod apps;
 mod devices;
 mod faults;
 mod others;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
     trials.extend(symbols::trials());
     trials.extend(table::trials());
     trials.extend(devices::trials());
+    trials.extend(apps::trials());
     trials.extend(pingpong::trials());
     trials.extend(perftest::trials());
     trials.extend(rdmacm::trials());

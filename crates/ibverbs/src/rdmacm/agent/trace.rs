@@ -159,6 +159,7 @@ impl Connection {
                     remote_comm_id,
                     local_qkey: 0,
                     local_qpn: Qpn::new(params.qp_num),
+                    local_eecn: Qpn::new(0),
                     starting_psn: Psn::new(params.psn),
                     responder_resources: params.responder_resources,
                     initiator_depth: params.initiator_depth,
