@@ -148,3 +148,110 @@ impl Port for Impaired {
         counters
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    /// Gives numbered packets, so many in a call.
+    struct Numbers(VecDeque<Vec<u8>>);
+
+    impl Port for Numbers {
+        fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+            let Some(batch) = self.0.pop_front() else {
+                return 0;
+            };
+            for number in &batch {
+                each(&Received {
+                    source: IpAddr::from([192, 0, 2, 1]),
+                    destination: IpAddr::from([192, 0, 2, 2]),
+                    interface: 1,
+                    source_port: 0xc000,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    packet: &[*number],
+                });
+            }
+            batch.len()
+        }
+
+        fn send(
+            &mut self,
+            _: &Path,
+            _: Ecn,
+            _: usize,
+            _: &mut dyn FnMut(&mut [u8]) -> bool,
+        ) -> Result<(), SendError> {
+            Err(SendError::Unreachable)
+        }
+
+        fn flush(&mut self) -> bool {
+            true
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+
+        fn descriptors(&self) -> Vec<RawFd> {
+            Vec::new()
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters {
+                received: 250,
+                ..PortCounters::default()
+            }
+        }
+    }
+
+    fn port(faults: &str, batches: &[&[u8]]) -> Box<dyn Port> {
+        let numbers = Numbers(batches.iter().map(|batch| batch.to_vec()).collect());
+        Impaired::around(Box::new(numbers), &faults.parse().unwrap(), 0)
+    }
+
+    /// What comes in one call, and the call's answer.
+    fn receive(port: &mut dyn Port) -> (usize, Vec<u8>) {
+        let mut got = Vec::new();
+        let came = port.receive(&mut |received| got.extend_from_slice(received.packet));
+        (came, got)
+    }
+
+    #[test]
+    fn each_fault_does_what_it_is_called() {
+        let (some, many): (&[u8], Vec<u8>) = (&[1, 2, 3], (0..250).collect());
+        // Those that came count also when all are lost: there may be more.
+        assert_eq!(receive(&mut *port("loss=1", &[some])), (3, vec![]));
+        let twice = vec![1, 1, 2, 2, 3, 3];
+        assert_eq!(receive(&mut *port("dup=1", &[some])), (3, twice));
+        let mut damaged = port("corrupt=1", &[&many]);
+        assert_eq!(receive(&mut *damaged), (250, vec![]));
+        let counters = damaged.counters();
+        assert_eq!((counters.bad_icrc, counters.received), (250, 0));
+        // Some of each, and nothing else.
+        let mixed = "loss=0.2,dup=0.2,reorder=0.2,delay=1s,seed=1";
+        let (_, mut got) = receive(&mut *port(mixed, &[&many]));
+        assert!(got.windows(2).any(|two| two[0] == two[1]));
+        assert!(got.windows(2).any(|two| two[0] > two[1]));
+        got.sort_unstable();
+        got.dedup();
+        assert!((150..250).contains(&got.len()), "{}", got.len());
+    }
+
+    #[test]
+    fn the_late_come_after_the_next_or_after_their_time() {
+        let mut late = port("reorder=1,delay=1s", &[&[1], &[2]]);
+        assert_eq!(receive(&mut *late), (1, vec![]));
+        assert_eq!(receive(&mut *late), (1, vec![1]));
+        // Nothing follows: it is waited for by descriptor.
+        let mut late = port("reorder=1,delay=2ms", &[&[7]]);
+        assert_eq!(receive(&mut *late), (1, vec![]));
+        let [timer] = late.descriptors()[..] else {
+            panic!("no timer");
+        };
+        assert_eq!(sluice_sys::unix::wait_readable(timer, 10_000), Ok(true));
+        assert_eq!(receive(&mut *late), (1, vec![7]));
+        assert_eq!(sluice_sys::unix::wait_readable(timer, 0), Ok(false));
+    }
+}

@@ -216,3 +216,57 @@ impl Port for Tapped {
         self.port.counters()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_wire::frame::Frame;
+    use sluice_wire::opcode::{Operation, Service};
+    use sluice_wire::{Headers, Opcode, Psn, Qpn, bth::Bth};
+
+    fn around(source: &str, destination: &str, ethernet: Option<Ethernet>) -> Around {
+        Around {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            traffic_class: 0x63,
+            hop_limit: 9,
+            flow_label: 0x12345,
+            source_port: 0xc123,
+            ethernet,
+        }
+    }
+
+    #[test]
+    fn frames_are_whole_and_right() {
+        let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+        let headers = Headers::new(Bth::new(opcode, Qpn::new(7), Psn::new(8)));
+        let mut packet = [0; 64];
+        let used = headers.emit(b"abc", &mut packet).unwrap();
+        let known = Ethernet {
+            source: [2, 0, 0, 0, 0, 1],
+            destination: [2, 0, 0, 0, 0, 2],
+        };
+        for (source, destination) in [("192.0.2.1", "192.0.2.2"), ("fd00::1", "ff02::7")] {
+            for ethernet in [None, Some(known)] {
+                let around = around(source, destination, ethernet);
+                let bytes = around.frame(&packet[..used]);
+                // Which checks the ICRC and all lengths.
+                let frame = Frame::parse(&bytes).unwrap();
+                assert_eq!(frame.transport(), &packet[..used]);
+                assert_eq!(frame.ip().source().to_string(), source);
+                assert_eq!(frame.ip().destination().to_string(), destination);
+                assert_eq!(frame.ip().ecn(), Ecn::Congestion);
+                assert_eq!(frame.udp().source_port, 0xc123);
+                let group = destination.starts_with("ff");
+                let to = match (ethernet, group) {
+                    (Some(known), _) => known.destination,
+                    (None, false) => [2, 0, 192, 0, 2, 2],
+                    (None, true) => [0x33, 0x33, 0, 0, 0, 7],
+                };
+                assert_eq!(frame.ethernet().destination, Mac(to));
+            }
+        }
+        // Nothing that is written can be less than a header.
+        assert!(around("192.0.2.1", "192.0.2.2", None).frame(&[]).is_empty());
+    }
+}
