@@ -4,23 +4,25 @@
 //! | file | its part |
 //! |---|---|
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
-//! | [`lane`], [`engine`] | packets in and out; the thread for when nobody polls |
+//! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
 //! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
 //! | [`gsi`], [`multicast`] | queue pair 1, and groups |
-//! | [`numbers`], [`forward`] | several processes behind one address |
+//! | [`numbers`], [`forward`], [`brought`] | several processes behind one address |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
 mod bridge;
+mod brought;
 mod directions;
 mod engine;
 mod forward;
 mod gsi;
 mod impair;
 mod lane;
+mod leave;
 mod machine;
 mod multicast;
 mod network;
@@ -145,6 +147,7 @@ impl RoceTransport {
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;
+        leave::remember(&node);
         Ok(Arc::new(Self {
             port1: gsi::Port1(node.clone()),
             node,

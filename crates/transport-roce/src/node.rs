@@ -183,7 +183,7 @@ impl Node {
             // A port that is not watched is found by the watching thread's rounds.
             let _ = self
                 .sleeping
-                .add(descriptor, engine::token(engine::PORT, 0));
+                .add(descriptor, engine::token(engine::PORT, engine::XDP));
         }
         self.network.serve(steering, first);
         Ok(())
@@ -275,7 +275,7 @@ impl Node {
             .chain(parts.network.descriptor());
         let private = private.map(ClosedInChildren::new).collect();
         for descriptor in descriptors {
-            sleeping.add(descriptor, engine::token(engine::PORT, 0))?;
+            sleeping.add(descriptor, engine::token(engine::PORT, engine::UDP))?;
         }
         if let Some(network) = parts.network.descriptor() {
             watching.add(network, engine::token(engine::NETWORK, 0))?;

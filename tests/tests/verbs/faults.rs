@@ -120,7 +120,7 @@ fn no_such_fault() -> Verdict {
 /// have faults does not run without.
 fn bad_environment() -> Verdict {
     let mut stage = Stage::new()?;
-    stage.set("SLUICE_VERBS_FAULT", "lost=1%");
+    stage.set(&[("SLUICE_VERBS_FAULT", "lost=1%")]);
     let outcome = stage.run("ibv_devinfo", &[])?;
     ensure(!outcome.status.success(), || outcome.describe())?;
     ensure(

@@ -489,7 +489,10 @@ fn udaddy() -> Verdict {
     let mut stage = Stage::new()?;
     // Its port is always the same; in a directory of their own the two meet nobody else.
     let directory = stage.folder().display().to_string();
-    stage.set("XDG_RUNTIME_DIR", directory.leak());
+    stage.set(Box::leak(Box::new([(
+        "XDG_RUNTIME_DIR",
+        &*directory.leak(),
+    )])));
     let (server, server_options) = traced(&stage, "server.pcapng");
     let (client, client_options) = traced(&stage, "client.pcapng");
     let mut job = stage.start_with("udaddy", &[], &server_options)?;
