@@ -173,6 +173,8 @@ fn an_unreliable_connection_gives_whole_messages_or_none() {
         let sge = [a.sge(0, BYTES)];
         let wr = End::request(WrOpcode::Send, message, &sge, &b, 0);
         assert_eq!(a.run(&wr).status, 0);
+        // So that the next one finds a receive.
+        common::until("the packets' reception", || right.inbox.is_empty());
         while let Some(wc) = b.cq.poll_one() {
             assert_eq!((wc.status, wc.byte_len), (0, BYTES as u32));
             let at = wc.wr_id as usize * SLOT;

@@ -119,7 +119,7 @@ fn a_silent_peer_is_noticed_by_who_sleeps() {
 
 #[test]
 fn sleepers_talk_over_a_bad_cable() {
-    const TURNS: u64 = 200;
+    const TURNS: u64 = 100;
     let (left, right) = world("loss=3%,dup=3%,reorder=3%,seed=5");
     let channels = [&left, &right].map(|side| side.context.create_channel().unwrap());
     let a = left.end(QpType::Rc, 4096, Some(&channels[0]));

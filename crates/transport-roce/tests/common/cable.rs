@@ -93,6 +93,11 @@ impl Inbox {
         self.state.lock().unwrap().cut = cut;
     }
 
+    /// Whether everything has been taken.
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().unwrap().packets.is_empty()
+    }
+
     /// What the port at this end is waited for with.
     pub fn descriptor(&self) -> RawFd {
         self.bell.raw()

@@ -271,11 +271,12 @@ impl End {
         self.qp.modify(&attr, qp_mask::STATE).unwrap();
     }
 
-    /// From RESET to RTS. Repetitions come after some 8 ms.
+    /// From RESET to RTS. Repetitions come after 134 ms, and end after a second: on a machine with
+    /// much else to do a thread may be away for long.
     pub fn connect(&self, peer: &End) {
         self.to_init();
         self.to_rtr(peer);
-        self.to_rts(11, 7);
+        self.to_rts(15, 7);
     }
 
     pub fn sge(&self, at: usize, len: usize) -> Sge {
