@@ -197,6 +197,11 @@ impl QpTransport for RoceQp {
         let attr = change.attr;
         match change.to {
             QpState::Reset => {
+                // What the program has seen come is answered: its peer may wait for that, and the
+                // queue pair will be gone when it asks again.
+                if part.holder.load(Ordering::Relaxed) != this_thread() {
+                    part.node.lane.settle(&part.node);
+                }
                 lock(&part.outbox).clear();
                 part.ask(CLEAR);
             }
@@ -239,10 +244,6 @@ impl QpTransport for RoceQp {
 
     fn destroy(&self) {
         let part = &self.0;
-        // What the program has seen come has been answered then.
-        if part.holder.load(Ordering::Relaxed) != this_thread() {
-            part.node.lane.settle(&part.node);
-        }
         part.node.remove_part(part);
         lock(&part.outbox).clear();
         part.ask(CLEAR);

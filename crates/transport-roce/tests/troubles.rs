@@ -251,6 +251,23 @@ fn queue_pairs_go_in_the_middle() {
     assert!(sides[1].transport.dropped().unknown_qp > 0);
 }
 
+/// A program may end its queue pair as soon as it has seen the last message. The sender of that
+/// one must not be left without an answer.
+#[test]
+fn what_the_program_has_seen_come_is_answered_before_the_end() {
+    for _ in 0..200 {
+        let (left, right) = world("");
+        let (a, b) = connected(&left, &right, QpType::Rc, 8192);
+        b.post_recv(2, 0, 4096);
+        let sge = [a.sge(0, 4096)];
+        let wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
+        a.qp.post_send(&wr).unwrap();
+        assert_eq!(b.outcome(), (2, 0));
+        b.qp.destroy().unwrap();
+        assert_eq!(a.outcome(), (1, 0));
+    }
+}
+
 #[test]
 fn memory_of_a_receive_goes_between_two_packets() {
     // It does not wait for the rest of the message.
