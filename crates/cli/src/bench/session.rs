@@ -15,6 +15,8 @@ use super::usage;
 
 /// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
 const CLIENT_GRACE: Duration = Duration::from_secs(60);
+/// The same between two hosts, where no client warms up.
+const REMOTE_CLIENT_GRACE: Duration = Duration::from_secs(15);
 
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -170,7 +172,8 @@ impl Session {
         seconds: u32,
     ) -> Result<Output> {
         let argv = self.command_line(variant.client_accelerated(), words);
-        let limit = Duration::from_secs(u64::from(seconds)) + CLIENT_GRACE;
+        let grace = host.map_or(CLIENT_GRACE, |_| REMOTE_CLIENT_GRACE);
+        let limit = Duration::from_secs(u64::from(seconds)) + grace;
         Process::start_on(host, &argv, self.scratch.path(), false)?.finish(limit)
     }
 

@@ -38,8 +38,8 @@ const MESSAGE_BYTES: u32 = 8;
 /// The least that sockperf sends: its own header.
 const SOCKPERF_BYTES: u32 = 14;
 /// For each second that a measurement may take.
-const XDP_PER_S: u32 = 50_000;
-const UDP_PER_S: u32 = 10_000;
+const XDP_PER_S: u32 = 20_000;
+const UDP_PER_S: u32 = 5_000;
 const RAW_PER_S: u32 = 100_000;
 
 const ONE_WAY: [Variant; 5] = [
