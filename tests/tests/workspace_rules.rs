@@ -71,6 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
+            "sluice-wire",
         ],
     ),
     (

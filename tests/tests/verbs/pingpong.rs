@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::stage::Stage;
+use crate::stage::{Environment, Stage, WAYS};
 
 /// The first entry of the GID table: RoCE has no other addresses.
 const GID: [&str; 2] = ["-g", "0"];
@@ -34,26 +34,36 @@ pub fn trials() -> Vec<Trial> {
         ("ibv_srq_pingpong", srq),
         ("ibv_xsrq_pingpong", with_events),
     ];
-    programs
-        .into_iter()
-        .flat_map(|(program, cases)| {
-            cases.iter().map(move |(name, arguments)| {
-                trial(format!("{program}/{name}"), move || {
-                    pingpong(program, arguments)
-                })
+    let plain = programs.into_iter().flat_map(|(program, cases)| {
+        cases.iter().map(move |(name, arguments)| {
+            trial(format!("{program}/{name}"), move || {
+                pingpong(program, arguments, &[])
             })
         })
-        .collect()
+    });
+    // The other ways to a peer's memory, with small and with large messages.
+    let others = WAYS[1..].iter().flat_map(|(way, environment)| {
+        ["ibv_rc_pingpong", "ibv_ud_pingpong", "ibv_srq_pingpong"]
+            .into_iter()
+            .map(move |program| {
+                trial(format!("{program}/{way}"), move || {
+                    pingpong(program, &["-n", "300"], environment)
+                })
+            })
+    });
+    plain.chain(others).collect()
 }
 
-fn pingpong(program: &str, arguments: &[&str]) -> Verdict {
+fn pingpong(program: &str, arguments: &[&str], environment: Environment) -> Verdict {
     let mut all = GID.to_vec();
     // -c validates the received buffer; elsewhere it means something else or nothing.
     if ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong"].contains(&program) {
         all.push("-c");
     }
     all.extend(arguments);
-    let (server, client) = Stage::new()?.pair(program, &all)?;
+    let mut stage = Stage::new()?;
+    stage.set(environment);
+    let (server, client) = stage.pair(program, &all)?;
     for outcome in [server, client] {
         let text = outcome.text();
         let done = if program == "ibv_xsrq_pingpong" {
