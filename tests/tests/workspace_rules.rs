@@ -83,7 +83,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-sys",
         ],
     ),
-    ("sluice-cli", &["sluice-control", "sluice-sys"]),
+    (
+        "sluice-cli",
+        &["sluice-control", "sluice-sys", "sluice-verbs"],
+    ),
     ("sluice-tests", &[]),
 ];
 
