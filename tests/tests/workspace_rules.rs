@@ -16,7 +16,7 @@ const LINES_MAX: usize = 800;
 const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-wire", &[]),
     ("sluice-protocol", &["sluice-wire"]),
-    ("sluice-trace", &["sluice-wire"]),
+    ("sluice-trace", &["sluice-sys", "sluice-wire"]),
     ("sluice-sys", &[]),
     ("sluice-rendezvous", &["sluice-sys"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
@@ -59,6 +59,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-rendezvous",
             "sluice-shmem",
             "sluice-sys",
+            "sluice-trace",
             "sluice-verbs",
             "sluice-wire",
             "sluice-xdp",

@@ -13,8 +13,8 @@ use sluice_verbs::{Device, Transport};
 const VARIABLE: &str = "SLUICE_VERBS_DEVICES";
 
 /// The devices that were asked for, `sluice0` and so on in the order of asking: shared memory,
-/// unless the variable names others. Fails where one of them cannot work here, or where faults were
-/// asked for in words that mean nothing.
+/// unless the variable names others. Fails where one of them cannot work here, or where faults
+/// were asked for in words that mean nothing.
 pub fn make() -> Result<Vec<Arc<Device>>, Errno> {
     let faults = fault::from_environment().map_err(|error| {
         // A program whose standard error is closed must not fail for that.
@@ -45,12 +45,6 @@ fn transport(
     kind: &str,
     faults: Option<&Faults>,
 ) -> Result<Arc<dyn Transport>, Box<dyn std::error::Error>> {
-    if faults.is_some() && kind != "shm" {
-        fault::say_useless(
-            "devices over a network",
-            "they do not read the list of faults",
-        );
-    }
     Ok(match kind {
         "shm" => ShmTransport::new(faults.copied())?,
         "roce" => RoceTransport::over_xdp()?,

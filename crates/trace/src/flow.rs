@@ -119,8 +119,9 @@ fn as_v6(address: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Groups have their addresses from RFC 1112 §6.4 and RFC 2464 §7.
-fn mac(address: IpAddr) -> Mac {
+/// An Ethernet address for an IP address whose own is not known: made from it, with the bit that
+/// says that nobody assigned it. Groups have theirs from RFC 1112 §6.4 and RFC 2464 §7.
+pub fn mac(address: IpAddr) -> Mac {
     Mac(match address {
         IpAddr::V4(address) => match address.octets() {
             [_, b, c, d] if address.is_multicast() => [0x01, 0x00, 0x5e, b & 0x7f, c, d],

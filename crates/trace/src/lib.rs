@@ -6,18 +6,19 @@
 //! are the writer's work, so that a queue pair pays for a copy and a short lock and never waits
 //! for a disk: what finds the buffer full is dropped and counted.
 //!
-//! A transport that has packets of its own needs none of this but the file.
-#![forbid(unsafe_code)]
+//! A transport that has packets of its own hands over those ([`Recorder::record_frame`]).
 #![warn(missing_docs)]
 
 mod file;
 mod flow;
 mod packets;
+mod process;
 mod recorder;
 
 pub use file::{OpenError, open};
-pub use flow::{End, Flow};
+pub use flow::{End, Flow, mac};
 pub use packets::{Ending, Kind};
+pub use process::{VARIABLE, of_process};
 pub use recorder::{BUFFER_BYTES, Message, Recorder, Summary, Writer};
 pub use sluice_wire::capture::Direction;
 pub use sluice_wire::extended::{NakCode, RnrTimer, Syndrome};

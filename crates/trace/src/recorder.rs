@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 64 << 10;
 const ENTRY_BYTES: usize = 256;
 /// How long the writer lets work gather.
 const GATHER: Duration = Duration::from_millis(2);
-/// Bytes of the longest frame: 4096 of payload and their pad.
+/// Bytes of the longest frame that is made here: 4096 of payload and their pad.
 const FRAME_BYTES_MAX: usize = 4096 + 4 + Headers::BYTES_MAX + OVERHEAD_MAX;
 /// How often the file is told what is missing.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -48,19 +48,29 @@ pub struct Message<'a> {
 }
 
 struct Entry {
-    flow: Arc<Flow>,
     direction: Direction,
-    psn: Psn,
-    kind: Kind,
-    total: u32,
-    offset: u32,
     time_ns: u64,
-    payload: Vec<u8>,
+    body: Body,
+    /// Of a message's piece, or a whole frame.
+    bytes: Vec<u8>,
+}
+
+enum Body {
+    /// Part of a message, to be made into packets.
+    Piece {
+        flow: Arc<Flow>,
+        psn: Psn,
+        kind: Kind,
+        total: u32,
+        offset: u32,
+    },
+    /// A packet as it is.
+    Frame,
 }
 
 impl Entry {
     fn cost(&self) -> usize {
-        self.payload.len() + ENTRY_BYTES
+        self.bytes.len() + ENTRY_BYTES
     }
 }
 
@@ -85,7 +95,7 @@ pub struct Summary {
     pub error: Option<String>,
 }
 
-/// Takes messages from any number of threads.
+/// Takes messages and packets from any number of threads.
 pub struct Recorder {
     queue: Mutex<Queue>,
     /// There is a first entry, or the end has come.
@@ -136,6 +146,7 @@ impl Recorder {
             recorder: recorder.clone(),
             file: BufWriter::with_capacity(FILE_BUFFER_BYTES, file),
             format,
+            packet: Vec::new(),
             written: 0,
             lost: 0,
             error: None,
@@ -178,30 +189,59 @@ impl Recorder {
         time_ns: u64,
         fill: &mut impl FnMut(usize, &mut [u8]),
     ) {
-        let cost = len + ENTRY_BYTES;
-        let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
-        if before + cost > self.limit {
-            self.leave_out(message, len, cost);
+        let packets = message.flow.mtu.packets(len as u64);
+        self.put(len, packets, || {
+            let mut bytes = vec![0; len];
+            fill(offset, &mut bytes);
+            Entry {
+                direction: message.direction,
+                time_ns,
+                body: Body::Piece {
+                    flow: message.flow.clone(),
+                    psn: message.psn,
+                    kind: message.kind,
+                    total: message.len,
+                    offset: offset as u32,
+                },
+                bytes,
+            }
+        });
+    }
+
+    /// Takes a packet that is there already, from Ethernet header to ICRC: `make` writes its
+    /// `len` bytes, if there is room for them. Waits for nothing but short locks.
+    pub fn record_frame(&self, direction: Direction, len: usize, make: impl FnOnce() -> Vec<u8>) {
+        if self.off.load(Ordering::Relaxed) {
             return;
         }
-        let mut payload = vec![0; len];
-        fill(offset, &mut payload);
+        let time_ns = now_ns();
+        self.put(len, 1, || Entry {
+            direction,
+            time_ns,
+            body: Body::Frame,
+            bytes: make(),
+        });
+    }
+
+    /// Puts something of `len` bytes into the buffer, which will be so many packets, if there is
+    /// room.
+    fn put(&self, len: usize, packets: u64, make: impl FnOnce() -> Entry) {
+        let cost = len + ENTRY_BYTES;
+        let leave_out = || {
+            self.waiting.fetch_sub(cost, Ordering::Relaxed);
+            self.dropped.fetch_add(packets, Ordering::Relaxed);
+        };
+        let before = self.waiting.fetch_add(cost, Ordering::Relaxed);
+        if before + cost > self.limit {
+            return leave_out();
+        }
+        let entry = make();
         let mut queue = self.lock();
         if queue.closing {
             drop(queue);
-            self.leave_out(message, len, cost);
-            return;
+            return leave_out();
         }
-        queue.entries.push_back(Entry {
-            flow: message.flow.clone(),
-            direction: message.direction,
-            psn: message.psn,
-            kind: message.kind,
-            total: message.len,
-            offset: offset as u32,
-            time_ns,
-            payload,
-        });
+        queue.entries.push_back(entry);
         let wake = std::mem::take(&mut queue.asleep);
         drop(queue);
         if wake {
@@ -211,13 +251,6 @@ impl Recorder {
         if before < half && before + cost >= half {
             self.hurry.notify_one();
         }
-    }
-
-    /// Counts the packets of a piece that is dropped.
-    fn leave_out(&self, message: &Message<'_>, len: usize, cost: usize) {
-        self.waiting.fetch_sub(cost, Ordering::Relaxed);
-        let packets = message.flow.mtu.packets(len as u64);
-        self.dropped.fetch_add(packets, Ordering::Relaxed);
     }
 
     /// Has everything written that was taken, and waits for it, but not longer than `patience`.
@@ -262,6 +295,8 @@ pub struct Writer<W: Write> {
     recorder: Arc<Recorder>,
     file: BufWriter<W>,
     format: Format,
+    /// The packet that is being written.
+    packet: Vec<u8>,
     /// Packets.
     written: u64,
     /// Packets that the file did not take.
@@ -318,44 +353,58 @@ impl<W: Write> Writer<W> {
     }
 
     fn write(&mut self, entry: &Entry) {
+        let Body::Piece {
+            flow,
+            psn,
+            kind,
+            total,
+            offset,
+        } = &entry.body
+        else {
+            self.packet(entry, &entry.bytes);
+            return;
+        };
         let part = Part {
-            flow: &entry.flow,
+            flow,
             direction: entry.direction,
-            psn: entry.psn,
-            kind: &entry.kind,
-            total: entry.total,
-            offset: entry.offset,
-            payload: &entry.payload,
+            psn: *psn,
+            kind,
+            total: *total,
+            offset: *offset,
+            payload: &entry.bytes,
         };
         let mut frame = [0; FRAME_BYTES_MAX];
-        let mut packet = [0; FRAME_BYTES_MAX + PACKET_OVERHEAD_MAX];
-        let made = part.frames(&mut frame, |frame| {
-            let used = capture::packet(
-                self.format,
-                entry.time_ns,
-                entry.direction,
-                frame,
-                &mut packet,
-            );
-            let bytes = used.ok().and_then(|used| packet.get(..used));
-            let result = match bytes {
-                Some(bytes) if self.error.is_none() => self.file.write_all(bytes),
-                _ => {
-                    self.lost += 1;
-                    return;
-                }
-            };
-            match result {
-                Ok(()) => self.written += 1,
-                Err(error) => {
-                    self.lost += 1;
-                    self.error = Some(error.to_string());
-                }
-            }
-        });
+        let made = part.frames(&mut frame, |frame| self.packet(entry, frame));
         if made.is_err() {
             // A message that its service does not have: a fault of whoever recorded it.
             self.lost += 1;
+        }
+    }
+
+    /// Writes one packet.
+    fn packet(&mut self, entry: &Entry, frame: &[u8]) {
+        self.packet.resize(frame.len() + PACKET_OVERHEAD_MAX, 0);
+        let used = capture::packet(
+            self.format,
+            entry.time_ns,
+            entry.direction,
+            frame,
+            &mut self.packet,
+        );
+        let bytes = used.ok().and_then(|used| self.packet.get(..used));
+        let result = match bytes {
+            Some(bytes) if self.error.is_none() => self.file.write_all(bytes),
+            _ => {
+                self.lost += 1;
+                return;
+            }
+        };
+        match result {
+            Ok(()) => self.written += 1,
+            Err(error) => {
+                self.lost += 1;
+                self.error = Some(error.to_string());
+            }
         }
     }
 

@@ -114,7 +114,8 @@ fn run(weak: &Weak<Node>) {
         };
         node.engine_until.store(until, Ordering::SeqCst);
         // One that was set in between did not see for how long we sleep.
-        if asleep && node.lane.deadline.load(Ordering::SeqCst) < until && until == u64::MAX {
+        let sooner = node.lane.deadline.load(Ordering::SeqCst);
+        if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {
             continue;
         }
         let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));

@@ -5,7 +5,7 @@
 //! So each process listens on a socket for each of its blocks of numbers; a packet for another
 //! block goes there as one message.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -33,24 +33,52 @@ const FRONT: usize = 4 + 2 + 4 + 16 + 16;
 /// The longest packet, with some room.
 const MESSAGE_MAX: usize = FRONT + 8192;
 
-/// How long a block without an owner is not looked for again.
-const ABSENT_NS: u64 = 100_000_000;
-/// Blocks that are remembered, with an owner or without.
-const KNOWN_MAX: usize = 1024;
+/// How long it is believed which blocks have an owner: peers may send to any number, and each must
+/// not cost a look at the file system.
+const LISTED_NS: u64 = 20_000_000;
+/// Owners whose sockets are kept.
+const OWNERS_MAX: usize = 1024;
 /// Connections accepted in one go, and messages taken.
 const BATCH: usize = 64;
 
 /// The ways to and from other processes.
 #[derive(Default)]
 pub struct Forward {
-    to: Mutex<HashMap<u32, To>>,
+    to: Mutex<To>,
     from: Mutex<From>,
 }
 
-enum To {
-    Owner(LocalFd),
-    /// Nobody, as of then.
-    Nobody(u64),
+#[derive(Default)]
+struct To {
+    owners: HashMap<u32, LocalFd>,
+    /// Blocks that have an owner, as of then (nanoseconds).
+    listed: HashSet<u32>,
+    listed_at: u64,
+}
+
+impl To {
+    /// The socket of a block's owner.
+    fn owner(&mut self, node: &Node, block: u32) -> Result<&LocalFd, Errno> {
+        if !self.owners.contains_key(&block) {
+            let now = now_ns();
+            if self.listed_at == 0 || now - self.listed_at > LISTED_NS {
+                self.listed = node.rendezvous.blocks().into_iter().collect();
+                self.listed_at = now;
+            }
+            if !self.listed.contains(&block) {
+                return Err(Errno(libc::ENOENT));
+            }
+            let socket = node.rendezvous.connect(block).inspect_err(|_| {
+                // Who was killed has left his name.
+                self.listed.remove(&block);
+            })?;
+            if self.owners.len() >= OWNERS_MAX {
+                self.owners.clear();
+            }
+            self.owners.insert(block, socket);
+        }
+        self.owners.get(&block).ok_or(Errno(libc::ENOENT))
+    }
 }
 
 #[derive(Default)]
@@ -153,9 +181,13 @@ impl Forward {
         }
     }
 
-    /// Passes a packet on to the owner of its queue pair. False: it is nobody's.
+    /// Passes a packet on to the owner of its queue pair. False: it is nobody's, or was this
+    /// process's own.
     pub fn pass_on(&self, node: &Node, qpn: u32, received: &Received<'_>) -> bool {
-        self.send(node, block_of(qpn), PACKET, received).is_ok()
+        let block = block_of(qpn);
+        // Sent to ourselves it would come back for ever.
+        let is_own = node.numbers().blocks().any(|own| own == block);
+        !is_own && self.send(node, block, PACKET, received).is_ok()
     }
 
     /// Passes a management datagram on: to the process with that tag, or to all others.
@@ -193,31 +225,14 @@ impl Forward {
         received: &Received<'_>,
     ) -> Result<(), Errno> {
         let mut to = lock(&self.to);
-        if let Some(To::Nobody(since)) = to.get(&block)
-            && now_ns() - since < ABSENT_NS
-        {
-            return Err(Errno(libc::ENOENT));
-        }
-        if !matches!(to.get(&block), Some(To::Owner(_))) {
-            if to.len() >= KNOWN_MAX {
-                to.clear();
-            }
-            let found = match node.rendezvous.connect(block) {
-                Ok(socket) => To::Owner(socket),
-                Err(_) => To::Nobody(now_ns()),
-            };
-            to.insert(block, found);
-        }
-        let Some(To::Owner(socket)) = to.get(&block) else {
-            return Err(Errno(libc::ENOENT));
-        };
+        let socket = to.owner(node, block)?;
         let mut message = front(kind, received).to_vec();
         message.extend_from_slice(received.packet);
         match unix::send_with_fds(socket.raw(), &message, &[]) {
             // Too many wait there: lost, as on a network.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => {
-                to.remove(&block);
+                to.owners.remove(&block);
                 Err(error)
             }
         }

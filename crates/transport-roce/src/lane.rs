@@ -15,6 +15,7 @@ use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::{Packet, Qpn};
 
+use crate::brought::Brought;
 use crate::gsi;
 use crate::machine::Machine;
 use crate::node::{Node, Table, lock};
@@ -41,6 +42,9 @@ const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
 const UDP_ROUNDS: u32 = 2048;
 
+/// How long who ends waits for whoever is at it.
+const SETTLE_NS: u64 = 20_000_000;
+
 /// Who works on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worker {
@@ -65,6 +69,8 @@ pub struct Lane {
     inbox: Mutex<Vec<usize>>,
     /// How many, to look without the lock.
     pending: AtomicUsize,
+    /// Packets that other processes got.
+    brought: Brought,
     /// When somebody must look at the lane again, nanoseconds; [`u64::MAX`]: no need.
     pub deadline: AtomicU64,
     /// Packets that pollers have found.
@@ -132,6 +138,7 @@ impl Lane {
             }),
             inbox: Mutex::default(),
             pending: AtomicUsize::new(0),
+            brought: Brought::default(),
             deadline: AtomicU64::new(u64::MAX),
             polled: AtomicU64::new(0),
             counters: LaneCounters::default(),
@@ -151,13 +158,16 @@ impl Lane {
         lock(&self.inbox).push(index);
         // Behind it whoever tries the lane's lock in vain, see `is_noted`.
         self.pending.fetch_add(1, Ordering::SeqCst);
+        // On x86-64 the addition is one already.
+        #[cfg(not(target_arch = "x86_64"))]
+        fence(Ordering::SeqCst);
     }
 
     /// Whether somebody has left a note since the lane was taken. To be asked after it was let
     /// go: who left one in the meantime did not get it.
     fn is_noted(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.pending.load(Ordering::SeqCst) != 0
+        self.pending.load(Ordering::SeqCst) != 0 || !self.brought.is_empty()
     }
 
     /// Receives, answers, sends. How many packets came; None: somebody else is at it.
@@ -169,7 +179,7 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) {
+            if core::mem::take(&mut state.owes) || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
@@ -200,24 +210,23 @@ impl Lane {
         Some(came)
     }
 
-    /// Takes in a packet that another process got. By the engine thread.
+    /// Takes in a packet that another process got, or has whoever is at it take it. By the engine
+    /// thread.
     pub fn inject(&self, node: &Node, received: &Received<'_>) {
-        let mut state = lock(&self.state);
-        state.look_at_table(node);
-        let now = Instant::from_nanos(now_ns());
-        let State {
-            table,
-            touched,
-            mads,
-            ..
-        } = &mut *state;
-        if let Some(reason) = take(table, touched, mads, node, now, received) {
-            count(reason.counter(&self.counters));
+        self.brought.put(received);
+        self.progress(node, Worker::Engine { udp: false });
+    }
+
+    /// Sends what is due, behind whoever is at it now: what came is answered before its queue
+    /// pair, or the process, is gone. Not for long: whoever is at it may be further up the stack.
+    pub fn settle(&self, node: &Node) {
+        let until = now_ns() + SETTLE_NS;
+        while now_ns() < until {
+            if self.progress(node, Worker::Engine { udp: false }).is_some() {
+                return;
+            }
+            std::thread::yield_now();
         }
-        // The next round answers, and tells the engine.
-        let touched = core::mem::take(&mut state.touched);
-        state.unreported.extend(touched);
-        self.set_deadline(&state);
     }
 
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
@@ -324,6 +333,14 @@ impl State {
                 }
             });
         }
+        if !lane.brought.is_empty() {
+            let now = Instant::from_nanos(now_ns());
+            came += lane.brought.take(|received| {
+                if let Some(reason) = take(table, touched, mads, node, now, received) {
+                    count(reason.counter(&lane.counters));
+                }
+            });
+        }
         came
     }
 
@@ -381,12 +398,19 @@ impl State {
                 }
             }
         }
-        let gathers = posting.is_some() && self.burst > BURST_ALONE;
-        if !gathers || self.gathered >= BURST_PACKETS {
+        if !self.gathers(posting) || self.gathered >= BURST_PACKETS {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
+        if posting.is_none() {
+            self.report();
+        }
         done
+    }
+
+    /// Whether the packets of a poster wait for more.
+    fn gathers(&self, posting: Option<&Posting>) -> bool {
+        posting.is_some() && self.burst > BURST_ALONE
     }
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
@@ -436,11 +460,16 @@ impl State {
         };
         let mut done = None;
         match posting {
+            // What is done has left: it is told after the flush.
+            None if machine.is_unreliable() => {}
             None => machine.report(),
-            Some(posting) if posting.index == part.index => done = machine.take_only(posting.seq),
+            // What is done has left: not so if it waits for more.
+            Some(own) if own.index == part.index && !self.gathers(posting) => {
+                done = machine.take_only(own.seq);
+            }
             Some(_) => {}
         }
-        if posting.is_some() && machine.has_news() {
+        if machine.has_news() {
             self.unreported.push(part.index);
         }
         (end, done)

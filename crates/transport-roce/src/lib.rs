@@ -4,20 +4,25 @@
 //! | file | its part |
 //! |---|---|
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
-//! | [`lane`], [`engine`] | packets in and out; the thread for when nobody polls |
+//! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
-//! | [`path`], [`network`] | from a GID to the way that packets take |
+//! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
+//! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
 //! | [`gsi`], [`multicast`] | queue pair 1, and groups |
-//! | [`numbers`], [`forward`] | several processes behind one address |
+//! | [`numbers`], [`forward`], [`brought`] | several processes behind one address |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
 mod bridge;
+mod brought;
+mod directions;
 mod engine;
 mod forward;
 mod gsi;
+mod impair;
 mod lane;
+mod leave;
 mod machine;
 mod multicast;
 mod network;
@@ -25,12 +30,17 @@ mod node;
 mod numbers;
 mod part;
 mod path;
+mod ports;
 mod requests;
+mod tap;
+mod timer;
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
+use sluice_packet::Port;
 use sluice_packet::routes::RouteError;
 use sluice_packet::udp::{self, UdpPort};
 use sluice_rendezvous::Rendezvous;
@@ -43,6 +53,7 @@ use crate::lane::Lane;
 use crate::network::Network;
 use crate::node::Node;
 use crate::part::{Part, RoceQp};
+use crate::tap::Below;
 
 /// Bytes of inline data that a queue pair can ask for.
 const INLINE_MAX: u32 = 1024;
@@ -102,17 +113,74 @@ impl RoceTransport {
         let mut path = sluice_rendezvous::default_path().into_os_string();
         path.push(format!("-roce-{}", namespace().map_err(OpenError::System)?));
         let rendezvous = Rendezvous::open(path.as_ref()).map_err(OpenError::Rendezvous)?;
+        let network = Network::open(xdp).map_err(OpenError::Routes)?;
+        Self::of(
+            rendezvous,
+            network,
+            vec![ports::dressed(port, Below::Socket)],
+        )
+    }
+
+    /// A transport over ports of somebody's own, of which the first reaches every address, in IP
+    /// packets of `ip_bytes` at most. Processes that share its address meet in `directory`. The
+    /// kernel's network is not looked at. For tests, and for networks that the kernel does not
+    /// know.
+    #[doc(hidden)]
+    pub fn with_ports(
+        ports: Vec<Box<dyn Port>>,
+        directory: &Path,
+        ip_bytes: u32,
+    ) -> core::result::Result<Arc<Self>, OpenError> {
+        let rendezvous = Rendezvous::open(directory).map_err(OpenError::Rendezvous)?;
+        Self::of(rendezvous, Network::everywhere(ip_bytes), ports)
+    }
+
+    fn of(
+        rendezvous: Rendezvous,
+        network: Network,
+        ports: Vec<Box<dyn Port>>,
+    ) -> core::result::Result<Arc<Self>, OpenError> {
         let node = Node::new(node::Parts {
             rendezvous,
-            network: Network::open(xdp).map_err(OpenError::Routes)?,
-            lane: Lane::new(vec![Box::new(port)]),
+            network,
+            lane: Lane::new(ports),
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;
+        leave::remember(&node);
         Ok(Arc::new(Self {
             port1: gsi::Port1(node.clone()),
             node,
         }))
+    }
+}
+
+/// Packets that came and were dropped, or could not leave.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Not a legal packet.
+    pub malformed: u64,
+    /// For a queue pair that nobody has.
+    pub unknown_qp: u64,
+    /// Not from the peer, or not in a state that receives.
+    pub not_taken: u64,
+    /// There was no way to the destination.
+    pub unreachable: u64,
+}
+
+impl RoceTransport {
+    /// What was dropped so far.
+    #[doc(hidden)]
+    pub fn dropped(&self) -> Dropped {
+        let counters = &self.node.lane.counters;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Dropped {
+            malformed: read(&counters.malformed),
+            unknown_qp: read(&counters.unknown_qp),
+            not_taken: read(&counters.not_taken),
+            unreachable: read(&counters.unreachable),
+        }
     }
 }
 

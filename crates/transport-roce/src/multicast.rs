@@ -3,18 +3,23 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_packet::Received;
 use sluice_verbs::{Error, Gid, QpType, Result};
 
-use crate::node::unpoisoned;
+use crate::node::{lock, unpoisoned};
 use crate::part::Part;
 use crate::path::{UDP_PORT, address};
 
 /// Which queue pairs are in which groups.
 #[derive(Default)]
-pub struct Groups(RwLock<HashMap<IpAddr, Vec<Arc<Part>>>>);
+pub struct Groups {
+    /// Held by whoever joins or leaves, so that the sockets follow the members. In front of a
+    /// lane's lock; whoever holds a lane takes only the members'.
+    changes: Mutex<()>,
+    members: RwLock<HashMap<IpAddr, Vec<Arc<Part>>>>,
+}
 
 impl Groups {
     /// Datagrams to the group are to come to the queue pair, whichever interface they come by.
@@ -23,11 +28,13 @@ impl Groups {
             return Err(Error::BadValue);
         }
         let group = address(gid);
-        let mut groups = unpoisoned(self.0.write());
-        let members = groups.entry(group).or_default();
-        if members.is_empty() {
+        let _changes = lock(&self.changes);
+        let has_members = unpoisoned(self.members.read()).contains_key(&group);
+        if !has_members {
             join(part, group, true)?;
         }
+        let mut groups = unpoisoned(self.members.write());
+        let members = groups.entry(group).or_default();
         if !members.iter().any(|member| member.index == part.index) {
             members.push(part.clone());
         }
@@ -36,22 +43,13 @@ impl Groups {
 
     /// No longer.
     pub fn detach(&self, part: &Part, gid: &Gid) {
-        let group = address(gid);
-        let mut groups = unpoisoned(self.0.write());
-        let Some(members) = groups.get_mut(&group) else {
-            return;
-        };
-        members.retain(|member| member.index != part.index);
-        if members.is_empty() {
-            groups.remove(&group);
-            // An interface that is gone has left its groups.
-            let _ = join(part, group, false);
-        }
+        let wanted = address(gid);
+        self.leave(part, |group| *group == wanted);
     }
 
     /// Who gets a datagram to a group.
     pub fn members(&self, received: &Received<'_>) -> Vec<Arc<Part>> {
-        unpoisoned(self.0.read())
+        unpoisoned(self.members.read())
             .get(&received.destination)
             .cloned()
             .unwrap_or_default()
@@ -59,10 +57,27 @@ impl Groups {
 
     /// The queue pair is about to be gone.
     pub fn forget(&self, part: &Part) {
-        unpoisoned(self.0.write()).retain(|_, members| {
-            members.retain(|member| member.index != part.index);
+        if part.kind == QpType::Ud {
+            self.leave(part, |_| true);
+        }
+    }
+
+    fn leave(&self, part: &Part, of: impl Fn(&IpAddr) -> bool) {
+        let _changes = lock(&self.changes);
+        let mut empty = Vec::new();
+        unpoisoned(self.members.write()).retain(|group, members| {
+            if of(group) {
+                members.retain(|member| member.index != part.index);
+            }
+            if members.is_empty() {
+                empty.push(*group);
+            }
             !members.is_empty()
         });
+        for group in empty {
+            // An interface that is gone has left its groups.
+            let _ = join(part, group, false);
+        }
     }
 }
 

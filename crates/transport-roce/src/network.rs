@@ -13,6 +13,7 @@ use sluice_verbs::{Error, Result};
 use sluice_wire::Mtu;
 use sluice_xdp::Steering;
 
+use crate::directions::Directions;
 use crate::node::lock;
 use crate::path::{UDP_PORT, Way};
 
@@ -29,12 +30,12 @@ pub struct Network {
     mtu: Mtu,
     /// Interfaces may be served by AF_XDP.
     xdp: bool,
-    descriptor: RawFd,
+    descriptor: Option<RawFd>,
     state: Mutex<State>,
 }
 
 struct State {
-    routes: Routes,
+    directions: Directions,
     hops: HashMap<(IpAddr, IpAddr, u32), Hop>,
     /// Interfaces that AF_XDP was tried on.
     tried: BTreeSet<u32>,
@@ -83,6 +84,12 @@ fn unreachable(error: RouteError) -> Error {
     })
 }
 
+/// Whether it means somebody else on each interface: link-local addresses, and groups, which need no
+/// route.
+fn is_of_interface(address: IpAddr) -> bool {
+    address.is_multicast() || is_link_local(address)
+}
+
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -95,30 +102,39 @@ impl Network {
     /// AF_XDP where that is possible.
     pub fn open(xdp: bool) -> core::result::Result<Self, RouteError> {
         let routes = Routes::open()?;
-        Ok(Self {
-            mtu: device_mtu(&routes.interfaces()),
+        Ok(Self::with(Directions::Kernel(Box::new(routes)), xdp))
+    }
+
+    /// A network that the first port reaches all of, in IP packets of so many bytes.
+    pub fn everywhere(ip_bytes: u32) -> Self {
+        Self::with(Directions::Everywhere { mtu: ip_bytes }, false)
+    }
+
+    fn with(directions: Directions, xdp: bool) -> Self {
+        Self {
+            mtu: device_mtu(&directions.interfaces()),
             xdp,
-            descriptor: routes.descriptor(),
+            descriptor: directions.descriptor(),
             state: Mutex::new(State {
-                routes,
+                directions,
                 hops: HashMap::new(),
                 tried: BTreeSet::new(),
                 served: Vec::new(),
                 blocks: Vec::new(),
                 confirmed: 0,
             }),
-        })
+        }
     }
 
-    /// Readable when something has changed.
-    pub fn descriptor(&self) -> RawFd {
+    /// Readable when something has changed. None: nothing ever changes.
+    pub fn descriptor(&self) -> Option<RawFd> {
         self.descriptor
     }
 
     /// Takes in what has changed. True: ways are to be looked up anew.
     pub fn process(&self) -> bool {
         let mut state = lock(&self.state);
-        if !state.routes.process() {
+        if !state.directions.process() {
             return false;
         }
         state.hops.clear();
@@ -168,7 +184,7 @@ impl Network {
 
     /// Interfaces that take part in multicast.
     pub fn multicast_interfaces(&self) -> Vec<u32> {
-        let interfaces = lock(&self.state).routes.interfaces();
+        let interfaces = lock(&self.state).directions.interfaces();
         interfaces
             .iter()
             .filter(|interface| interface.up && !interface.addresses.is_empty())
@@ -184,7 +200,7 @@ impl Network {
         let mut state = lock(&self.state);
         let hop = state.hop(path).ok().filter(|hop| !hop.local)?;
         let index = hop.interface;
-        let interfaces = state.routes.interfaces();
+        let interfaces = state.directions.interfaces();
         let interface = interfaces.iter().find(|each| each.index == index)?;
         let fit = interface.mac.is_some() && !interface.loopback;
         (fit && state.tried.insert(index)).then_some(index)
@@ -214,21 +230,21 @@ impl Network {
             .map(|((_, destination, _), hop)| (hop.interface, hop.gateway.unwrap_or(*destination)))
             .collect();
         for (interface, neighbour) in neighbours {
-            let _ = state.routes.resolve(interface, neighbour);
+            state.directions.resolve(interface, neighbour);
         }
     }
 }
 
 impl State {
     fn own_addresses(&self) -> Vec<IpAddr> {
-        let interfaces = self.routes.interfaces();
+        let interfaces = self.directions.interfaces();
         let each = interfaces.iter().flat_map(|each| each.addresses.iter());
         each.map(|(address, _)| *address).collect()
     }
 
     fn hop(&mut self, path: &Path) -> core::result::Result<Hop, RouteError> {
         // Other addresses mean the same on every interface.
-        let interface = match is_link_local(path.destination) {
+        let interface = match is_of_interface(path.destination) {
             true => path.interface,
             false => 0,
         };
@@ -237,8 +253,8 @@ impl State {
             return Ok(*hop);
         }
         let hop = self
-            .routes
-            .lookup(Some(path.source), path.destination, interface)?;
+            .directions
+            .lookup(path.source, path.destination, interface)?;
         if self.hops.len() >= WAYS_MAX {
             self.hops.clear();
         }

@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use sluice_packet::{Path, Port};
+use sluice_packet::Path;
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
-use sluice_sys::local_fd::LocalFd;
+use sluice_sys::local_fd::{ClosedInChildren, LocalFd};
 use sluice_sys::process::now_ns;
 use sluice_sys::wake::{Epoll, eventfd, ring};
 use sluice_verbs::{Result, SendDone};
@@ -22,6 +22,7 @@ use crate::network::Network;
 use crate::numbers::Numbers;
 use crate::part::Part;
 use crate::path::Way;
+use crate::tap::Below;
 
 /// An engine thread that sleeps no longer than this is not woken for a deadline.
 const NAP_NS: u64 = 1_000_000;
@@ -51,6 +52,9 @@ struct Indices {
 
 /// One transport's share of the process.
 pub struct Node {
+    /// Descriptors of ports, which would keep the address taken in a child of fork. In front of
+    /// the lane, which closes them.
+    private: Mutex<Vec<ClosedInChildren>>,
     pub rendezvous: Rendezvous,
     numbers: Mutex<Numbers>,
     indices: Mutex<Indices>,
@@ -161,16 +165,20 @@ impl Node {
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
         let interface = sluice_xdp::Interface::by_index(index)?;
         let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
-        let descriptors: Vec<i32> = ports.iter().flat_map(Port::descriptors).collect();
+        let ports: Vec<_> = ports
+            .into_iter()
+            .map(|port| crate::ports::dressed(port, Below::Port))
+            .collect();
+        let descriptors: Vec<i32> = ports.iter().flat_map(|port| port.descriptors()).collect();
         let first = self.lane.with_ports(|all| {
             let first = all.len();
-            all.extend(
-                ports
-                    .into_iter()
-                    .map(|port| Box::new(port) as Box<dyn Port>),
-            );
+            all.extend(ports);
             first
         });
+        let mut private = lock(&self.private);
+        let all = descriptors.iter().copied().chain(steering.descriptors());
+        private.extend(all.map(ClosedInChildren::new));
+        drop(private);
         for descriptor in descriptors {
             // A port that is not watched is found by the watching thread's rounds.
             let _ = self
@@ -257,15 +265,23 @@ impl Node {
         let kick = LocalFd::own(eventfd()?);
         watching.add(kick.raw(), engine::token(engine::KICK, 0))?;
         sleeping.add(watching.raw(), engine::token(engine::WATCHED, 0))?;
-        for descriptor in parts.lane.with_ports(|ports| {
+        let descriptors: Vec<i32> = parts.lane.with_ports(|ports| {
             let each = ports.iter().flat_map(|port| port.descriptors());
-            each.collect::<Vec<_>>()
-        }) {
+            each.collect()
+        });
+        let private = descriptors
+            .iter()
+            .copied()
+            .chain(parts.network.descriptor());
+        let private = private.map(ClosedInChildren::new).collect();
+        for descriptor in descriptors {
             sleeping.add(descriptor, engine::token(engine::PORT, engine::UDP))?;
         }
-        let network = parts.network.descriptor();
-        watching.add(network, engine::token(engine::NETWORK, 0))?;
+        if let Some(network) = parts.network.descriptor() {
+            watching.add(network, engine::token(engine::NETWORK, 0))?;
+        }
         Ok(Arc::new(Self {
+            private: Mutex::new(private),
             rendezvous: parts.rendezvous,
             numbers: Mutex::default(),
             indices: Mutex::default(),

@@ -239,6 +239,10 @@ impl QpTransport for RoceQp {
 
     fn destroy(&self) {
         let part = &self.0;
+        // What the program has seen come has been answered then.
+        if part.holder.load(Ordering::Relaxed) != this_thread() {
+            part.node.lane.settle(&part.node);
+        }
         part.node.remove_part(part);
         lock(&part.outbox).clear();
         part.ask(CLEAR);

@@ -1,5 +1,5 @@
 //! What is done when the process ends in the ordinary way. One that is killed leaves its names to
-//! whoever claims numbers next ([`crate::rendezvous`]).
+//! whoever claims numbers next ([`sluice_rendezvous`]).
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex, Once, Weak};

@@ -32,7 +32,7 @@ pub fn management(
     traffic_class: u8,
     mad: &[u8; MAD_BYTES],
 ) {
-    let Some(trace) = trace() else { return };
+    let Some(recorder) = trace() else { return };
     let direction = if outbound {
         Direction::Outbound
     } else {
@@ -66,7 +66,7 @@ pub fn management(
         },
         len: MAD_BYTES as u32,
     };
-    trace.recorder.record(&message, |offset, bytes| {
+    recorder.record(&message, |offset, bytes| {
         let part = mad.get(offset..offset + bytes.len());
         bytes.copy_from_slice(part.unwrap_or(&mad[..bytes.len()]));
     });

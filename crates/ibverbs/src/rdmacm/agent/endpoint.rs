@@ -145,6 +145,7 @@ impl Endpoint {
                 let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
                 super::trace::sent(self, message);
             }
+            // The datagrams themselves are traced, where there is a trace of packets.
             Some(Link::Wire(link)) => link.send(message),
             None => {}
         }

@@ -1,0 +1,515 @@
+//! What goes wrong: refusals, ends in the middle of something, memory that goes away, strangers.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::cable::Frame;
+use common::{End, MTU, QKEY, connected, until, world};
+use sluice_packet::Path;
+use sluice_verbs::{
+    Gid, QpState, QpType, SendWr, UdDestination, WcStatus, WrOpcode, access, send_flags,
+};
+use sluice_wire::bth::Bth;
+use sluice_wire::opcode::{Operation, Service};
+use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
+
+const AREA: usize = 1 << 20;
+/// Several packets.
+const LONG: usize = 10 * MTU;
+
+fn status(status: WcStatus) -> u32 {
+    status as u32
+}
+
+#[test]
+fn keys_and_bounds_are_checked_on_every_packet() {
+    for (opcode, rkey_off, at, len) in [
+        (WrOpcode::RdmaWrite, 1, 0, LONG),
+        (WrOpcode::RdmaRead, 1, 0, LONG),
+        (WrOpcode::AtomicFetchAndAdd, 1, 0, 8),
+        // The first packets would fit.
+        (WrOpcode::RdmaWrite, 0, AREA - LONG + 1, LONG),
+        (WrOpcode::RdmaRead, 0, AREA - LONG + 1, LONG),
+    ] {
+        let (left, right) = world("");
+        let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+        a.memory.fill(0, LONG, 1);
+        let sge = [a.sge(0, len)];
+        let mut wr = End::request(opcode, 1, &sge, &b, at);
+        wr.rkey ^= rkey_off << 8;
+        assert_eq!(
+            a.run(&wr).status,
+            status(WcStatus::RemAccessErr),
+            "{opcode:?}"
+        );
+        assert!((0..AREA).all(|at| b.memory.byte(at) == 0));
+        assert_eq!(a.qp.state(), QpState::Err);
+        until("the responder's end", || {
+            let _ = b.cq.poll_one();
+            b.qp.state() == QpState::Err
+        });
+    }
+}
+
+#[test]
+fn an_atomic_beside_its_word_is_no_request() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    let sge = [a.sge(0, 8)];
+    let wr = End::request(WrOpcode::AtomicFetchAndAdd, 1, &sge, &b, 4);
+    assert_eq!(a.run(&wr).status, status(WcStatus::RemInvReqErr));
+}
+
+#[test]
+fn who_finds_no_receive_tries_again() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    let sge = [a.sge(0, LONG)];
+    let wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
+    a.qp.post_send(&wr).unwrap();
+    // Refused a few times.
+    until("refusals", || {
+        let _ = (a.cq.poll_one(), b.cq.poll_one());
+        right.inbox.seen() > 40
+    });
+    b.post_recv(2, 0, LONG);
+    assert_eq!(a.outcome(), (1, 0));
+    assert_eq!(b.outcome(), (2, 0));
+}
+
+#[test]
+fn patience_with_who_has_no_receive_ends() {
+    let (left, right) = world("");
+    let (a, b) = (
+        left.end(QpType::Rc, AREA, None),
+        right.end(QpType::Rc, AREA, None),
+    );
+    b.connect(&a);
+    a.to_init();
+    a.to_rtr(&b);
+    a.to_rts(11, 2);
+    let sge = [a.sge(0, 8)];
+    a.post_recv(9, 0, 8);
+    let wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
+    assert_eq!(a.run(&wr).status, status(WcStatus::RnrRetryExcErr));
+    assert_eq!(a.outcome(), (9, status(WcStatus::WrFlushErr)));
+}
+
+/// Nobody polls: the transport's own thread repeats, gives up, and says so.
+#[test]
+fn a_silent_peer_is_noticed_by_who_sleeps() {
+    let (left, right) = world("");
+    let channel = left.context.create_channel().unwrap();
+    let a = left.end(QpType::Rc, AREA, Some(&channel));
+    let b = right.end(QpType::Rc, AREA, None);
+    a.connect(&b);
+    b.connect(&a);
+    right.inbox.cut(true);
+    a.cq.arm(false).unwrap();
+    let sge = [a.sge(0, 8)];
+    let wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
+    a.qp.post_send(&wr).unwrap();
+    channel.get_event().unwrap();
+    a.cq.ack_events(1);
+    assert_eq!(a.outcome(), (1, status(WcStatus::RetryExcErr)));
+}
+
+#[test]
+fn sleepers_talk_over_a_bad_cable() {
+    const TURNS: u64 = 100;
+    let (left, right) = world("loss=3%,dup=3%,reorder=3%,seed=5");
+    let channels = [&left, &right].map(|side| side.context.create_channel().unwrap());
+    let a = left.end(QpType::Rc, 4096, Some(&channels[0]));
+    let b = right.end(QpType::Rc, 4096, Some(&channels[1]));
+    a.connect(&b);
+    b.connect(&a);
+    let wait = |end: &End, channel: &sluice_verbs::Channel, wanted: u64| {
+        loop {
+            end.cq.arm(false).unwrap();
+            while let Some(wc) = end.cq.poll_one() {
+                assert_eq!(wc.status, 0, "{wc:?}");
+                if wc.wr_id == wanted {
+                    return;
+                }
+            }
+            channel.get_event().unwrap();
+            end.cq.ack_events(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0..TURNS {
+                a.post_recv(1 << 32 | turn, 2048, 8);
+                a.memory.set_word(0, turn);
+                let sge = [a.sge(0, 8)];
+                let wr = End::request(WrOpcode::Send, turn, &sge, &b, 0);
+                a.qp.post_send(&wr).unwrap();
+                wait(&a, &channels[0], 1 << 32 | turn);
+                assert_eq!(a.memory.word(2048), turn);
+            }
+        });
+        scope.spawn(|| {
+            b.post_recv(1 << 32, 0, 8);
+            for turn in 0..TURNS {
+                wait(&b, &channels[1], 1 << 32 | turn);
+                b.memory.set_word(2048, b.memory.word(0));
+                b.post_recv(1 << 32 | (turn + 1), 0, 8);
+                let sge = [b.sge(2048, 8)];
+                let wr = End::request(WrOpcode::Send, turn, &sge, &a, 0);
+                b.qp.post_send(&wr).unwrap();
+            }
+        });
+    });
+}
+
+/// Two packets of a long message have come, the rest is held back.
+fn in_the_middle(act: impl FnOnce(&End, &End)) -> (End, End, [common::Side; 2]) {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    right.inbox.allow(2);
+    a.memory.fill(0, LONG, 1);
+    b.post_recv(20, 0, LONG);
+    b.post_recv(21, 0, LONG);
+    for id in 10..13 {
+        let sge = [a.sge(0, LONG)];
+        let wr = End::request(WrOpcode::Send, id, &sge, &b, 0);
+        a.qp.post_send(&wr).unwrap();
+    }
+    until("two packets", || {
+        let _ = (a.cq.poll_one(), b.cq.poll_one());
+        b.memory.byte(2 * MTU - 1) == common::pattern(2 * MTU - 1, 1)
+    });
+    act(&a, &b);
+    (a, b, [left, right])
+}
+
+#[test]
+fn an_error_in_the_middle_flushes_what_was_posted() {
+    let flushed = status(WcStatus::WrFlushErr);
+    let (a, b, sides) = in_the_middle(|a, _| a.to_state(QpState::Err));
+    sides[1].inbox.lose();
+    for id in 10..13 {
+        assert_eq!(a.outcome(), (id, flushed));
+    }
+    assert!(b.cq.poll_one().is_none());
+    b.to_state(QpState::Err);
+    assert_eq!(b.outcome(), (20, flushed));
+    assert_eq!(b.outcome(), (21, flushed));
+
+    let (a, b, sides) = in_the_middle(|_, b| b.to_state(QpState::Err));
+    sides[1].inbox.allow(usize::MAX);
+    assert_eq!(b.outcome(), (20, flushed));
+    assert_eq!(b.outcome(), (21, flushed));
+    assert_eq!(a.outcome(), (10, status(WcStatus::RetryExcErr)));
+    assert_eq!(a.outcome(), (11, flushed));
+}
+
+#[test]
+fn after_a_reset_in_the_middle_both_begin_anew() {
+    let (a, b, sides) = in_the_middle(|a, b| {
+        a.to_state(QpState::Reset);
+        b.to_state(QpState::Reset);
+    });
+    sides[1].inbox.allow(usize::MAX);
+    let none = || a.cq.poll_one().is_none() && b.cq.poll_one().is_none();
+    // Also when what was held back has come.
+    assert!((0..100).all(|_| none()));
+    a.connect(&b);
+    b.connect(&a);
+    b.post_recv(30, 4096, LONG);
+    let sge = [a.sge(0, LONG)];
+    assert_eq!(
+        a.run(&End::request(WrOpcode::Send, 31, &sge, &b, 0)).status,
+        0
+    );
+    assert_eq!(b.outcome(), (30, 0));
+    b.memory.check(4096, LONG, 1);
+}
+
+#[test]
+fn queue_pairs_go_in_the_middle() {
+    let (a, b, sides) = in_the_middle(|a, _| a.qp.destroy().unwrap());
+    sides[1].inbox.lose();
+    assert!(a.cq.poll_one().is_none() && b.cq.poll_one().is_none());
+    // Nothing of it is held any more.
+    a.mr.destroy().unwrap();
+    let (c, d) = connected(&sides[0], &sides[1], QpType::Rc, AREA);
+    let sge = [c.sge(0, LONG)];
+    assert_eq!(
+        c.run(&End::request(WrOpcode::RdmaWrite, 31, &sge, &d, 0))
+            .status,
+        0
+    );
+
+    let (a, b, sides) = in_the_middle(|_, b| b.qp.destroy().unwrap());
+    sides[1].inbox.allow(usize::MAX);
+    b.mr.destroy().unwrap();
+    assert_eq!(a.outcome(), (10, status(WcStatus::RetryExcErr)));
+    assert!(sides[1].transport.dropped().unknown_qp > 0);
+}
+
+#[test]
+fn memory_of_a_receive_goes_between_two_packets() {
+    // It does not wait for the rest of the message.
+    let (a, b, sides) = in_the_middle(|_, b| b.mr.destroy().unwrap());
+    sides[1].inbox.allow(usize::MAX);
+    assert_eq!(b.outcome(), (20, status(WcStatus::LocProtErr)));
+    assert_eq!(b.outcome(), (21, status(WcStatus::WrFlushErr)));
+    assert_eq!(a.outcome(), (10, status(WcStatus::RemOpErr)));
+}
+
+#[test]
+fn memory_of_a_send_goes_while_it_waits() {
+    // What has left once is repeated from there.
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    right.inbox.cut(true);
+    b.post_recv(20, 0, LONG);
+    let sge = [a.sge(0, LONG)];
+    let wr = End::request(WrOpcode::Send, 10, &sge, &b, 0);
+    a.qp.post_send(&wr).unwrap();
+    a.mr.destroy().unwrap();
+    right.inbox.cut(false);
+    assert_eq!(a.outcome(), (10, status(WcStatus::LocProtErr)));
+}
+
+#[test]
+fn memory_that_is_read_goes_between_two_packets() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    b.memory.fill(0, AREA, 3);
+    let sge = [a.sge(0, AREA)];
+    let wr = End::request(WrOpcode::RdmaRead, 10, &sge, &b, 0);
+    left.inbox.allow(2);
+    a.qp.post_send(&wr).unwrap();
+    until("two packets", || {
+        let _ = (a.cq.poll_one(), b.cq.poll_one());
+        left.inbox.seen() > 2
+    });
+    b.mr.destroy().unwrap();
+    left.inbox.allow(usize::MAX);
+    // All had been sent, or the rest is refused.
+    let (_, result) = a.outcome();
+    assert!(
+        [WcStatus::Success, WcStatus::RemAccessErr]
+            .map(status)
+            .contains(&result),
+        "{result}"
+    );
+}
+
+#[test]
+fn a_full_completion_queue_breaks_its_queue_pairs_only() {
+    let (left, right) = world("");
+    let cq = left.context.create_cq(2, 0, None, 0).unwrap();
+    let a = left.end_with(QpType::Rc, AREA, &cq);
+    let b = right.end(QpType::Rc, AREA, None);
+    a.connect(&b);
+    b.connect(&a);
+    let (c, d) = connected(&left, &right, QpType::Rc, AREA);
+    let sge = [a.sge(0, 8)];
+    for id in 0..50 {
+        let wr = End::request(WrOpcode::RdmaWrite, id, &sge, &b, 0);
+        if a.qp.post_send(&wr).is_err() {
+            break;
+        }
+    }
+    until("the end", || {
+        let _ = (b.cq.poll_one(), c.cq.poll_one());
+        a.qp.state() == QpState::Err
+    });
+    let sge = [c.sge(0, LONG)];
+    assert_eq!(
+        c.run(&End::request(WrOpcode::RdmaWrite, 31, &sge, &d, 0))
+            .status,
+        0
+    );
+}
+
+#[test]
+fn threads_poll_while_another_posts() {
+    const MESSAGES: u64 = 3000;
+    let (left, right) = world("loss=1%,seed=3");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    let done = AtomicBool::new(false);
+    let sent = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    while let Some(wc) = a.cq.poll_one() {
+                        assert_eq!(wc.status, 0, "{wc:?}");
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+        scope.spawn(|| {
+            for id in 0..MESSAGES {
+                let sge = [a.sge(0, 64)];
+                let wr = End::request(WrOpcode::RdmaWrite, id, &sge, &b, 0);
+                until("room", || {
+                    let _ = b.cq.poll_one();
+                    a.qp.post_send(&wr).is_ok()
+                });
+            }
+        });
+        until("all", || {
+            let _ = b.cq.poll_one();
+            sent.load(Ordering::Relaxed) == MESSAGES
+        });
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+/// A packet of a stranger's for a queue pair of `qpn`.
+fn stray(from: &Gid, to: &Gid, qpn: u32) -> Frame {
+    let address = |gid: &Gid| IpAddr::from(gid.0);
+    let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+    let headers = Headers::new(Bth::new(opcode, Qpn::new(qpn), Psn::new(1)));
+    let mut packet = vec![0; headers.bytes()];
+    headers.emit(&[], &mut packet).unwrap();
+    Frame {
+        path: Path {
+            source: address(from),
+            destination: address(to),
+            interface: 1,
+            ethernet: None,
+            source_port: 0xc000,
+            dscp: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        },
+        ecn: Ecn::NotCapable,
+        packet,
+    }
+}
+
+#[test]
+fn packets_of_strangers_are_counted_and_no_more() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    b.post_recv(1, 0, 8);
+    // In a block of its own process, and in one that nobody has.
+    for qpn in [b.qp.num() ^ 0xff, b.qp.num() ^ 0xff_0000] {
+        right.inbox.put(stray(&a.gid, &b.gid, qpn));
+    }
+    // From an address that is not the peer's.
+    let stranger = Gid([0xfd; 16]);
+    right.inbox.put(stray(&stranger, &b.gid, b.qp.num()));
+    until("three counts", || {
+        let _ = b.cq.poll_one();
+        let dropped = right.transport.dropped();
+        (dropped.unknown_qp, dropped.not_taken) == (2, 1)
+    });
+    assert_eq!(b.qp.state(), QpState::Rts);
+}
+
+/// Joining a group takes the ports, and a datagram to a group the list of members.
+#[test]
+fn groups_change_while_their_datagrams_come() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Ud, AREA);
+    let group = Gid([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x77]);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                while b.cq.poll_one().is_some() {}
+                let _ = b.qp.post_recv(1, &[b.sge(0, 2048)]);
+            }
+        });
+        scope.spawn(|| {
+            let attr = End::ah_attr(&group);
+            let sge = [a.sge(0, 64)];
+            while !done.load(Ordering::Relaxed) {
+                let wr = SendWr {
+                    flags: send_flags::SIGNALED,
+                    sges: &sge,
+                    ud: Some(UdDestination {
+                        ah: &attr,
+                        qpn: 0xff_ffff,
+                        qkey: QKEY,
+                    }),
+                    ..SendWr::new(WrOpcode::Send, 1)
+                };
+                let _ = a.qp.post_send(&wr);
+                while a.cq.poll_one().is_some() {}
+            }
+        });
+        for _ in 0..3000 {
+            b.qp.attach_multicast(&group, 0).unwrap();
+            b.qp.detach_multicast(&group, 0).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    // And they do arrive.
+    b.to_state(QpState::Reset);
+    while b.cq.poll_one().is_some() {}
+    b.connect(&a);
+    b.qp.attach_multicast(&group, 0).unwrap();
+    b.post_recv(5, 0, 2048);
+    let attr = End::ah_attr(&group);
+    let sge = [a.sge(0, 64)];
+    let wr = SendWr {
+        flags: send_flags::SIGNALED,
+        sges: &sge,
+        ud: Some(UdDestination {
+            ah: &attr,
+            qpn: 0xff_ffff,
+            qkey: QKEY,
+        }),
+        ..SendWr::new(WrOpcode::Send, 1)
+    };
+    assert_eq!(a.run(&wr).status, 0);
+    assert_eq!(b.outcome(), (5, 0));
+}
+
+#[test]
+fn a_child_of_fork_has_none_of_the_ports() {
+    let (left, _right) = world("");
+    let descriptor = left.inbox.descriptor();
+    // SAFETY: the child makes system calls only, which a fork of a process with threads may.
+    let has = unsafe {
+        assert!(libc::fcntl(descriptor, libc::F_GETFD) >= 0);
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(i32::from(libc::fcntl(descriptor, libc::F_GETFD) >= 0));
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert!(libc::WIFEXITED(status));
+        libc::WEXITSTATUS(status)
+    };
+    assert_eq!(has, 0);
+    // This process still has it.
+    let (a, b) = connected(&left, &_right, QpType::Rc, 4096);
+    let sge = [a.sge(0, 8)];
+    let wr = End::request(WrOpcode::RdmaWrite, 1, &sge, &b, 0);
+    assert_eq!(a.run(&wr).status, 0);
+}
+
+#[test]
+fn rights_of_the_queue_pair_count() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    let attr = sluice_verbs::QpAttr {
+        qp_access_flags: access::REMOTE_READ,
+        ..sluice_verbs::QpAttr::default()
+    };
+    b.qp.modify(&attr, sluice_verbs::qp_mask::ACCESS_FLAGS)
+        .unwrap();
+    let sge = [a.sge(0, 8)];
+    assert_eq!(
+        a.run(&End::request(WrOpcode::RdmaRead, 1, &sge, &b, 0))
+            .status,
+        0
+    );
+    let wr = End::request(WrOpcode::RdmaWrite, 1, &sge, &b, 0);
+    let refused = [WcStatus::RemAccessErr, WcStatus::RemInvReqErr].map(status);
+    assert!(refused.contains(&a.run(&wr).status));
+}
