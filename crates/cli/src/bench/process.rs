@@ -44,6 +44,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// What it wrote to its standard error.
+    pub fn complaints(&self) -> &str {
+        &self.stderr
+    }
+
     /// Reads the standard output with `parse`; a failure also shows what the program complained
     /// of.
     pub fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {

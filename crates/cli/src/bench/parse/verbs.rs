@@ -151,6 +151,41 @@ pub fn raw_xdp(text: &str) -> Result<RawXdp> {
     }
 }
 
+/// What faults on purpose did to the packets of a process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lost {
+    pub packets: f64,
+    pub lost: f64,
+}
+
+impl Lost {
+    /// Which part was lost, 0 to 1.
+    pub fn share(self) -> f64 {
+        self.lost / self.packets
+    }
+}
+
+/// Reads what `sluice verbs --fault` says at the end: `of 6400 packets 64 were lost, …`. A run
+/// whose device does not heed the option says something else, or nothing, and is refused.
+pub fn lost(complaints: &str) -> Result<Lost> {
+    let said = complaints
+        .lines()
+        .filter_map(|line| line.strip_prefix("sluice: fault: of "))
+        .find_map(|line| {
+            let (packets, rest) = line.split_once(" packets ")?;
+            let (lost, _) = rest.split_once(" were lost")?;
+            let (packets, lost) = (positive(packets)?, positive(lost)?);
+            (lost <= packets).then_some(Lost { packets, lost })
+        });
+    said.ok_or_else(|| {
+        missing(
+            "sluice verbs --fault",
+            "how many packets it lost",
+            complaints,
+        )
+    })
+}
+
 /// Reads what the helper says: copies, and the seconds that they took.
 pub fn memcpy(text: &str) -> Result<(f64, f64)> {
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -91,3 +91,17 @@ fn bare_af_xdp_is_read_without_a_rate_and_with_one() {
     refused(raw_xdp("SKIP pingpong: needs root\n"), "one way");
     refused(raw_xdp("  IPv4     8 B: one way NaN µs\n"), "one way");
 }
+
+#[test]
+fn a_run_without_lost_packets_is_no_lossy_one() {
+    let said = "sluice: fault: seed=7\nsluice: fault: of 6400 packets 64 were lost, 0 doubled, 0 \
+                late, 0 damaged (seed 7)\n";
+    assert_eq!(lost(said).expect("it lost some").share(), 0.01);
+    for other in [
+        "sluice: fault: of 6400 packets 0 were lost, 0 doubled, 0 late, 0 damaged (seed 7)\n",
+        "sluice: fault: nothing happens to devices over a network\n",
+        "",
+    ] {
+        refused(lost(other), "how many packets");
+    }
+}

@@ -83,7 +83,7 @@ fn measure(session: &Session, variant: Variant, link: Link) -> Result<Sample> {
             sample
         }
         _ => {
-            let mut sample = write_rate(session, variant, link, Vec::new())?;
+            let mut sample = write_rate(session, variant, link, None)?;
             sample.bytes = sample.operations * f64::from(MESSAGE_BYTES);
             sample
         }
@@ -92,12 +92,12 @@ fn measure(session: &Session, variant: Variant, link: Link) -> Result<Sample> {
     Ok(sample)
 }
 
-/// Bytes a second that perftest WRITEs. `options` are those of `sluice verbs`.
+/// Bytes a second that perftest WRITEs.
 pub fn write_rate(
     session: &Session,
     variant: Variant,
     link: Link,
-    options: Vec<String>,
+    faults: Option<&'static str>,
 ) -> Result<Sample> {
     let test = Perftest {
         program: PROGRAM,
@@ -105,7 +105,7 @@ pub fn write_rate(
         // -f: perftest would leave out a quarter of four seconds and more at both ends, of which
         // the CPU time is counted.
         arguments: words!["-s", MESSAGE_BYTES, "-D", session.seconds, "-f", 0],
-        options,
+        faults,
     };
     let mut sample = programs::perftest_rate(session, variant, &test)?;
     sample.value *= f64::from(MESSAGE_BYTES);

@@ -92,7 +92,7 @@ fn measure(session: &Session, variant: Variant, program: &'static str) -> Result
             program,
             mtu: MTU,
             arguments,
-            options: Vec::new(),
+            faults: None,
         };
         programs::perftest_latency(session, variant, &test)
     };

@@ -46,7 +46,7 @@ fn cells(options: &Options) -> Vec<Cell> {
                 program: GROUP,
                 mtu: MTU,
                 arguments,
-                options: Vec::new(),
+                faults: None,
             };
             let sample = programs::perftest_rate(session, variant, &test)?;
             Ok(vec![sample])

@@ -17,6 +17,9 @@ const SERVER_GRACE: Duration = Duration::from_secs(20);
 /// from before the neighbour is known, and what is not RoCEv2.
 const KERNEL_SHARE_MAX: f64 = 0.05;
 
+/// The option of `sluice verbs` for faults on purpose.
+pub const FAULT: &str = "fault";
+
 /// A program of perftest, on which link, and what is asked of it.
 #[derive(Debug, Clone)]
 pub struct Perftest {
@@ -24,8 +27,8 @@ pub struct Perftest {
     /// Of the link, in bytes.
     pub mtu: u32,
     pub arguments: Vec<String>,
-    /// Options of `sluice verbs` besides the device, for both ends.
-    pub options: Vec<String>,
+    /// What `sluice verbs` is to do to the packets of both ends.
+    pub faults: Option<&'static str>,
 }
 
 /// Runs both ends of perftest, each on a host of its own under `sluice verbs`. Both must succeed,
@@ -39,7 +42,9 @@ fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<(Out
     let network = session.network(test.mtu)?;
     let port = session.free_port()?;
     let mut options = words!["--device", device];
-    options.extend_from_slice(&test.options);
+    if let Some(faults) = test.faults {
+        options.extend(words![format!("--{FAULT}"), faults]);
+    }
     // -F: a processor whose clock changes is no reason to end.
     let mut words = words![test.program, "-F", "-p", port];
     words.extend_from_slice(&test.arguments);
@@ -55,6 +60,10 @@ fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<(Out
     check_way(variant, kernel_share)?;
     sample.details.insert("kernel_share", kernel_share);
     sample.details.insert("frames", received.frames as f64);
+    if test.faults.is_some() {
+        let lost = verbs::lost(output.complaints())?;
+        sample.details.insert("lost_share", lost.share());
+    }
     Ok((output, sample))
 }
 
