@@ -577,6 +577,11 @@ pub static PAGES: [Page; 11] = [
                         "Numbers to quote and every floor, with a report to keep:",
                         "sluice bench --full --html report.html",
                     ),
+                    Example("RDMA programs within this host:", "sluice bench verbs"),
+                    Example(
+                        "RDMA programs on two hosts, which are two network namespaces:",
+                        "sudo sluice bench roce --quick",
+                    ),
                 ],
             },
             Section {
