@@ -286,6 +286,8 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
+        self.qp.destroy().expect("the queue pair goes");
+        self.cq.destroy().expect("its queue goes");
         self.rendezvous.release(&self.block);
     }
 }
@@ -427,8 +429,6 @@ pub fn run(data: &[u8]) {
     // Half of them go on with the same link, which has been through something.
     if data.len().is_multiple_of(2) && !meeting.is_over() {
         scene.meeting = Some(meeting);
-    } else {
-        meeting.qp.destroy().expect("the queue pair goes");
     }
 }
 
