@@ -1,69 +1,22 @@
 //! The examples that come with libibverbs, which check what they receive.
 
 use libtest_mimic::Trial;
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::suite::{Verdict, trial};
+use sluice_tests::verbs::rows::{self, Row};
 
 use crate::stage::Stage;
 
-/// The first entry of the GID table: RoCE has no other addresses.
-const GID: [&str; 2] = ["-g", "0"];
-
 pub fn trials() -> Vec<Trial> {
-    let rc: &[(&str, &[&str])] = &[
-        ("plain", &[]),
-        ("events", &["-e"]),
-        ("on-demand-paging", &["-o"]),
-        ("timestamps", &["-t"]),
-        ("new-send", &["-N"]),
-        ("device-memory", &["-j"]),
-        ("events-new-send", &["-e", "-N"]),
-        ("one-byte", &["-s", "1"]),
-        ("large", &["-s", "1048576", "-n", "200"]),
-        ("deep", &["-r", "64"]),
-    ];
-    let with_events: &[(&str, &[&str])] = &[("plain", &[]), ("events", &["-e"])];
-    let srq: &[(&str, &[&str])] = &[
-        ("plain", &[]),
-        ("events", &["-e"]),
-        ("one-qp", &["-q", "1"]),
-    ];
-    let programs = [
-        ("ibv_rc_pingpong", rc),
-        ("ibv_uc_pingpong", with_events),
-        ("ibv_ud_pingpong", with_events),
-        ("ibv_srq_pingpong", srq),
-        ("ibv_xsrq_pingpong", with_events),
-    ];
-    programs
+    rows::pingpongs()
         .into_iter()
-        .flat_map(|(program, cases)| {
-            cases.iter().map(move |(name, arguments)| {
-                trial(format!("{program}/{name}"), move || {
-                    pingpong(program, arguments)
-                })
-            })
-        })
+        .map(|row| trial(row.name(), move || pingpong(&row)))
         .collect()
 }
 
-fn pingpong(program: &str, arguments: &[&str]) -> Verdict {
-    let mut all = GID.to_vec();
-    // -c validates the received buffer; elsewhere it means something else or nothing.
-    if ["ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong"].contains(&program) {
-        all.push("-c");
-    }
-    all.extend(arguments);
-    let (server, client) = Stage::new()?.pair(program, &all)?;
-    for outcome in [server, client] {
-        let text = outcome.text();
-        let done = if program == "ibv_xsrq_pingpong" {
-            text.contains("success")
-        } else {
-            text.contains("bytes in") && text.contains("iters in")
-        };
-        ensure(done && !text.contains("invalid data"), || {
-            outcome.describe()
-        })?;
-    }
-    Ok(())
+fn pingpong(row: &Row) -> Verdict {
+    // The first entry of the GID table.
+    let mut all = vec![row.gid_option(), "0"];
+    all.extend(row.arguments());
+    let (server, client) = Stage::new()?.pair(row.program, &all)?;
+    row.check(&server, &client)
 }
