@@ -16,16 +16,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
-use crate::job::{command, find_program};
-use crate::suite::{Verdict, fail, skip};
+use crate::job::{command, find_program, wait_until};
+use crate::suite::{Verdict, ensure, fail, skip};
 
 /// Ethernet header, a VLAN tag, and some room.
 pub(crate) const FRAME_OVERHEAD: usize = 64;
+
+/// What the kernel does by itself when a device comes up takes milliseconds.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +106,29 @@ impl Host {
         self.ip(&format!("link set {device} mtu {mtu} up"))?;
         self.ip(&format!("addr add {}/24 dev {device}", self.v4))?;
         self.ip(&format!("addr add {}/64 dev {device} nodad", self.v6))
+    }
+
+    /// Waits for the address that the kernel gives the device by itself, some time after it came
+    /// up: an RDMA device has it in its table, before those that it got from us.
+    fn await_link_local(&self) -> Verdict {
+        // proc_net(5) has nothing of it: address, index, prefix, scope (0x20: of the link), flags
+        // (0x40: tentative), device.
+        let there = || {
+            let table =
+                self.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"))?;
+            Ok(table.lines().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let flags = words
+                    .get(4)
+                    .and_then(|flags| u8::from_str_radix(flags, 16).ok());
+                words.get(3) == Some(&"20")
+                    && words.get(5) == Some(&self.device())
+                    && flags.is_some_and(|flags| flags & 0x40 == 0)
+            }))
+        };
+        ensure(wait_until(SETTLE_LIMIT, there)?, || {
+            format!("{} has no link-local address", self.device)
+        })
     }
 
     /// A command that runs on this host. It ends with the thread that starts it at the latest.
@@ -184,6 +211,9 @@ impl Pair {
         }
         left.configure("eth0", settings.mtu)?;
         right.configure("eth0", settings.mtu)?;
+        for host in [&left, &right] {
+            host.await_link_local()?;
+        }
         // When every device is up: what goes to one that is not is lost.
         let longest = settings.mtu as usize + FRAME_OVERHEAD;
         let injector = between

@@ -83,17 +83,8 @@ impl Link {
         &self.pair
     }
 
-    pub fn way(&self) -> Way {
-        self.way
-    }
-
     pub fn injector(&self) -> Verdict<&Injector> {
         self.pair.injector()
-    }
-
-    /// Where outputs are.
-    pub fn folder(&self) -> &Path {
-        self.pair.path()
     }
 
     fn host(&self, end: End) -> &Host {
