@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Output};
+use std::process::{Command, ExitStatus};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -29,8 +29,8 @@ use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
 use crate::hosts::ports::{Protocol, listens};
 use crate::hosts::{self, Host};
-use crate::job::{Job, command, find_program, wait_until};
-use crate::suite::{Verdict, ensure, fail, skip};
+use crate::job::{Job, command, find_program, run, wait_until};
+use crate::suite::{Verdict, fail, skip};
 
 /// The device that is the guest's cable, at this machine's end.
 const CABLE: &str = "tap0";
@@ -148,36 +148,25 @@ impl Guest {
         command
     }
 
-    /// Runs a shell script in the guest and returns what it printed; fails unless it succeeds.
+    /// Runs a shell script in the guest and returns what it printed; fails unless it succeeds
+    /// within a minute.
     pub fn shell(&self, host: &Host, script: &str) -> Verdict<String> {
-        let seconds = COMMAND_LIMIT.as_secs().to_string();
-        let mut command = self.command(host, "timeout");
-        command.args([&seconds, "sh", "-ec", script]);
-        let Output {
-            status,
-            stdout,
-            stderr,
-        } = command.output()?;
-        let text = String::from_utf8_lossy(&stdout).into_owned();
-        if status.success() {
-            return Ok(text);
-        }
-        fail(format!(
-            "in the guest: {status}: {script}\n{text}\n{}",
-            String::from_utf8_lossy(&stderr)
-        ))
+        let mut command = self.command(host, "sh");
+        command.args(["-ec", script]);
+        self.output(command)
+    }
+
+    fn output(&self, command: Command) -> Verdict<String> {
+        let dir = tempfile::tempdir()?;
+        let outcome = run(command, dir.path(), "in the guest", COMMAND_LIMIT)?;
+        Ok(outcome.success()?.text())
     }
 
     /// Whether somebody in the guest listens; see [`Host::is_listening`].
     pub fn is_listening(&self, host: &Host, protocol: Protocol, port: u16) -> Verdict<bool> {
         let mut command = self.command(host, "cat");
         command.args(protocol.tables().map(|table| format!("/proc/net/{table}")));
-        let output = command.output()?;
-        ensure(output.status.success(), || {
-            format!("in the guest: {}", String::from_utf8_lossy(&output.stderr))
-        })?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(listens(&text, protocol, port))
+        Ok(listens(&self.output(command)?, protocol, port))
     }
 
     /// Waits until somebody in the guest listens; fails at once when the server that should do so
@@ -192,6 +181,26 @@ impl Guest {
     ) -> Verdict {
         server.await_ready(limit, "listener in the guest", || {
             self.is_listening(host, protocol, port).unwrap_or(false)
+        })
+    }
+
+    /// The same for a program that listens with rdma_cm, of which the tables of ports know nothing.
+    pub fn await_rdma_listener(
+        &self,
+        host: &Host,
+        server: &mut Job,
+        port: u16,
+        limit: Duration,
+    ) -> Verdict {
+        let port = format!(":{port}");
+        server.await_ready(limit, "RDMA listener in the guest", || {
+            let listeners = self.shell(host, "rdma resource show cm_id");
+            listeners.is_ok_and(|text| {
+                text.lines().any(|line| {
+                    line.contains(" LISTEN ")
+                        && line.split_whitespace().any(|word| word.ends_with(&port))
+                })
+            })
         })
     }
 
@@ -478,7 +487,8 @@ fn setup(v4: Ipv4Addr, v6: Ipv6Addr, mtu: u32) -> String {
 
 /// A packet to an address of one's own never leaves the host, because the table of local addresses
 /// is asked first. Here it is asked first only for what came in through the pair, and a table for
-/// the way through the pair comes before it for the rest.
+/// the way through the pair comes before it for the rest. The kernel's connection manager asks for
+/// the way back as if the answer came in (`validate_ipv4_net_dev`): the rule before both.
 fn twins_script(mtu: u32) -> String {
     format!(
         r#"
@@ -509,6 +519,8 @@ fn twins_script(mtu: u32) -> String {
                 ip $version rule del pref 0
             done
             for one in 1 2; do
+                ip rule add pref 5 iif twin$one from 10.46.0.$one to 10.46.0.$((3 - one)) \
+                    lookup $((100 + one))
                 ip rule add pref 20 from 10.46.0.$one to 10.46.0.$((3 - one)) lookup $((100 + one))
                 ip -6 rule add pref 20 from fd46::$one to fd46::$((3 - one)) lookup $((100 + one))
                 rdma link add rxe$one type rxe netdev twin$one

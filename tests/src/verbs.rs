@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::apps::apps_dir;
 use crate::job::{command, find_program, run};
 use crate::lab::find_sluice;
 use crate::suite::{Verdict, skip};
@@ -31,29 +32,29 @@ impl Own {
         }
     }
 
-    /// Compiles it into the directory, against the installed libibverbs.
-    ///
-    /// Skips without gcc or the library's headers.
+    /// See [`compile`].
     pub fn compile(self, dir: &Path) -> Verdict<PathBuf> {
-        let Some(gcc) = find_program("gcc") else {
-            return skip("gcc is not installed; scripts/setup test");
-        };
-        if !Path::new("/usr/include/infiniband/verbs.h").is_file() {
-            return skip("libibverbs-dev is not installed; scripts/setup test");
-        }
-        let binary = dir.join(self.name());
-        let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("apps/verbs")
-            .join(format!("{}.c", self.name()));
-        let mut gcc = command(gcc);
-        gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"])
-            .arg("-o")
-            .args([&binary, &source])
-            .arg("-libverbs");
-        let label = format!("gcc-{}", self.name());
-        run(gcc, dir, &label, Duration::from_secs(60))?.success()?;
-        Ok(binary)
+        compile(self.name(), dir)
     }
+}
+
+/// Compiles `apps/verbs/<name>.c` into the directory, against the installed libibverbs.
+///
+/// Skips without gcc or the library's headers.
+pub fn compile(name: &str, dir: &Path) -> Verdict<PathBuf> {
+    const HEADER: &str = "/usr/include/infiniband/verbs.h";
+    let Some(gcc) = find_program("gcc").filter(|_| Path::new(HEADER).exists()) else {
+        return skip("gcc or libibverbs-dev is not installed; scripts/setup test");
+    };
+    let binary = dir.join(name);
+    let mut gcc = command(gcc);
+    gcc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-O1"])
+        .arg("-o")
+        .arg(&binary)
+        .arg(apps_dir().join("verbs").join(name).with_extension("c"))
+        .arg("-libverbs");
+    run(gcc, dir, &format!("gcc-{name}"), Duration::from_secs(60))?.success()?;
+    Ok(binary)
 }
 
 /// `sluice verbs OPTIONS -- PROGRAM ARGUMENTS`; skips where the program is not installed. A path

@@ -47,38 +47,53 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
         .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
 }
 
+/// How sure the thread is that programs leave packets to it: above the middle it sleeps on the
+/// ports, below it watches.
+#[derive(Clone, Copy)]
+struct Alone(i32);
+
+impl Alone {
+    const MAX: i32 = 8;
+
+    /// It has looked, and found so many packets that nobody had taken.
+    fn looked(&mut self, found: usize, polled: bool) {
+        // What it finds has waited for it. Finding nothing says something only while others do.
+        let step = match (found, polled) {
+            (0, true) => -1,
+            (0, false) => 0,
+            _ => 2,
+        };
+        self.0 = (self.0 + step).clamp(0, Self::MAX);
+    }
+
+    fn sleeps(self) -> bool {
+        self.0 > Self::MAX / 2
+    }
+}
+
 fn run(weak: &Weak<Node>) {
     let mut tokens = [0; 64];
     let mut before = 0;
     // Rounds without anything; starts as if there had been none for long.
     let mut quiet = QUIET_WATCHES;
-    let mut alone = true;
+    let mut alone = Alone(Alone::MAX);
     while let Some(node) = weak.upgrade() {
         if node.stop.load(Ordering::Acquire) {
             return;
         }
         node.engine_until.store(0, Ordering::SeqCst);
         let polled = node.lane.polled.load(Ordering::Relaxed);
-        if polled != before {
-            before = polled;
-            quiet = 0;
-            alone = false;
-        } else {
-            match node.lane.progress(&node, Worker::Engine) {
-                Some(0) => quiet = (quiet + 1).min(QUIET_WATCHES),
-                Some(_) => {
-                    quiet = 0;
-                    alone = true;
-                }
-                // Somebody polls.
-                None => {
-                    quiet = 0;
-                    alone = false;
-                }
-            }
-        }
+        let others = polled != before;
+        before = polled;
+        // Somebody else may be at it this very moment.
+        let found = node.lane.progress(&node, Worker::Engine);
+        alone.looked(found.unwrap_or(0), others || found.is_none());
+        quiet = match found {
+            Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
+            _ => 0,
+        };
         let armed = node.armed.load(Ordering::SeqCst) != 0;
-        let asleep = armed || alone || quiet >= QUIET_WATCHES;
+        let asleep = armed || alone.sleeps() || quiet >= QUIET_WATCHES;
         let now = now_ns();
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);

@@ -1,5 +1,6 @@
 //! Queue pair 1: management datagrams.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -26,6 +27,8 @@ type Mad = [u8; MAD_BYTES];
 #[derive(Default)]
 pub struct Gsi {
     waiting: Mutex<VecDeque<(Path, Mad)>>,
+    /// How many, to look without the lock.
+    count: AtomicUsize,
     receiver: RwLock<Option<Arc<dyn MadReceiver>>>,
 }
 
@@ -47,7 +50,20 @@ impl Gsi {
         let mut waiting = lock(&self.waiting);
         if waiting.len() < WAITING_MAX {
             waiting.push_back((path, *mad));
+            self.count.store(waiting.len(), Ordering::Release);
         }
+    }
+
+    /// Whether there is something to send.
+    pub fn has_waiting(&self) -> bool {
+        self.count.load(Ordering::Acquire) != 0
+    }
+
+    fn next(&self) -> Option<(Path, Mad)> {
+        let mut waiting = lock(&self.waiting);
+        let next = waiting.pop_front();
+        self.count.store(waiting.len(), Ordering::Release);
+        next
     }
 }
 
@@ -60,12 +76,8 @@ pub struct Sender {
 impl Sender {
     /// Sends what waits.
     pub fn send(&mut self, node: &Node, port: &mut dyn Port) {
-        loop {
-            if port.room() == 0 {
-                return;
-            }
-            // Not held while the packet is made.
-            let Some((path, mad)) = lock(&node.gsi.waiting).pop_front() else {
+        while node.gsi.has_waiting() && port.room() > 0 {
+            let Some((path, mad)) = node.gsi.next() else {
                 return;
             };
             let Some(headers) = headers(Psn::new(self.psn)) else {

@@ -25,10 +25,21 @@ use crate::path::UDP_PORT;
 const TURN_PACKETS: usize = 32;
 /// Turns in one round, so that what comes in is looked at in between.
 const TURNS: usize = 64;
+/// Requests that leave at once, each by a call of the kernel, before whoever posts and posts
+/// without polling is taken to be in full flow. From then on packets are gathered.
+const BURST_ALONE: u32 = 4;
+/// Packets that are gathered at most.
+const BURST_PACKETS: u32 = 32;
+/// Packets of a round whose acknowledgements wait for what the program does next: it may post an
+/// answer, and then both leave by one call of the kernel.
+const PROMPT_PACKETS: usize = 4;
+
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
+/// Deadlines are looked at in every so many rounds of a poller that finds nothing.
+const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
-const UDP_ROUNDS: u32 = 64;
+const UDP_ROUNDS: u32 = 2048;
 
 /// Who works on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +100,12 @@ struct State {
     unreported: Vec<usize>,
     /// Something waits for room in a port.
     blocked: bool,
+    /// Requests posted since anybody has looked for packets.
+    burst: u32,
+    /// Packets in the ports that the kernel has not been told of.
+    gathered: u32,
+    /// A poller has left answers to be sent.
+    owes: bool,
     rounds: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
@@ -106,6 +123,9 @@ impl Lane {
                 touched: Vec::new(),
                 unreported: Vec::new(),
                 blocked: false,
+                burst: 0,
+                gathered: 0,
+                owes: false,
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
@@ -148,9 +168,21 @@ impl Lane {
             let Some(mut state) = self.try_state() else {
                 return (rounds > 0).then_some(came);
             };
-            came += state.receive(self, node, worker);
+            state.burst = 0;
+            if core::mem::take(&mut state.owes) {
+                state.send(self, node, None);
+            }
+            let now_came = state.receive(self, node, worker);
+            came += now_came;
+            if now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node) {
+                break;
+            }
             state.report();
-            state.send(self, node, None);
+            if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
+                state.owes = true;
+            } else {
+                state.send(self, node, None);
+            }
             self.set_deadline(&state);
             let mads = core::mem::take(&mut state.mads);
             drop(state);
@@ -193,9 +225,16 @@ impl Lane {
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
         let mut done = None;
         while let Some(mut state) = self.try_state() {
+            state.burst = state.burst.saturating_add(1);
+            let gathered = state.gathered;
             done = done.or(state.send(self, node, Some(posting)));
+            let kick = gathered == 0 && state.gathered > 0;
             self.set_deadline(&state);
             drop(state);
+            if kick {
+                // Should the program neither post nor poll any more.
+                node.wake_engine();
+            }
             if !self.is_noted() {
                 break;
             }
@@ -204,7 +243,7 @@ impl Lane {
     }
 
     fn set_deadline(&self, state: &State) {
-        let deadline = if !state.unreported.is_empty() {
+        let deadline = if !state.unreported.is_empty() || state.owes || state.gathered > 0 {
             0
         } else if state.blocked {
             // Nobody says when there is room again.
@@ -246,6 +285,17 @@ impl State {
         }
     }
 
+    /// Whether there is nothing to do for a poller. Timers are looked at now and then.
+    fn has_nothing(&self, lane: &Lane, node: &Node) -> bool {
+        !self.rounds.is_multiple_of(TIMER_ROUNDS)
+            && self.gathered == 0
+            && !self.blocked
+            && self.unreported.is_empty()
+            && self.scheduler.is_idle()
+            && lane.pending.load(Ordering::Relaxed) == 0
+            && !node.gsi.has_waiting()
+    }
+
     /// One batch of each port.
     fn receive(&mut self, lane: &Lane, node: &Node, worker: Worker) -> usize {
         self.look_at_table(node);
@@ -253,7 +303,6 @@ impl State {
         let skip_udp = worker == Worker::Poller
             && self.ports.len() > 1
             && !self.rounds.is_multiple_of(UDP_ROUNDS);
-        let now = Instant::from_nanos(now_ns());
         let Self {
             ports,
             table,
@@ -262,8 +311,11 @@ impl State {
             ..
         } = self;
         let mut came = 0;
+        // The clock is asked for the first packet only: mostly there is none.
+        let mut clock = None;
         for port in ports.iter_mut().skip(usize::from(skip_udp)) {
             came += port.receive(&mut |received| {
+                let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 let dropped = take(table, touched, mads, node, now, received);
                 if let Some(reason) = dropped {
                     count(reason.counter(&lane.counters));
@@ -323,16 +375,22 @@ impl State {
                 }
             }
         }
-        // What the kernel does not take now goes with the next flush.
-        self.blocked |= !self.flush();
+        let gathers = posting.is_some() && self.burst > BURST_ALONE;
+        if !gathers || self.gathered >= BURST_PACKETS {
+            // What the kernel does not take now goes with the next flush.
+            self.blocked |= !self.flush();
+        }
         done
     }
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
-        self.ports
-            .iter_mut()
-            .fold(true, |all, port| port.flush() && all)
+        self.gathered = 0;
+        let mut all = true;
+        for port in &mut self.ports {
+            all &= port.flush();
+        }
+        all
     }
 
     fn turn(
@@ -365,6 +423,7 @@ impl State {
                 break Turn::Nothing(machine.deadline());
             };
             packets += 1;
+            self.gathered += 1;
             let bytes = outgoing.transmit.link_bytes();
             self.scheduler.sent(part.index, bytes);
             emit(&mut self.ports, lane, &mut machine, &outgoing);

@@ -246,7 +246,7 @@ impl State {
         Ok(hop)
     }
 
-    fn way(&mut self, path: &Path, hop: &Hop) -> Way {
+    fn way(&self, path: &Path, hop: &Hop) -> Way {
         let interface = match hop.local {
             // To ourselves the kernel finds the way; a link-local address is of one interface.
             true => path.interface,
@@ -264,18 +264,10 @@ impl State {
             .served
             .iter()
             .find(|served| !hop.local && served.steering.interface() == hop.interface);
-        if let Some(served) = served {
-            match hop.ethernet {
-                Some(_) => {
-                    way.path.ethernet = hop.ethernet;
-                    way.port = served.port;
-                }
-                // Until the neighbour is known the kernel sends.
-                None => {
-                    let next = hop.gateway.unwrap_or(path.destination);
-                    let _ = self.routes.resolve(hop.interface, next);
-                }
-            }
+        // Until the neighbour is known the kernel sends, and so finds it.
+        if let (Some(served), Some(_)) = (served, hop.ethernet) {
+            way.path.ethernet = hop.ethernet;
+            way.port = served.port;
         }
         way
     }

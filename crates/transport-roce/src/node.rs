@@ -221,7 +221,9 @@ impl Node {
     /// A poll found nothing: looks at the ports. How many packets came.
     pub fn poll(&self) -> usize {
         let came = self.lane.progress(self, Worker::Poller).unwrap_or(0);
-        self.wake_for_deadline();
+        if came > 0 {
+            self.wake_for_deadline();
+        }
         came
     }
 

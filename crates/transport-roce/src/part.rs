@@ -211,7 +211,10 @@ impl QpTransport for RoceQp {
             QpState::Rtr if change.from == QpState::Init => {
                 let way = part.way(qp, change)?;
                 let mtu = part.node.mtu();
-                part.lock().ready_to_receive(qp, attr, way, mtu);
+                let mut machine = part.lock();
+                machine.ready_to_receive(qp, attr, way, mtu);
+                // What was heard of the neighbour since did not reach it.
+                machine.reroute(|way| part.node.network.way_again(way));
             }
             QpState::Rts if change.from == QpState::Rtr => part.lock().ready_to_send(qp, attr),
             QpState::Rtr | QpState::Rts | QpState::Sqd => {

@@ -2,17 +2,20 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
 use crate::types::{EventType, Wc, WcStatus};
-use crate::{Channel, Context, CqTransport, Error, Result};
+use crate::{Channel, Context, CqTransport, Error, Qp, Result};
 
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.
 const PROGRESS_EVERY: u32 = 64;
+
+/// When a queue that is to become smaller stops waiting for datagrams, unless it waits already.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// A completion queue.
 pub struct Cq {
@@ -39,6 +42,8 @@ pub(crate) struct Credit {
     pub receives: AtomicU64,
     /// The QP's SRQ gets its room back from here.
     pub srq: Option<Arc<AtomicU64>>,
+    /// The QP, if it is one of datagrams.
+    pub datagrams: OnceLock<Weak<Qp>>,
 }
 
 impl Credit {
@@ -47,6 +52,7 @@ impl Credit {
             sends: AtomicU64::new(0),
             receives: AtomicU64::new(0),
             srq,
+            datagrams: OnceLock::new(),
         })
     }
 }
@@ -295,9 +301,20 @@ impl Cq {
         self.lock().armed != Armed::No
     }
 
-    /// At least `entries`; EINVAL if more completions than that wait.
+    /// At least `entries`; EINVAL if more completions than that wait. Datagrams that were posted
+    /// count as sent: where they wait for a way to their receiver, this call waits a moment too
+    /// ([`crate::QpTransport::linger`]) before it makes the queue smaller.
     pub fn resize(&self, entries: u32) -> Result<()> {
         let wanted = capacity(entries)?;
+        if wanted < self.entries() as usize {
+            let start = Instant::now();
+            for qp in self.datagram_senders() {
+                if start.elapsed() > LINGER_MAX {
+                    break;
+                }
+                qp.linger();
+            }
+        }
         let mut ring = self.lock();
         if ring.len() > entries as usize {
             return Err(Error::BadValue);
@@ -308,6 +325,19 @@ impl Cq {
         }
         ring.entries = moved;
         Ok(())
+    }
+
+    fn datagram_senders(&self) -> Vec<Arc<Qp>> {
+        let mut qps: Vec<Arc<Qp>> = {
+            let ring = self.lock();
+            let credits = ring.owners.iter().flatten();
+            credits
+                .filter_map(|credit| credit.datagrams.get()?.upgrade())
+                .collect()
+        };
+        // Without the lock: letting go of a QP may be its end, which comes back here.
+        qps.retain(|qp| qp.send_cq().is_some_and(|cq| cq.id == self.id));
+        qps
     }
 
     /// `ibv_modify_cq`: an event waits for `count` completions, but not longer than `period_us`

@@ -50,6 +50,9 @@ struct Slot {
     key: AtomicU32,
     /// Transfers under way.
     pins: AtomicU32,
+    /// How often the place was closed: a region that is registered anew keeps its key, so the
+    /// key alone does not say that what it opens is still the same.
+    closed: AtomicU32,
     pd: AtomicU32,
     qpn: AtomicU32,
     access: AtomicU32,
@@ -169,12 +172,15 @@ impl KeyTable {
         slot.key.store(info.key, Ordering::SeqCst);
     }
 
-    /// Takes a key away and waits for the transfers that use it.
+    /// Takes a key away and waits for the transfers that use it. Not from two threads at once
+    /// for one key: its region or window keeps others away.
     pub fn withdraw(&self, key: u32) {
         let Some(slot) = self.slot(place(key)) else {
             return;
         };
         slot.key.store(0, Ordering::SeqCst);
+        let closed = slot.closed.load(Ordering::Relaxed);
+        slot.closed.store(closed.wrapping_add(1), Ordering::SeqCst);
         let mut rounds = 0u32;
         while slot.pins.load(Ordering::SeqCst) != 0 {
             rounds += 1;
@@ -198,13 +204,14 @@ impl KeyTable {
     #[inline]
     pub fn local(&self, key: u32, pd: u32, addr: u64, len: u32, write: bool) -> Option<u64> {
         let slot = self.slot(place(key))?;
+        let closed = slot.closed.load(Ordering::Acquire);
         if key == 0 || slot.key.load(Ordering::Acquire) != key {
             return None;
         }
         let info = slot.info(0, key);
         fence(Ordering::Acquire);
-        // The fields belong to this key only if it is still there: keys do not come back.
-        if slot.key.load(Ordering::Relaxed) != key {
+        // The fields belong together only if the place was not closed meanwhile.
+        if slot.closed.load(Ordering::Relaxed) != closed {
             return None;
         }
         let right = crate::types::access::LOCAL_WRITE;
@@ -320,6 +327,39 @@ mod tests {
             table.release(key);
             assert_eq!(table.local(key, 7, 0x1000, 1, false), None);
         }
+    }
+
+    /// A region that is registered anew has the same key for other memory: who looks meanwhile
+    /// finds the one, the other or nothing, but no mixture.
+    #[test]
+    fn a_key_that_opens_something_else_is_never_half_of_it() {
+        let table = KeyTable::new();
+        let first = open(&table);
+        let second = KeyInfo {
+            iova: 0x2000,
+            host: 0xf000,
+            ..first
+        };
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..200_000 {
+                    table.withdraw(first.key);
+                    table.publish(if round % 2 == 0 { &second } else { &first });
+                }
+                done.store(1, Ordering::SeqCst);
+            });
+            while done.load(Ordering::SeqCst) == 0 {
+                for info in [&first, &second] {
+                    let found = table.local(info.key, info.pd, info.iova, 1, false);
+                    assert!(found.is_none_or(|host| host == info.host), "{found:x?}");
+                    if let Some(pinned) = table.pin(info.key) {
+                        assert!(pinned == first || pinned == second, "{pinned:x?}");
+                        table.unpin(pinned.slot);
+                    }
+                }
+            }
+        });
     }
 
     #[test]

@@ -18,6 +18,8 @@ struct State {
     moved_to: Option<Arc<Pd>>,
     windows: u32,
     registered: bool,
+    /// The keys open something: always, but for a region that [`Mr::rereg`] has broken.
+    open: bool,
 }
 
 const KNOWN: u32 = access::LOCAL_WRITE
@@ -68,7 +70,7 @@ impl Mr {
             access,
             ..KeyInfo::default()
         };
-        let info = open(pd, info)?;
+        let info = with_new_key(pd, info)?;
         pd.add_user();
         Ok(Arc::new(Mr {
             pd: pd.clone(),
@@ -77,6 +79,7 @@ impl Mr {
                 moved_to: None,
                 windows: 0,
                 registered: true,
+                open: true,
             }),
         }))
     }
@@ -112,8 +115,15 @@ impl Mr {
         self.lock().info
     }
 
-    /// `ibv_rereg_mr`: `flags` of [`crate::types::rereg`] say what changes. The keys change too:
-    /// read them again. EBUSY while windows are bound.
+    /// `ibv_rereg_mr`: `flags` of [`crate::types::rereg`] say what changes. EBUSY while windows
+    /// are bound.
+    ///
+    /// The keys stay, so that peers that have them go on, as with Linux's rxe and mlx5 (the
+    /// manual page promises neither that nor the contrary). They open what the region is now:
+    /// the change waits for transfers that are under way, and whoever comes during it finds the
+    /// region closed, as between a deregistration and a registration.
+    ///
+    /// A failure changes nothing, unless [`Mr::is_open`] says otherwise.
     pub fn rereg(
         &self,
         flags: u32,
@@ -130,7 +140,7 @@ impl Mr {
         if state.windows != 0 {
             return Err(Error::Busy);
         }
-        if !state.registered {
+        if !state.registered || !state.open {
             return Err(Error::WrongObject);
         }
         let mut info = state.info;
@@ -158,9 +168,11 @@ impl Mr {
             (false, _) => None,
         };
         check_range(info.host, info.len, info.iova, info.access)?;
-        // First the new keys, then the end of the old ones: a failure changes nothing.
-        let info = open(&self.pd, info)?;
         close(&self.pd, &state.info);
+        if let Err(error) = open(&self.pd, &info) {
+            state.open = open(&self.pd, &state.info).is_ok();
+            return Err(error);
+        }
         state.info = info;
         if let Some(pd) = new_pd {
             pd.add_user();
@@ -168,6 +180,12 @@ impl Mr {
             left.as_ref().unwrap_or(&self.pd).drop_user();
         }
         Ok(())
+    }
+
+    /// False after a [`Mr::rereg`] that failed and could not undo what it had done: the keys
+    /// open nothing, and all that is left to do is [`Mr::destroy`].
+    pub fn is_open(&self) -> bool {
+        self.lock().open
     }
 
     /// `ibv_dereg_mr`. EBUSY while windows are bound to it. Waits for transfers that are under
@@ -181,7 +199,10 @@ impl Mr {
             return Err(Error::Busy);
         }
         state.registered = false;
-        close(&self.pd, &state.info);
+        if state.open {
+            close(&self.pd, &state.info);
+        }
+        self.pd.context().device().keys.release(state.info.key);
         state.moved_to.as_ref().unwrap_or(&self.pd).drop_user();
         Ok(())
     }
@@ -189,7 +210,7 @@ impl Mr {
     /// Counts a window that is to be bound to the region, and says what there is to bind to.
     pub(crate) fn add_window(&self) -> Option<KeyInfo> {
         let mut state = self.lock();
-        if !state.registered || state.info.access & access::MW_BIND == 0 {
+        if !state.registered || !state.open || state.info.access & access::MW_BIND == 0 {
             return None;
         }
         state.windows += 1;
@@ -213,27 +234,36 @@ impl Drop for Mr {
     }
 }
 
-/// Gives a region its key. Peers learn of it only if they have a right.
-fn open(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
-    let device = pd.context().device();
-    info.key = device.keys.reserve()?;
+/// Registers with a key of its own.
+fn with_new_key(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
+    let keys = &pd.context().device().keys;
+    info.key = keys.reserve()?;
     info.slot = KeyTable::slot_number(info.key);
-    device.keys.publish(&info);
-    if info.access & access::REMOTE_ANY != 0
-        && let Err(error) = device.transport().key_published(&info)
-    {
-        device.keys.withdraw(info.key);
-        device.keys.release(info.key);
+    if let Err(error) = open(pd, &info) {
+        keys.release(info.key);
         return Err(error);
     }
     Ok(info)
 }
 
+/// Makes a key open its region. Peers learn of it only if they have a right.
+fn open(pd: &Pd, info: &KeyInfo) -> Result<()> {
+    let device = pd.context().device();
+    device.keys.publish(info);
+    if info.access & access::REMOTE_ANY != 0
+        && let Err(error) = device.transport().key_published(info)
+    {
+        device.keys.withdraw(info.key);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Makes a key open nothing; it stays the region's. Waits for transfers that use it.
 fn close(pd: &Pd, info: &KeyInfo) {
     let device = pd.context().device();
     device.keys.withdraw(info.key);
     if info.access & access::REMOTE_ANY != 0 {
         device.transport().key_withdrawn(info);
     }
-    device.keys.release(info.key);
 }

@@ -126,11 +126,9 @@ impl Mw {
 
     /// What the window would open, if it may be bound like that.
     fn opens(&self, bind: &MwBind<'_>, region: &KeyInfo, qpn: u32) -> Option<KeyInfo> {
-        let remote = access::REMOTE_ANY;
-        let known = remote | access::ZERO_BASED | access::MW_BIND;
         let changes = bind.access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let may_change = region.access & access::LOCAL_WRITE != 0;
-        if bind.access & !known != 0 || (changes && !may_change) || region.pd != self.pd.id() {
+        if (changes && !may_change) || region.pd != self.pd.id() {
             return None;
         }
         let host = region.translate(bind.addr, bind.length)?;
@@ -147,7 +145,7 @@ impl Mw {
             iova: if zero_based { 0 } else { bind.addr },
             len: bind.length,
             host,
-            access: bind.access & remote | WINDOW,
+            access: bind.access & access::REMOTE_ANY | WINDOW,
         })
     }
 
@@ -217,10 +215,22 @@ pub(crate) fn invalidate_all_of(device: &Device, qpn: u32) {
     }
 }
 
+/// Flags that a binding may have. A window opens memory to peers and gives nobody local rights,
+/// nor can a window be bound to it: the flags for those mean nothing, and programs that have one
+/// set of flags for everything set them. Flags that a device may ignore are ignored.
+const FLAGS: u32 = access::REMOTE_ANY
+    | access::ZERO_BASED
+    | access::MW_BIND
+    | access::LOCAL_WRITE
+    | access::OPTIONAL;
+
 /// What posting a binding refuses at once.
 pub(crate) fn check_bind(bind: &MwBind<'_>) -> Result<()> {
     if bind.length != 0 && bind.mr.is_none() {
         return Err(Error::WrongObject);
+    }
+    if bind.access & !FLAGS != 0 {
+        return Err(Error::BadRegion);
     }
     Ok(())
 }

@@ -271,6 +271,9 @@ impl Qp {
             communicating: AtomicBool::new(false),
             tally: Tally::default(),
         });
+        if qp.qp_type == QpType::Ud {
+            let _ = credit.datagrams.set(qp.me.clone());
+        }
         if target {
             device.lock_targets().insert(qp.num, Arc::downgrade(&qp));
         }
@@ -450,9 +453,7 @@ impl Qp {
             return Err(Error::Busy);
         }
         drop(groups);
-        if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
-            self.transport.linger();
-        }
+        self.linger();
         let control = self.begin_transition();
         if !control.destroyed {
             let attr = QpAttr {
@@ -472,6 +473,15 @@ impl Qp {
         self.end_transition(None);
         self.acks.wait();
         Ok(())
+    }
+
+    /// Gives datagrams that wait for a way to their receiver a moment to go.
+    pub(crate) fn linger(&self) {
+        if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
+            self.transport.linger();
+            // Whoever clears the way may not have got to it yet.
+            self.resume();
+        }
     }
 
     /// Lets go of everything that the QP used.

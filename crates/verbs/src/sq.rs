@@ -290,7 +290,7 @@ impl SendQueue {
     /// What makes the call itself fail. Bytes of local memory.
     #[inline]
     fn check(&self, wr: &SendWr<'_>, facts: &Facts) -> Result<u64> {
-        if facts.types & self.type_bit == 0 {
+        if facts.types & self.type_bit == 0 || wr.flags & !send_flags::ALL != 0 {
             return Err(Error::BadOpcode);
         }
         if wr.sges.len() > self.max_sge as usize {

@@ -193,6 +193,8 @@ pub mod send_flags {
     pub const SIGNALED: u32 = 1 << 1;
     pub const SOLICITED: u32 = 1 << 2;
     pub const INLINE: u32 = 1 << 3;
+    /// Checksum offload is not among them: it is for devices that say they have it.
+    pub const ALL: u32 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
 /// `ibv_wc_flags`.

@@ -197,6 +197,38 @@ fn resizing_keeps_what_waits() {
     assert_eq!(ids, [5, 6, 7, 8, 9]);
 }
 
+/// Programs count on datagrams being gone the moment they were posted, as they are on devices.
+#[test]
+fn a_queue_does_not_shrink_below_the_datagrams_that_wait() {
+    let world = world();
+    let cq = world.context.create_cq(8, 0, None, 0).unwrap();
+    let a = world.pd.create_qp(&world.init(QpType::Ud, &cq)).unwrap();
+    to_state(&a, 0, QpState::Rts);
+    world.fabric.qp(a.num()).unwrap().make_room(0);
+    let ah = AhAttr {
+        port_num: 1,
+        ..AhAttr::default()
+    };
+    let mut wr = SendWr::new(WrOpcode::Send, 0);
+    wr.flags = send_flags::SIGNALED;
+    wr.ud = Some(UdDestination {
+        ah: &ah,
+        qpn: a.num(),
+        qkey: 0,
+    });
+    for _ in 0..3 {
+        a.post_send(&wr).unwrap();
+    }
+    // Larger is always possible, and nothing to wait for.
+    cq.resize(16).unwrap();
+    assert_eq!(cq.filled(), 0);
+    assert_eq!(cq.resize(2), Err(Error::BadValue));
+    assert_eq!(drain(&cq).len(), 3);
+    cq.resize(2).unwrap();
+    a.destroy().unwrap();
+    cq.resize(1).unwrap();
+}
+
 #[test]
 fn a_moderated_event_waits_for_company_or_for_its_time() {
     let world = world();

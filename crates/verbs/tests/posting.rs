@@ -116,6 +116,41 @@ fn opcodes_of_other_types_are_refused() {
     }
 }
 
+/// A flag that nobody knows asks for something that would not be done. Checksums are among them.
+#[test]
+fn unknown_flags_are_refused() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Rc);
+    let mut wr = SendWr::new(WrOpcode::RdmaWrite, 0);
+    wr.flags = send_flags::FENCE | send_flags::SIGNALED | send_flags::SOLICITED;
+    assert_eq!(a.post_send(&wr), Ok(()));
+    one(&world.cq);
+    for unknown in (4..32).map(|bit| 1 << bit) {
+        wr.flags = unknown;
+        assert_eq!(a.post_send(&wr), Err(Error::BadOpcode), "{unknown:#x}");
+        assert_eq!(a.sender().check(&wr, 0), Err(Error::BadOpcode));
+    }
+    assert_eq!(Error::BadOpcode.errno().0, libc::EINVAL);
+    let mw = world.pd.alloc_mw(MwType::Type2).unwrap();
+    for bit in 0..32 {
+        let mut wr = SendWr::new(WrOpcode::BindMw, 1);
+        wr.bind = Some(MwBind {
+            mw: &mw,
+            rkey: mw.rkey(),
+            mr: None,
+            addr: 0,
+            length: 0,
+            access: 1 << bit,
+        });
+        let known = access::REMOTE_ANY | access::LOCAL_WRITE | access::MW_BIND | access::ZERO_BASED;
+        let expected = match (known | access::OPTIONAL) >> bit & 1 {
+            1 => Ok(()),
+            _ => Err(Error::BadRegion),
+        };
+        assert_eq!(a.post_send(&wr), expected, "bit {bit}");
+    }
+}
+
 #[test]
 fn states_decide_about_posting() {
     let world = world();

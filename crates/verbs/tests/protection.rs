@@ -65,12 +65,106 @@ fn the_key_of_a_destroyed_region() {
     refused_for_access(|world, _| world.peer_memory.mr.destroy().unwrap());
 }
 
+/// The keys of a region that is registered anew stay, and open what it is now and no more.
 #[test]
-fn the_key_from_before_a_reregistration() {
+fn a_key_from_before_a_reregistration() {
+    // Other memory: what was inside is outside.
+    refused_for_access(|world, _| {
+        let elsewhere = world.peer_memory.addr() + 16;
+        let mr = &world.peer_memory.mr;
+        mr.rereg(rereg::TRANSLATION, None, elsewhere, 64, 0)
+            .unwrap();
+    });
+    refused_for_access(|world, _| {
+        let mr = &world.peer_memory.mr;
+        mr.rereg(rereg::ACCESS, None, 0, 0, access::LOCAL_WRITE)
+            .unwrap();
+    });
     refused_for_access(|world, _| {
         let mr = &world.peer_memory.mr;
         mr.rereg(rereg::ACCESS, None, 0, 0, ALL).unwrap();
+        mr.destroy().unwrap();
     });
+}
+
+#[test]
+fn a_reregistration_keeps_the_keys() {
+    let world = world();
+    let (a, _b) = world.pair(QpType::Rc);
+    let other = world.context.alloc_pd().unwrap();
+    let memory = &world.peer_memory;
+    let mr = &memory.mr;
+    let keys = (mr.lkey(), mr.rkey());
+    let pieces = [world.memory.sge(0, 8)];
+    let mut wr = SendWr::new(WrOpcode::RdmaWrite, 1);
+    (wr.sges, wr.rkey) = (&pieces, keys.1);
+    wr.flags = send_flags::SIGNALED;
+    let mut written = |offset: u64| {
+        wr.remote_addr = memory.addr() + offset;
+        a.post_send(&wr).unwrap();
+        one(&world.cq).status == WcStatus::Success as u32
+    };
+    mr.rereg(rereg::ACCESS, None, 0, 0, access::REMOTE_READ)
+        .unwrap();
+    mr.rereg(rereg::PD, Some(&other), 0, 0, 0).unwrap();
+    mr.rereg(rereg::PD, Some(&world.pd), 0, 0, 0).unwrap();
+    mr.rereg(rereg::TRANSLATION, None, memory.addr(), 64, 0)
+        .unwrap();
+    mr.rereg(rereg::ACCESS, None, 0, 0, ALL).unwrap();
+    assert_eq!((mr.lkey(), mr.rkey()), keys);
+    assert!(written(0) && written(56));
+    // Longer again, by the same key.
+    mr.rereg(rereg::TRANSLATION, None, memory.addr(), MEMORY as u64, 0)
+        .unwrap();
+    assert!(written(57) && written(MEMORY as u64 - 8));
+    assert_eq!(other.destroy(), Ok(()), "nobody uses it any more");
+}
+
+#[test]
+fn a_reregistration_that_fails_changes_nothing_or_says_so() {
+    let world = world();
+    let (a, b) = world.pair(QpType::Rc);
+    let request = responder::RemoteRequest {
+        op: responder::RemoteOp::Write,
+        rkey: world.peer_memory.mr.rkey(),
+        addr: world.peer_memory.addr(),
+        len: 8,
+        srqn: 0,
+    };
+    let mr = &world.peer_memory.mr;
+    let before = mr.info();
+    let rereg = |flags, addr, len, access| mr.rereg(flags, None, addr, len, access);
+    let (trans, acc) = (rereg::TRANSLATION, rereg::ACCESS);
+    for (flags, addr, len, access, error) in [
+        (0, 0, 0, 0, Error::BadValue),
+        (1 << 3, 0, 0, 0, Error::BadValue),
+        (trans, 4096, 8, 0, Error::BadAddress),
+        (trans, before.host, 0, 0, Error::BadRegion),
+        (acc, 0, 0, access::REMOTE_WRITE, Error::BadRegion),
+        (acc, 0, 0, 1 << 19, Error::BadRegion),
+        (rereg::PD, 0, 0, 0, Error::WrongObject),
+    ] {
+        assert_eq!(rereg(flags, addr, len, access), Err(error), "{flags:#x}");
+        assert_eq!(mr.info(), before);
+        assert!(b.check_remote(&request).is_ok());
+    }
+    let refuse = |keys| {
+        let left = &world.fabric.refuse_keys;
+        left.store(keys, std::sync::atomic::Ordering::SeqCst);
+    };
+    refuse(1);
+    let read_only = access::LOCAL_WRITE | access::REMOTE_READ;
+    assert_eq!(rereg(acc, 0, 0, read_only), Err(Error::NoResources));
+    assert_eq!((mr.info(), mr.is_open()), (before, true));
+    assert!(b.check_remote(&request).is_ok());
+    // What it was cannot be had back either.
+    refuse(2);
+    assert_eq!(rereg(acc, 0, 0, read_only), Err(Error::NoResources));
+    assert!(!mr.is_open());
+    assert!(b.check_remote(&request).is_err());
+    assert_eq!(rereg(acc, 0, 0, ALL), Err(Error::WrongObject));
+    mr.destroy().unwrap();
+    drop(a);
 }
 
 #[test]
@@ -328,6 +422,15 @@ fn peers_learn_of_keys_with_remote_rights_only() {
 
 #[test]
 fn deregistration_waits_for_the_transfer_under_way() {
+    waits_for_the_transfer(|mr| mr.destroy());
+}
+
+#[test]
+fn reregistration_waits_for_the_transfer_under_way() {
+    waits_for_the_transfer(|mr| mr.rereg(rereg::ACCESS, None, 0, 0, access::LOCAL_WRITE));
+}
+
+fn waits_for_the_transfer(close: impl FnOnce(&Mr) -> Result<()> + Send) {
     let world = world();
     let (_a, b) = world.pair(QpType::Rc);
     let request = responder::RemoteRequest {
@@ -339,7 +442,7 @@ fn deregistration_waits_for_the_transfer_under_way() {
     };
     let memory = b.check_remote(&request).unwrap();
     std::thread::scope(|scope| {
-        let ending = scope.spawn(|| world.peer_memory.mr.destroy());
+        let ending = scope.spawn(|| close(&world.peer_memory.mr));
         while b.check_remote(&request).is_ok() {
             std::thread::yield_now();
         }

@@ -190,25 +190,26 @@ impl Outer {
     /// zero, as the annex recommends. [`Error::NoRoom`] when the frame does not fit the buffer or
     /// has no base transport header, [`Error::Length`] when it does not fit an IP packet.
     pub fn wrap(&self, packet: usize, buffer: &mut [u8]) -> Result<usize> {
-        let front = self.bytes();
-        let (head, body) = buffer.split_at_mut_checked(front).ok_or(Error::NoRoom)?;
+        self.prefix(packet)?.wrap(buffer)
+    }
+
+    /// What stands in front of every transport packet of that many bytes (base transport header
+    /// to pad), ready to be copied. [`Error::Length`] when it does not fit an IP packet.
+    pub fn prefix(&self, packet: usize) -> Result<Prefix> {
         let behind_udp = packet.checked_add(icrc::BYTES).ok_or(Error::Length)?;
         let behind_udp = u16::try_from(behind_udp).map_err(|_| Error::Length)?;
         let payload_bytes = behind_udp
             .checked_add(udp::Header::BYTES as u16)
             .ok_or(Error::Length)?;
-        let mut udp = udp::Header {
+        let udp = udp::Header {
             source_port: self.source_port,
             destination_port: ROCE_PORT,
             payload_bytes: behind_udp,
             checksum: 0,
         };
-        let (transport, rest) = body.split_at_mut_checked(packet).ok_or(Error::NoRoom)?;
-        let place = rest.first_chunk_mut().ok_or(Error::NoRoom)?;
-        let (bth, behind) = transport
-            .split_first_chunk::<{ Bth::BYTES }>()
-            .ok_or(Error::NoRoom)?;
-        let mut writer = crate::bytes::Writer::new(head);
+        let udp_bytes = udp.emit()?;
+        let mut bytes = [0; PREFIX_MAX];
+        let mut writer = crate::bytes::Writer::new(&mut bytes);
         let ethertype = match self.ip {
             Ip::V4(_) => EtherType::Ipv4,
             Ip::V6(_) => EtherType::Ipv6,
@@ -220,7 +221,7 @@ impl Outer {
         };
         let used = header.emit(&mut ethernet)?;
         writer.put(ethernet.get(..used).unwrap_or_default());
-        match self.ip {
+        let (icrc, checksum) = match self.ip {
             Ip::V4(header) => {
                 let ip = ipv4::Header {
                     protocol: UDP,
@@ -228,10 +229,8 @@ impl Outer {
                     ..header
                 }
                 .emit()?;
-                let udp = udp.emit()?;
-                *place = Icrc::ipv4(&ip, &udp).of(bth, &[behind]);
                 writer.put(&ip);
-                writer.put(&udp);
+                (Icrc::ipv4(&ip, &udp_bytes), None)
             }
             Ip::V6(header) => {
                 let ip = ipv6::Header {
@@ -240,17 +239,63 @@ impl Outer {
                     ..header
                 };
                 let bytes = ip.emit();
-                *place = Icrc::ipv6(&bytes, &udp.emit()?).of(bth, &[behind]);
-                let whole = body.get(..packet + icrc::BYTES).unwrap_or_default();
-                let (source, destination) = (ip.source.octets(), ip.destination.octets());
-                let folded = sum_wide(whole).to_be_bytes();
-                udp.checksum = udp::checksum(&source, &destination, &udp, &folded);
                 writer.put(&bytes);
-                writer.put(&udp.emit()?);
+                let addresses = (ip.source.octets(), ip.destination.octets());
+                (Icrc::ipv6(&bytes, &udp_bytes), Some((udp, addresses)))
             }
+        };
+        writer.put(&udp_bytes);
+        let len = writer.finish()?;
+        Ok(Prefix {
+            bytes,
+            len,
+            packet,
+            icrc,
+            checksum,
+        })
+    }
+}
+
+/// The most that stands in front of a transport packet.
+const PREFIX_MAX: usize = ethernet::Header::BYTES_MAX + ipv6::Header::BYTES + udp::Header::BYTES;
+
+/// Source and destination.
+type Addresses = ([u8; 16], [u8; 16]);
+
+/// Ethernet, IP and UDP headers of all packets of one length on one path, and the beginning of
+/// their checksum ([`Outer::prefix`]).
+#[derive(Clone, Debug)]
+pub struct Prefix {
+    bytes: [u8; PREFIX_MAX],
+    len: usize,
+    packet: usize,
+    icrc: Icrc,
+    /// IPv6: what the UDP checksum is made of, besides the packet.
+    checksum: Option<(udp::Header, Addresses)>,
+}
+
+impl Prefix {
+    /// As [`Outer::wrap`].
+    pub fn wrap(&self, buffer: &mut [u8]) -> Result<usize> {
+        let (head, body) = buffer.split_at_mut_checked(self.len).ok_or(Error::NoRoom)?;
+        let front = self.bytes.get(..self.len).ok_or(Error::NoRoom)?;
+        let (transport, rest) = body
+            .split_at_mut_checked(self.packet)
+            .ok_or(Error::NoRoom)?;
+        let place = rest.first_chunk_mut().ok_or(Error::NoRoom)?;
+        let (bth, behind) = transport
+            .split_first_chunk::<{ Bth::BYTES }>()
+            .ok_or(Error::NoRoom)?;
+        head.copy_from_slice(front);
+        *place = self.icrc.clone().of(bth, &[behind]);
+        if let Some((udp, (source, destination))) = &self.checksum {
+            let whole = body.get(..self.packet + icrc::BYTES).unwrap_or_default();
+            let folded = sum_wide(whole).to_be_bytes();
+            let checksum = udp::checksum(source, destination, udp, &folded);
+            let udp = udp::Header { checksum, ..*udp };
+            *head.last_chunk_mut().ok_or(Error::NoRoom)? = udp.emit()?;
         }
-        writer.finish()?;
-        Ok(front + packet + icrc::BYTES)
+        Ok(self.len + self.packet + icrc::BYTES)
     }
 }
 

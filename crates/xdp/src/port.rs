@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
-use sluice_wire::frame::{Frame, Outer};
+use sluice_wire::frame::{Frame, Outer, Prefix};
 use sluice_wire::{Ecn, Error, Ip, bth, icrc, ipv4, ipv6};
 
 use crate::ring::Descriptor;
@@ -15,6 +15,9 @@ use crate::socket::{Layout, Socket};
 
 /// Pieces that one call of [`Port::receive`] takes at most.
 const BATCH: u32 = 64;
+
+/// Kinds of packets whose headers are kept.
+const KNOWN_MAX: usize = 8;
 
 /// One receive queue of an interface, with an AF_XDP socket.
 #[derive(Debug)]
@@ -30,10 +33,32 @@ pub struct XdpPort {
     pieces: Box<[u8]>,
     /// Put into the ring since the last flush.
     staged: u64,
+    /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
+    /// full packets, its last ones.
+    known: Vec<Known>,
+    oldest: usize,
     /// The interface is down or gone: sends fail until a flush succeeds.
     down: bool,
     assembly: Assembly,
     counters: PortCounters,
+}
+
+/// Headers that were made.
+#[derive(Debug)]
+struct Known {
+    path: Path,
+    ecn: Ecn,
+    /// Bytes of the transport packet.
+    length: usize,
+    /// Bytes in front of it.
+    front: usize,
+    prefix: Prefix,
+}
+
+impl Known {
+    fn is(&self, path: &Path, ecn: Ecn, length: usize) -> bool {
+        self.length == length && self.ecn == ecn && self.path == *path
+    }
 }
 
 /// A packet that comes in several pieces.
@@ -74,6 +99,8 @@ impl XdpPort {
             free: (0..layout.send_slots as u32).rev().collect(),
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
             staged: 0,
+            known: Vec::with_capacity(KNOWN_MAX),
+            oldest: 0,
             down: false,
             assembly: Assembly::default(),
             counters: PortCounters::default(),
@@ -184,43 +211,69 @@ impl XdpPort {
         self.staged += 1;
     }
 
-    fn outer(&self, path: &Path, ecn: Ecn) -> Option<Outer> {
-        let hop = path.ethernet?;
-        let ip = match (path.source, path.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
-                dscp: path.dscp >> 2,
-                ecn,
-                identification: 0,
-                dont_fragment: true,
-                ttl: path.hop_limit,
-                protocol: ipv4::UDP,
-                source,
-                destination,
-                payload_bytes: 0,
-            }),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => Ip::V6(ipv6::Header {
-                dscp: path.dscp >> 2,
-                ecn,
-                flow_label: path.flow_label,
-                payload_bytes: 0,
-                next_header: ipv4::UDP,
-                hop_limit: path.hop_limit,
-                source,
-                destination,
-            }),
-            _ => return None,
+    /// Makes the headers for packets of that length. Their place among those that are known.
+    fn know(&mut self, path: &Path, ecn: Ecn, length: usize) -> Result<usize, SendError> {
+        let outer = outer(path, ecn).ok_or(SendError::Unreachable)?;
+        let front = outer.bytes();
+        let ip_bytes = front - outer.ethernet.len() + icrc::BYTES;
+        if length.saturating_add(ip_bytes) > self.packet_bytes_max {
+            return Err(SendError::TooLong);
+        }
+        let known = Known {
+            path: *path,
+            ecn,
+            length,
+            front,
+            prefix: outer.prefix(length).map_err(|_| SendError::TooLong)?,
         };
-        Some(Outer {
-            ethernet: ethernet::Header {
-                destination: Mac(hop.destination),
-                source: Mac(hop.source),
-                vlan: None,
-                ethertype: EtherType::Ipv4,
-            },
-            ip,
-            source_port: path.source_port,
-        })
+        if self.known.len() < KNOWN_MAX {
+            self.known.push(known);
+            return Ok(self.known.len() - 1);
+        }
+        self.oldest = (self.oldest + 1) % KNOWN_MAX;
+        if let Some(place) = self.known.get_mut(self.oldest) {
+            *place = known;
+        }
+        Ok(self.oldest)
     }
+}
+
+fn outer(path: &Path, ecn: Ecn) -> Option<Outer> {
+    let hop = path.ethernet?;
+    let ip = match (path.source, path.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
+            dscp: path.dscp >> 2,
+            ecn,
+            identification: 0,
+            dont_fragment: true,
+            ttl: path.hop_limit,
+            protocol: ipv4::UDP,
+            source,
+            destination,
+            payload_bytes: 0,
+        }),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => Ip::V6(ipv6::Header {
+            dscp: path.dscp >> 2,
+            ecn,
+            flow_label: path.flow_label,
+            payload_bytes: 0,
+            next_header: ipv4::UDP,
+            hop_limit: path.hop_limit,
+            source,
+            destination,
+        }),
+        _ => return None,
+    };
+    Some(Outer {
+        ethernet: ethernet::Header {
+            destination: Mac(hop.destination),
+            source: Mac(hop.source),
+            vlan: None,
+            ethertype: EtherType::Ipv4,
+        },
+        ip,
+        source_port: path.source_port,
+    })
 }
 
 impl Port for XdpPort {
@@ -277,31 +330,37 @@ impl Port for XdpPort {
             self.kick();
         }
         let usable = !self.down && path.interface == self.interface;
-        let Some(outer) = self.outer(path, ecn).filter(|_| usable) else {
+        if !usable {
             self.counters.refused += u64::from(self.down);
             return Err(SendError::Unreachable);
-        };
-        let front = outer.bytes();
-        let ip_bytes = front - outer.ethernet.len();
-        let packet = length.saturating_add(ip_bytes + icrc::BYTES);
-        if packet > self.packet_bytes_max {
-            return Err(SendError::TooLong);
         }
         if length < bth::Bth::BYTES {
             return Err(SendError::Nothing);
         }
+        let known = self
+            .known
+            .iter()
+            .position(|known| known.is(path, ecn, length));
+        let known = match known {
+            Some(known) => known,
+            None => self.know(path, ecn, length)?,
+        };
         if self.free.is_empty() {
             self.reap();
         }
         let slot = self.free.pop().ok_or(SendError::NoRoom)?;
         let start = self.layout.receive_bytes() + slot as usize * self.layout.slot_bytes();
+        let Some(Known { prefix, front, .. }) = self.known.get(known) else {
+            return Err(SendError::Unreachable);
+        };
+        let front = *front;
         let frame_bytes = front + length + icrc::BYTES;
         // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
         // ring.
         let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes) };
         let written = frame.is_some_and(|frame| {
             frame.get_mut(front..front + length).is_some_and(&mut *fill)
-                && outer.wrap(length, frame) == Ok(frame_bytes)
+                && prefix.wrap(frame) == Ok(frame_bytes)
         });
         if !written {
             self.free.push(slot);

@@ -4,6 +4,7 @@ mod children;
 mod faults;
 mod guest;
 mod hosts;
+mod twins;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,8 @@ fn main() -> ExitCode {
     let mut trials = hosts::trials();
     trials.extend(faults::trials());
     trials.extend(guest::trials());
+    trials.extend(twins::trials());
+    trials.push(guest::last());
     trials.extend(children::trials());
     // One at a time: an emulated machine can use every core.
     let conclusion = suite::run(trials, 1);

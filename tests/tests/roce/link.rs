@@ -31,6 +31,12 @@ impl Way {
     }
 }
 
+/// Payload of the way's packets, at most, in bytes: what fits besides the headers, of the sizes
+/// that there are (IBTA 9.2.5).
+pub fn path_mtu(way: Way) -> u32 {
+    if way.mtu == 9000 { 4096 } else { 1024 }
+}
+
 /// The two ends. Servers run on the right, clients on the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

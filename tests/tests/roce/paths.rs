@@ -9,7 +9,7 @@ use sluice_tests::suite::{Verdict, ensure, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::named;
 
-use crate::link::{DEVICES, LIMIT, Link, Way};
+use crate::link::{DEVICES, LIMIT, Link, Way, path_mtu};
 use crate::programs::came;
 
 /// Each repetition waits for a timeout of 67 ms and more, one after the other.
@@ -205,9 +205,9 @@ fn traffic(path: &Path, way: Way) -> Verdict {
 fn datagrams(path: &Path, way: Way) -> Verdict {
     let mut link = Link::with_injector(way)?;
     // Enough for one lost of a thousand.
-    let payload = if way.mtu == 9000 { "4096" } else { "1024" };
+    let payload = path_mtu(way).to_string();
     on_the_path(&mut link, path, |link| {
-        for (kind, longest) in [("UC", "8000"), ("UD", payload)] {
+        for (kind, longest) in [("UC", "8000"), ("UD", payload.as_str())] {
             let arguments = ["-c", kind, "-b", longest, "-n", "1600"];
             let (server, client) = link.own(Own::Datagrams, &arguments)?;
             for outcome in [server, client] {
@@ -227,7 +227,7 @@ fn program(row: &str, iterations: &str, way: Way) -> Verdict {
         // The last -n counts.
         arguments.extend(["-n", iterations]);
         let (server, client) = link.pair(row.program, row.gid_option(), &arguments, SLOW)?;
-        row.check(&server, &client)
+        row.check(&server, &client, path_mtu(way))
     })
 }
 

@@ -9,7 +9,7 @@ use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::{self, Row};
 
-use crate::link::{DEVICES, End, LIMIT, Link, Way};
+use crate::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
 
 /// Each row gets one for each device: the second device has the opposite corner.
 const CORNERS: [(u8, u32); 4] = [(4, 1500), (6, 1500), (6, 9000), (4, 9000)];
@@ -68,7 +68,7 @@ fn program(row: &Row, way: Way) -> Verdict {
     let mut link = Link::new(way)?;
     let arguments = row.arguments();
     let (server, client) = link.pair(row.program, row.gid_option(), &arguments, row.limit())?;
-    row.check(&server, &client)
+    row.check(&server, &client, path_mtu(way))
 }
 
 fn traffic(way: Way) -> Verdict {
@@ -89,8 +89,8 @@ fn receiver_not_ready(way: Way) -> Verdict {
 
 fn datagrams(way: Way) -> Verdict {
     let mut link = Link::new(way)?;
-    let payload = if way.mtu == 9000 { "4096" } else { "1024" };
-    for (kind, longest) in [("UC", "20000"), ("UD", payload)] {
+    let payload = path_mtu(way).to_string();
+    for (kind, longest) in [("UC", "20000"), ("UD", payload.as_str())] {
         let (server, client) = link.own(Own::Datagrams, &["-c", kind, "-b", longest])?;
         for outcome in [server, client] {
             // A receiver that gets no processor may lose some.

@@ -1,5 +1,6 @@
 //! Real verbs programs, unmodified, under `sluice verbs`; and the symbols that let them start.
 
+mod apps;
 mod devices;
 mod others;
 mod perftest;
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
     trials.extend(symbols::trials());
     trials.extend(table::trials());
     trials.extend(devices::trials());
+    trials.extend(apps::trials());
     trials.extend(pingpong::trials());
     trials.extend(perftest::trials());
     trials.extend(rdmacm::trials());

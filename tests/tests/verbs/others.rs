@@ -10,16 +10,27 @@ use sluice_tests::suite::{Verdict, ensure, skip, trial};
 use crate::stage::{LIMIT, Stage};
 
 /// Tests of pyverbs, and how many of each ask for what is refused (docs/limitations.md): on-demand
-/// paging, DMA buffers, raw packets, allocators of parent domains. Not among them is `test_cq`, which
-/// counts on datagrams being gone the moment they were posted: the first ones wait for a connection
-/// of the two processes here.
-const PYVERBS: [(&str, usize); 12] = [
+/// paging, DMA buffers, raw packets, allocators of parent domains. Not among them:
+/// - of `test_addr`, the one that wants an address handle without a global route to be refused;
+///   qperf makes such handles;
+/// - of the tests of device memory, those that want copies to have multiples of 4 bytes and regions
+///   in it to be able to have none, which is how one vendor's memory is;
+/// - `test_rdmacm`, which looks for a network interface in sysfs and skips itself, `test_shared_pd`
+///   and the import of device memory, which pass on a descriptor of the kernel's device;
+/// - tests of raw packets, tag matching and vendors.
+const PYVERBS: [(&str, usize); 18] = [
+    ("test_addr.AHTest.test_create_ah", 0),
+    ("test_addr.AHTest.test_destroy_ah", 0),
     ("test_atomic", 0),
+    ("test_cq", 0),
     ("test_cq_events", 0),
     ("test_cqex", 0),
     ("test_device.DeviceTest", 0),
+    ("test_device.DMTest.test_dm_read", 0),
     ("test_fork", 0),
+    ("test_mr.MRTest", 0),
     ("test_mr.MWTest", 0),
+    ("test_mr.DeviceMemoryAPITest.test_dm_bad_registration", 0),
     ("test_odp", 10),
     ("test_parent_domain", 5),
     ("test_pd", 0),

@@ -13,6 +13,22 @@ use tempfile::TempDir;
 /// For one program, on a machine that does other things too.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
+/// Of the device within a host, bytes.
+pub const PATH_MTU: u32 = 4096;
+
+/// Variables for the programs of a test.
+pub type Environment = &'static [(&'static str, &'static str)];
+
+/// How one-sided operations reach a peer's memory, and the variables that bring it about.
+pub const WAYS: [(&str, Environment); 3] = [
+    ("shared", &[]),
+    ("through-the-kernel", &[("SLUICE_VERBS_ARENA", "off")]),
+    (
+        "by-the-owner",
+        &[("SLUICE_VERBS_ARENA", "off"), ("SLUICE_VERBS_CMA", "0")],
+    ),
+];
+
 /// A directory for one test's outputs.
 pub struct Stage {
     dir: TempDir,
@@ -46,9 +62,9 @@ impl Stage {
         self.dir.path()
     }
 
-    /// Sets a variable for the programs that are started from now on.
-    pub fn set(&mut self, name: &'static str, value: &'static str) {
-        self.environment.push((name, value));
+    /// Sets variables for the programs that are started from now on.
+    pub fn set(&mut self, variables: Environment) {
+        self.environment.extend(variables);
     }
 
     /// See [`sluice_verbs`].
@@ -58,9 +74,11 @@ impl Stage {
         Ok(command)
     }
 
+    /// A name for a program's outputs; the program may be a path.
     fn label(&mut self, program: &str) -> String {
         self.started += 1;
-        format!("{}-{program}", self.started)
+        let name = Path::new(program).file_name().unwrap_or_default();
+        format!("{}-{}", self.started, name.to_string_lossy())
     }
 
     pub fn start(&mut self, program: &str, arguments: &[&str]) -> Verdict<Job> {

@@ -9,7 +9,7 @@ use sluice_tests::job::{command, find_program};
 use sluice_tests::net::free_port;
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
-use crate::stage::{LIMIT, Stage};
+use crate::stage::{LIMIT, Stage, WAYS};
 
 /// What a file must have: opcodes, and how often each is there. (IBTA 9.2; decimal, as
 /// tshark prints them.)
@@ -339,8 +339,8 @@ fn perftest(case: &Case) -> Verdict {
 /// READs that the owner's thread carries out are in both files.
 fn by_the_owner() -> Verdict {
     let mut stage = Stage::new()?;
-    stage.set("SLUICE_VERBS_ARENA", "off");
-    stage.set("SLUICE_VERBS_CMA", "0");
+    let [.., (_, by_the_owner)] = WAYS;
+    stage.set(by_the_owner);
     let (server, server_options) = traced(&stage, "server.pcapng");
     let (client, client_options) = traced(&stage, "client.pcapng");
     let arguments = ["-F", "-n", "20", "-s", "4000", "-m", "1024"];

@@ -242,6 +242,11 @@ pub static PAGES: [Page; 11] = [
                 blocks: &[
                     Example("What the program sees:", "sluice verbs -- ibv_devinfo -v"),
                     Example(
+                        "Whether messages arrive as they were sent:",
+                        "sluice verbs -- ibv_rc_pingpong -g 0 -c &\n\
+                         sluice verbs -- ibv_rc_pingpong -g 0 -c localhost",
+                    ),
+                    Example(
                         "A measurement between two processes of this host:",
                         "sluice verbs -- ib_write_lat &\n\
                          sluice verbs --stats -- ib_write_lat 127.0.0.1",
@@ -251,6 +256,26 @@ pub static PAGES: [Page; 11] = [
                         "sluice verbs -- rping -s -C 3 &\n\
                          sluice verbs --trace rping.pcapng -- rping -c -a 127.0.0.1 -C 3\n\
                          tshark -r rping.pcapng",
+                    ),
+                    Example(
+                        "Everything that a shell starts:",
+                        "sluice verbs -- bash -c 'ib_send_bw & sleep 1; ib_send_bw localhost'",
+                    ),
+                ],
+            },
+            Section {
+                title: "DEVICES",
+                blocks: &[
+                    Text(
+                        "The device is named sluice0. It has one port, an active Ethernet port, \
+                         and a GID for each address of the host, IPv4 ones mapped; programs that \
+                         ask for an index take 0. A program without sluice finds what the machine \
+                         has, and so do programs that gain rights when they are executed and \
+                         statically linked ones, about which sluice warns.",
+                    ),
+                    Text(
+                        "Peers are processes of the same user on the same host, in any network \
+                         namespace, that meet in the same folder (FILES).",
                     ),
                 ],
             },
@@ -305,6 +330,24 @@ pub static PAGES: [Page; 11] = [
                          found without sluice, shows shm.",
                     ),
                     Entry(
+                        "SLUICE_VERBS_ARENA",
+                        "With off the library leaves the program's memory alone. Otherwise it \
+                         serves allocations that are page-aligned and not smaller than a page \
+                         (posix_memalign(3)) and anonymous shared mmap(2) from memory that peers can map, so that one-sided operations \
+                         are copies.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_CMA",
+                        "With 0 memory that peers cannot map is not read and written by \
+                         process_vm_readv(2) and process_vm_writev(2), but by the process that \
+                         owns it.",
+                    ),
+                    Entry(
+                        "XDG_RUNTIME_DIR",
+                        "Where programs meet, see FILES. Two programs that do not have the same \
+                         one do not find each other.",
+                    ),
+                    Entry(
                         "SLUICE_VERBS_STATS_FILE",
                         "A file to which the library appends a line of JSON for each queue pair. \
                          --stats sets it for its own use; without --stats you may.",
@@ -317,12 +360,36 @@ pub static PAGES: [Page; 11] = [
                 ],
             },
             Section {
+                title: "FILES",
+                blocks: &[
+                    Entry(
+                        "$XDG_RUNTIME_DIR/sluice-verbs, or /tmp/sluice-UID/verbs",
+                        "The sockets by which programs find each other, and who is in which \
+                         multicast group. It must be the user's own and closed to others. What a \
+                         program that was killed leaves there is cleared by the next one.",
+                    ),
+                    Entry(
+                        "../lib/sluice/verbs/libibverbs.so.1, librdmacm.so.1",
+                        "As seen from sluice: the library and its second name, a link. Both must \
+                         be one file.",
+                    ),
+                ],
+            },
+            Section {
                 title: "EXIT STATUS",
                 blocks: &[
                     Text("The program's own, which replaces sluice. Otherwise, as env(1):"),
-                    Entry("125", "Sluice itself failed."),
+                    Entry(
+                        "125",
+                        "Sluice itself failed: the libraries are not there, or are two files, or \
+                         the file of a trace cannot be written.",
+                    ),
                     Entry("126", "The program was found and could not be executed."),
                     Entry("127", "The program was not found."),
+                    Text(
+                        "With --stats sluice ends with the program's status or by the signal that \
+                         ended it.",
+                    ),
                 ],
             },
         ],

@@ -2,6 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::device::DEVICE_MEMORY_BYTES_MAX;
 use super::memory::register;
@@ -18,6 +20,8 @@ pub struct DeviceMemory {
     handle: u32,
     bytes: *mut u8,
     length: usize,
+    /// How many there are in it.
+    regions: Arc<AtomicU32>,
 }
 
 #[repr(C)]
@@ -77,11 +81,16 @@ pub unsafe extern "C" fn alloc_dm(
         handle: 0,
         bytes: bytes.cast(),
         length: attr.length,
+        regions: Arc::default(),
     }))
 }
 
-/// The program deregisters its regions first, as the manual page asks.
+/// EBUSY while there are regions in it.
 pub unsafe extern "C" fn free_dm(dm: *mut DeviceMemory) -> c_int {
+    // SAFETY: the header's contract.
+    if unsafe { &*dm }.regions.load(Ordering::Acquire) != 0 {
+        return libc::EBUSY;
+    }
     // SAFETY: the header's contract: alloc_dm made it from a Box.
     let dm = unsafe { Box::from_raw(dm) };
     // SAFETY: alloc_dm mapped so many bytes there.
@@ -128,13 +137,15 @@ pub unsafe extern "C" fn reg_dm_mr(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    let Some(bytes) = unsafe { &*dm }.at(offset, length) else {
+    let dm = unsafe { &*dm };
+    let Some(bytes) = dm.at(offset, length) else {
         return null(libc::EINVAL);
     };
     if access & IBV_ACCESS_ZERO_BASED == 0 {
         return null(libc::EINVAL);
     }
     let access = access & !IBV_ACCESS_ZERO_BASED;
+    let (bytes, shown) = (bytes as u64, ptr::null_mut());
     // SAFETY: the header's contract.
-    unsafe { register(pd, bytes as u64, length, 0, access, ptr::null_mut()) }
+    unsafe { register(pd, bytes, length, 0, access, shown, Some(&dm.regions)) }
 }

@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use sluice_verbs as engine;
@@ -100,7 +101,28 @@ pub unsafe extern "C" fn alloc_parent_domain(
     .give()
 }
 
+/// No page is pinned here: paging on demand is how every region works, asked for or not.
+fn without_paging(access: u32) -> u32 {
+    access & !IBV_ACCESS_ON_DEMAND
+}
+
+/// Registers memory of the program's and gives it the region, which it knows by address and length.
+///
+/// # Safety
+/// The header's contract for `pd`.
+unsafe fn register_shown(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ibv_mr {
+    // SAFETY: the caller's contract.
+    unsafe { register(pd, addr as u64, length, iova, access, addr, None) }
+}
+
 /// Registers memory and gives the region to the program, which knows it by `shown` and its length.
+/// `neighbours` counts regions.
 ///
 /// # Safety
 /// The header's contract for `pd`.
@@ -111,28 +133,33 @@ pub unsafe fn register(
     iova: u64,
     access: u32,
     shown: *mut c_void,
+    neighbours: Option<&Arc<AtomicU32>>,
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let object = unsafe { Pd::of(pd) };
-    // No page is pinned here: paging on demand is how every region works.
-    let access = access & !IBV_ACCESS_ON_DEMAND;
-    match object.engine.reg_mr(addr, length as u64, iova, access) {
-        Ok(engine) => Box::new(Mr {
-            c: UnsafeCell::new(ibv_mr {
-                // SAFETY: the caller's contract.
-                context: unsafe { (*pd).context },
-                pd,
-                addr: shown,
-                length,
-                handle: engine.lkey() >> 8,
-                lkey: engine.lkey(),
-                rkey: engine.rkey(),
-            }),
-            engine,
-        })
-        .give(),
-        Err(error) => null(number(error)),
+    let made = (object.engine).reg_mr(addr, length as u64, iova, without_paging(access));
+    let engine = match made {
+        Ok(engine) => engine,
+        Err(error) => return null(number(error)),
+    };
+    if let Some(regions) = neighbours {
+        regions.fetch_add(1, Ordering::AcqRel);
     }
+    Box::new(Mr {
+        c: UnsafeCell::new(ibv_mr {
+            // SAFETY: the caller's contract.
+            context: unsafe { (*pd).context },
+            pd,
+            addr: shown,
+            length,
+            handle: engine.lkey() >> 8,
+            lkey: engine.lkey(),
+            rkey: engine.rkey(),
+        }),
+        engine,
+        neighbours: neighbours.cloned(),
+    })
+    .give()
 }
 
 pub unsafe extern "C" fn ibv_reg_mr(
@@ -142,7 +169,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, addr as u64, access as u32, addr) }
+    unsafe { register_shown(pd, addr, length, addr as u64, access as u32) }
 }
 
 pub unsafe extern "C" fn ibv_reg_mr_iova(
@@ -153,7 +180,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, iova, access as u32, addr) }
+    unsafe { register_shown(pd, addr, length, iova, access as u32) }
 }
 
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
@@ -164,9 +191,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     // SAFETY: the header's contract.
-    unsafe { register(pd, addr as u64, length, iova, access, addr) }
+    unsafe { register_shown(pd, addr, length, iova, access) }
 }
 
+/// The keys stay what they are; a program reads them again all the same, as on other devices.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -175,6 +203,13 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
+    let changes = |flag: c_int| flags & flag != 0;
+    // Values without the flag that they belong to are a mistake, as everywhere.
+    let no_place = changes(IBV_REREG_MR_CHANGE_TRANSLATION) && (length == 0 || addr.is_null());
+    if no_place || (access != 0 && !changes(IBV_REREG_MR_CHANGE_ACCESS)) {
+        set_errno(libc::EINVAL);
+        return IBV_REREG_MR_ERR_INPUT;
+    }
     // SAFETY: the header's contract.
     let object = unsafe { Mr::of(mr) };
     // SAFETY: the header's contract.
@@ -184,29 +219,35 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         new_pd.map(|pd| &pd.engine),
         addr as u64,
         length as u64,
-        access as u32,
+        without_paging(access as u32),
     );
     if let Err(error) = result {
-        // Whatever the reason, the engine has changed nothing.
         set_errno(number(error));
-        return IBV_REREG_MR_ERR_INPUT;
+        return if object.engine.is_open() {
+            IBV_REREG_MR_ERR_INPUT
+        } else {
+            IBV_REREG_MR_ERR_CMD
+        };
     }
     // SAFETY: the header's contract; nobody else uses the region meanwhile.
     let c = unsafe { &mut *mr };
-    if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+    if changes(IBV_REREG_MR_CHANGE_TRANSLATION) {
         (c.addr, c.length) = (addr, length);
     }
-    if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+    if changes(IBV_REREG_MR_CHANGE_PD) {
         c.pd = pd;
     }
-    (c.lkey, c.rkey) = (object.engine.lkey(), object.engine.rkey());
     0
 }
 
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the header's contract.
-    if let Err(error) = unsafe { Mr::of(mr) }.engine.destroy() {
+    let object = unsafe { Mr::of(mr) };
+    if let Err(error) = object.engine.destroy() {
         return number(error);
+    }
+    if let Some(regions) = &object.neighbours {
+        regions.fetch_sub(1, Ordering::AcqRel);
     }
     // SAFETY: the header's contract.
     unsafe { Mr::take(mr) };

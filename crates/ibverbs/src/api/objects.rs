@@ -71,6 +71,8 @@ object! {
 object! {
     Mr: ibv_mr {
         engine: Arc<engine::Mr>,
+        /// Regions of the device memory that this one lies in, if it does.
+        neighbours: Option<Arc<AtomicU32>>,
     }
 }
 

@@ -103,9 +103,6 @@ unsafe fn binding<'a>(bind: &send_wr_bind_mw) -> engine::Result<engine::MwBind<'
     unsafe { window_binding(bind.mw, bind.rkey, &bind.bind_info) }
 }
 
-/// A window opens memory to peers and gives nobody local rights: the flag for those, which many
-/// programs set by habit, is passed over as adapters do.
-///
 /// # Safety
 /// The header's contract for window and region.
 pub unsafe fn window_binding<'a>(
@@ -121,7 +118,7 @@ pub unsafe fn window_binding<'a>(
         mr: mr.map(|mr| &mr.engine),
         addr: info.addr,
         length: info.length,
-        access: info.mw_access_flags & !engine::types::access::LOCAL_WRITE,
+        access: info.mw_access_flags,
     })
 }
 

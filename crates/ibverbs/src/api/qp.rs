@@ -254,7 +254,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
     // Programs have one set of flags for regions and queue pairs; adapters pass over those that say
     // nothing of a queue pair.
     attr.qp_access_flags &= !REGION_FLAGS;
-    match object.engine.modify(&attr, mask as u32) {
+    let known = mask as u32 & !of_the_other_half(object.engine.qp_type());
+    match object.engine.modify(&attr, known) {
         Ok(()) => {
             if mask & IBV_QP_STATE != 0 {
                 // SAFETY: the header's contract.
@@ -263,6 +264,17 @@ pub unsafe extern "C" fn ibv_modify_qp(
             0
         }
         Err(error) => number(error),
+    }
+}
+
+/// Attributes that one half of an extended connection has and the other has not. Programs set them
+/// for both, and the kernel passes over them (`modify_qp_mask` in uverbs_cmd.c).
+fn of_the_other_half(qp_type: QpType) -> u32 {
+    use engine::qp_mask as m;
+    match qp_type {
+        QpType::XrcSend => m::MAX_DEST_RD_ATOMIC | m::MIN_RNR_TIMER,
+        QpType::XrcRecv => m::MAX_QP_RD_ATOMIC | m::RETRY_CNT | m::RNR_RETRY,
+        QpType::Rc | QpType::Uc | QpType::Ud => 0,
     }
 }
 

@@ -3,7 +3,10 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use sluice_verbs::transport::Gsi;
+
 use super::address::Address;
+use super::fabric::port;
 use super::verbs::{check, check_pointer};
 use super::{Errno, calls};
 use crate::ffi::*;
@@ -22,6 +25,10 @@ pub struct Device {
     pub initiator_depth_max: u8,
     /// `ibv_mtu`.
     pub mtu: u8,
+    /// Host byte order.
+    ca_guid: u64,
+    /// Queue pair 1, where peers are on other hosts.
+    gsi: Option<&'static dyn Gsi>,
 }
 
 // SAFETY: libibverbs objects may be used from every thread (ibv_open_device(3) puts no
@@ -40,9 +47,37 @@ pub fn all() -> Result<&'static [Device], Errno> {
     }
 }
 
-/// The device that carries an address. All of them carry all addresses of the host.
+/// The first device.
 pub fn first() -> Result<&'static Device, Errno> {
     all()?.first().ok_or(Errno(libc::ENODEV))
+}
+
+/// The device for peers on other hosts, or for those of this one, or any that there is. All of
+/// them carry all addresses of the host.
+pub fn carrying(over_wire: bool) -> Result<&'static Device, Errno> {
+    let mut fit = all()?.iter();
+    match fit.find(|device| device.gsi.is_some() == over_wire) {
+        Some(device) => Ok(device),
+        None => first(),
+    }
+}
+
+/// What the connection manager must know to reach other hosts; `None` without such a device.
+pub fn fabric() -> Option<port::Config> {
+    let devices = all().ok()?;
+    #[cfg(test)]
+    if let Some(config) = super::fabric::loopback::config(first().ok()?.mtu) {
+        return Some(config);
+    }
+    let (device, gsi) = devices
+        .iter()
+        .find_map(|device| Some((device, device.gsi?)))?;
+    Some(port::Config {
+        gsi,
+        ca_guid: device.ca_guid,
+        mtu: device.mtu,
+        host_device: devices.iter().any(|device| device.gsi.is_none()),
+    })
 }
 
 /// The device of a context that came from here.
@@ -90,6 +125,9 @@ impl Device {
             responder_resources_max: limit(attr.max_qp_rd_atom),
             initiator_depth_max: limit(attr.max_qp_init_rd_atom),
             mtu: port.active_mtu.clamp(1, 5) as u8,
+            ca_guid: u64::from_be(attr.node_guid),
+            // SAFETY: the context is open and is never closed.
+            gsi: unsafe { (calls.gsi)(context) },
         })
     }
 

@@ -1,5 +1,6 @@
-//! Multicast groups. Within a host a group needs no subnet manager and no IGMP: to join
-//! is to attach a QP, which happens when the program takes the join event.
+//! Multicast groups. There is no subnet manager to ask: to join is to attach a QP, which happens
+//! when the program takes the join event. Between hosts the transport then says to the network
+//! that this host is a member (IGMP, MLD).
 
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;

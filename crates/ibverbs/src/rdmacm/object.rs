@@ -130,15 +130,34 @@ pub fn agent() -> Result<&'static Agent, Errno> {
         return Ok(running);
     }
     let started = Agent::start(Rendezvous::open()?, Limits::default())?;
+    if let Some(config) = device::fabric() {
+        started.set_fabric(config);
+    }
     let started: &'static Agent = Box::leak(Box::new(started));
     let first = agent.is_none();
     *agent = Some((pid, started));
     if first {
-        // SAFETY: the handler does what a child of a threaded process may do: it tries
+        // SAFETY: the handler of the fork does what a child of a threaded process may do: it tries
         // locks, never waits for one, and closes descriptors.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        unsafe {
+            libc::pthread_atfork(None, None, Some(forked));
+            libc::atexit(leave);
+        }
     }
     Ok(started)
+}
+
+/// At the end of the process: peers on other hosts see nothing else of it. A forked child that
+/// has made no agent of its own leaves its parent's alone.
+extern "C" fn leave() {
+    let Ok(agent) = AGENT.try_lock() else {
+        return;
+    };
+    if let Some((owner, running)) = *agent
+        && owner == std::process::id()
+    {
+        running.leave();
+    }
 }
 
 /// In a forked child: lets go of the parent's connections. The parent's agent is never
@@ -262,7 +281,7 @@ impl Id {
                 own_channel,
                 responder_resources: RDMA_MAX_RESP_RES,
                 initiator_depth: RDMA_MAX_INIT_DEPTH,
-                psn: random_psn(key),
+                psn: random_psn(),
                 ..Inner::default()
             }),
         });
@@ -316,7 +335,7 @@ impl Id {
         if let Some(source) = &info.source {
             addr.src_storage = c_address::write(source).0;
             if !source.is_any()
-                && let Ok(device) = device::first()
+                && let Ok(device) = device::carrying(info.over_wire)
             {
                 addr.addr.sgid = device.gid(source).1;
                 addr.addr.pkey = u16::MAX.to_be();
@@ -376,11 +395,10 @@ impl Id {
     }
 }
 
-/// The first PSN of a connection. It protects nothing within a host; it only must differ
-/// from the connection before, so that numbers that are mixed up show.
-fn random_psn(key: Key) -> u32 {
-    let mixed = (key ^ u64::from(std::process::id())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 40) as u32 & 0x00ff_ffff
+/// The first PSN of a connection. It must differ from the connection before, so that packets
+/// that are late are not taken for new ones, and strangers should not guess it.
+fn random_psn() -> u32 {
+    (super::random() >> 40) as u32
 }
 
 /// What a REQ, a REP or the state machine calls the parameters of this identifier.

@@ -34,7 +34,7 @@ fn zeroed_attr() -> ibv_qp_attr {
 
 /// An address handle to a GID, from the address of the identifier.
 pub fn ah_attr(info: &Info, dgid: [u8; 16]) -> ibv_ah_attr {
-    let (sgid_index, _) = match (device::first(), info.source) {
+    let (sgid_index, _) = match (device::carrying(info.over_wire), info.source) {
         (Ok(device), Some(source)) => device.gid(&source),
         _ => (0, ibv_gid::default()),
     };
@@ -111,7 +111,8 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
         }
         QPS_RTS => {
             attr.sq_psn = if datagram { 0 } else { inner.psn };
-            attr.timeout = info.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
+            let agreed = info.options.ack_timeout.or(info.ack_timeout);
+            attr.timeout = agreed.unwrap_or(ACK_TIMEOUT);
             if qp_mask::is_requester(qp_type) {
                 let remote = info.remote.ok_or(Errno::INVAL)?;
                 let ours = info.local;

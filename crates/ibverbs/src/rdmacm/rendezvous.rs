@@ -213,6 +213,16 @@ impl Rendezvous {
         Ok(found.into_iter().map(|(_, candidate)| candidate).collect())
     }
 
+    /// Whether a process of this user that lives listens for `destination`, an address of this
+    /// network namespace.
+    pub fn somebody_listens(&self, port_space: u16, destination: &Address) -> bool {
+        let candidates = self.listeners(port_space, destination).unwrap_or_default();
+        candidates.iter().any(|Candidate(name)| {
+            // It holds the lock while it lives.
+            File::open(self.path.join(name)).is_ok_and(|entry| entry.try_lock_shared().is_err())
+        })
+    }
+
     /// Connects to a listener. `ECONNREFUSED` and `ENOENT`: it is dead. `EAGAIN`: it has
     /// more connections waiting than it takes. Does not block.
     pub fn connect(&self, candidate: &Candidate) -> Result<Fd, Errno> {

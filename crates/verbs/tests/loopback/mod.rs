@@ -27,6 +27,8 @@ pub struct Fabric {
     pub progressed: Arc<AtomicU64>,
     /// The next transition is refused.
     pub refuse_transition: AtomicBool,
+    /// Keys that are refused from now on.
+    pub refuse_keys: AtomicU32,
 }
 
 pub struct Loopback(pub Arc<Fabric>);
@@ -117,6 +119,14 @@ impl Transport for Loopback {
     }
 
     fn key_published(&self, key: &KeyInfo) -> Result<()> {
+        let refuse = &self.0.refuse_keys;
+        let less = |left: u32| left.checked_sub(1);
+        if refuse
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+            .is_ok()
+        {
+            return Err(Error::NoResources);
+        }
         self.0.keys.lock().unwrap().push(*key);
         Ok(())
     }
@@ -165,6 +175,10 @@ impl QpTransport for Handle {
                 sender.again(seq);
             }
         }
+    }
+
+    fn linger(&self) {
+        self.0.room.store(-1, Ordering::SeqCst);
     }
 
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {

@@ -251,8 +251,11 @@ pub struct Rep<'a> {
     pub remote_comm_id: u32,
     /// For datagram services.
     pub local_qkey: u32,
-    /// The sender's queue pair.
+    /// The sender's queue pair; 0 of an extended reliable connection.
     pub local_qpn: Qpn,
+    /// The sender's end-to-end context: of an extended reliable connection, whose sender is the
+    /// target, the number of its queue pair (annex A14). Otherwise 0.
+    pub local_eecn: Qpn,
     /// The sender's first packet.
     pub starting_psn: Psn,
     /// READs and atomics that the sender answers at a time.
@@ -284,7 +287,9 @@ impl<'a> Rep<'a> {
         let (local_comm_id, remote_comm_id) = (reader.u32(), reader.u32());
         let local_qkey = reader.u32();
         let local_qpn = Qpn::new(reader.u24());
-        reader.skip(5); // reserved, local EE context, reserved
+        reader.skip(1);
+        let local_eecn = Qpn::new(reader.u24());
+        reader.skip(1);
         let starting_psn = Psn::new(reader.u24());
         reader.skip(1);
         let (responder_resources, initiator_depth) = (reader.u8(), reader.u8());
@@ -300,6 +305,7 @@ impl<'a> Rep<'a> {
             remote_comm_id,
             local_qkey,
             local_qpn,
+            local_eecn,
             starting_psn,
             responder_resources,
             initiator_depth,
@@ -322,7 +328,9 @@ impl<'a> Rep<'a> {
             writer.u32(self.remote_comm_id);
             writer.u32(self.local_qkey);
             writer.u24(self.local_qpn.get());
-            writer.zeros(5);
+            writer.zeros(1);
+            writer.u24(self.local_eecn.get());
+            writer.zeros(1);
             writer.u24(self.starting_psn.get());
             writer.zeros(1);
             writer.u8(self.responder_resources);

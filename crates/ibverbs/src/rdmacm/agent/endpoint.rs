@@ -1,11 +1,13 @@
 //! What the connection manager knows about one identifier.
 
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::rdmacm::address::Address;
 use crate::rdmacm::channel::{Body, Channel, Event, EventKind, Key};
+use crate::rdmacm::fabric::port::WireLink;
 use crate::rdmacm::message::{ConnParams, Message};
 use crate::rdmacm::poller::Watched;
 use crate::rdmacm::rendezvous::{Candidate, Claim};
@@ -59,6 +61,24 @@ pub struct Attempt {
     pub destination_is_here: bool,
 }
 
+/// The way to the peer.
+pub enum Link {
+    /// A process of this host, by a socket.
+    Host(Watched),
+    /// Over a device that goes to other hosts.
+    Wire(WireLink),
+}
+
+impl Link {
+    /// The socket, if there is one.
+    pub fn raw(&self) -> Option<RawFd> {
+        match self {
+            Self::Host(socket) => Some(socket.raw()),
+            Self::Wire(_) => None,
+        }
+    }
+}
+
 pub struct Endpoint {
     pub state: State,
     pub port_space: u16,
@@ -72,7 +92,9 @@ pub struct Endpoint {
     /// Connection requests that may wait to be taken from the channel.
     pub backlog: usize,
     pub listen_socket: Option<Watched>,
-    pub link: Option<Watched>,
+    pub link: Option<Link>,
+    /// Its device is one whose peers are on other hosts.
+    pub over_wire: bool,
     pub attempt: Option<Attempt>,
     /// What this side told the peer.
     pub local: ConnParams,
@@ -98,6 +120,7 @@ impl Endpoint {
             backlog: 0,
             listen_socket: None,
             link: None,
+            over_wire: false,
             attempt: None,
             local: ConnParams::default(),
             remote: None,
@@ -117,8 +140,12 @@ impl Endpoint {
     /// Sends on the link. A link that does not take a message is broken, and its hang-up
     /// tells both sides: a socket holds far more than the few messages of a connection.
     pub fn send(&self, message: &Message) {
-        if let Some(link) = &self.link {
-            let _ = sluice_sys::unix::send_with_fds(link.raw(), &message.emit(), &[]);
+        match &self.link {
+            Some(Link::Host(socket)) => {
+                let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
+            }
+            Some(Link::Wire(link)) => link.send(message),
+            None => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluice_sys::unix;
 
-use super::endpoint::{Endpoint, State};
+use super::endpoint::{Endpoint, Link, State};
 use super::{STRANGERS_MAX, Shared, Stranger, Table, WAKE, same_user};
 use crate::rdmacm::Errno;
 use crate::rdmacm::channel::{Body, Event, EventKind, Key};
@@ -44,6 +44,7 @@ impl Shared {
             let ready = self.poller.wait(timeout_ms);
             let mut table = self.table();
             table.asleep_until = None;
+            let wire = ready.contains(&WAKE);
             for number in ready {
                 if number == WAKE {
                     self.wake.lower();
@@ -58,6 +59,9 @@ impl Shared {
                 } else {
                     self.link_ready(&mut table, number);
                 }
+            }
+            if wire {
+                self.wire_turn(&mut table);
             }
         }
     }
@@ -88,7 +92,8 @@ impl Shared {
             .retain(|_, stranger| stranger.deadline > now);
         let strangers = table.strangers.values().map(|stranger| stranger.deadline);
         let timers = table.timers.first().map(|(deadline, _)| *deadline);
-        strangers.chain(timers).min()
+        let wire = self.wire_deadline(table);
+        strangers.chain(timers).chain(wire).min()
     }
 
     fn timer(&self, table: &mut Table, key: Key, now: Instant) {
@@ -112,7 +117,7 @@ impl Shared {
     }
 
     /// After a disconnection: the link is done with, TIMEWAIT_EXIT comes later.
-    fn wait_out(&self, table: &mut Table, key: Key, now: Instant) {
+    pub(super) fn wait_out(&self, table: &mut Table, key: Key, now: Instant) {
         if let Ok(endpoint) = table.endpoint(key) {
             endpoint.link = None;
             endpoint.state = State::TimeWait;
@@ -128,6 +133,9 @@ impl Shared {
         let Ok(endpoint) = table.endpoint(key) else {
             return;
         };
+        if endpoint.over_wire {
+            return self.ask_on_wire(table, key);
+        }
         endpoint.link = None;
         let (port_space, destination) = (endpoint.port_space, endpoint.destination);
         let Some(attempt) = endpoint.attempt.as_mut() else {
@@ -147,7 +155,7 @@ impl Shared {
                     let Ok(link) = self.poller.watch(link, key) else {
                         continue;
                     };
-                    endpoint.link = Some(link);
+                    endpoint.link = Some(Link::Host(link));
                     endpoint.send(&request);
                     table.set_timer(key, Some(give_up));
                     return;
@@ -222,12 +230,20 @@ impl Shared {
                 return;
             }
         };
-        self.request_received(table, key, stranger, message);
+        let link = Link::Host(stranger.link);
+        self.request_received(table, key, stranger.listener, link, message);
     }
 
-    /// Makes an endpoint of a request, under the key that its link is watched with.
-    fn request_received(&self, table: &mut Table, key: Key, stranger: Stranger, message: Message) {
-        let Some(listener) = table.endpoints.get(&stranger.listener) else {
+    /// Makes an endpoint of a request, under the key that its link tells.
+    pub(super) fn request_received(
+        &self,
+        table: &mut Table,
+        key: Key,
+        listening: Key,
+        link: Link,
+        message: Message,
+    ) {
+        let Some(listener) = table.endpoints.get(&listening) else {
             return;
         };
         let (port_space, qp_type, source, destination) = match &message {
@@ -246,7 +262,8 @@ impl Shared {
             _ => return,
         };
         let mut endpoint = Endpoint::new(port_space, qp_type, listener.channel.clone());
-        endpoint.link = Some(stranger.link);
+        endpoint.over_wire = matches!(link, Link::Wire(_));
+        endpoint.link = Some(link);
         endpoint.source = Some(destination);
         endpoint.destination = Some(source);
         endpoint.options = listener.options;
@@ -261,7 +278,7 @@ impl Shared {
         }
         let waiting = listener
             .channel
-            .count(|event| event.listener == Some(stranger.listener));
+            .count(|event| event.listener == Some(listening));
         if waiting >= listener.backlog {
             endpoint.refuse(message::REJ_CONSUMER_DEFINED, PrivateData::default());
             return;
@@ -285,7 +302,7 @@ impl Shared {
         let channel = endpoint.channel.clone();
         table.endpoints.insert(key, endpoint);
         channel.push(Event {
-            listener: Some(stranger.listener),
+            listener: Some(listening),
             ..Event::with(key, EventKind::ConnectRequest, 0, body)
         });
     }
@@ -295,10 +312,10 @@ impl Shared {
             let Ok(endpoint) = table.endpoint(key) else {
                 return;
             };
-            let Some(link) = endpoint.link.as_ref() else {
+            let Some(socket) = endpoint.link.as_ref().and_then(Link::raw) else {
                 return;
             };
-            match receive(link.raw()) {
+            match receive(socket) {
                 Input::Message(message) => self.message(table, key, message),
                 Input::HangUp => return self.hung_up(table, key),
                 Input::Nothing => return,
@@ -308,7 +325,7 @@ impl Shared {
 
     /// One message on the link of an endpoint. What does not fit the state is a peer that
     /// breaks the protocol: the connection ends as if it had hung up.
-    fn message(&self, table: &mut Table, key: Key, message: Message) {
+    pub(super) fn message(&self, table: &mut Table, key: Key, message: Message) {
         let now = Instant::now();
         let Ok(endpoint) = table.endpoint(key) else {
             return;
@@ -452,7 +469,7 @@ impl Endpoint {
     }
 
     /// The last event of a connection that never was.
-    fn end(&mut self, key: Key, kind: EventKind, status: i32, body: Body) {
+    pub(super) fn end(&mut self, key: Key, kind: EventKind, status: i32, body: Body) {
         self.link = None;
         self.attempt = None;
         self.state = State::Closed;

@@ -8,10 +8,13 @@ mod endpoint;
 mod handle;
 #[cfg(test)]
 mod tests;
+mod wire;
+#[cfg(test)]
+mod wire_tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,12 +23,13 @@ use sluice_sys::unix::{self, Fd};
 use super::Errno;
 use super::address::Address;
 use super::channel::{Body, Channel, EventKind, Key};
+use super::fabric::port::{self, Fabric};
 use super::message::{
     self, ConnParams, Ece, Message, PrivateData, Request, SidrReply, SidrRequest,
 };
 use super::poller::{self, Level, Poller, Watched};
 use super::rendezvous::{Claim, Rendezvous};
-use endpoint::{Attempt, Endpoint};
+use endpoint::{Attempt, Endpoint, Link};
 pub use endpoint::{Options, State};
 
 /// The number under which the wake-up descriptor is watched; keys begin after it.
@@ -81,6 +85,10 @@ pub struct Info {
     pub local: ConnParams,
     pub remote: Option<ConnParams>,
     pub mtu: u8,
+    /// The identifier's device is one whose peers are on other hosts.
+    pub over_wire: bool,
+    /// The local ACK timeout that the two sides have agreed on.
+    pub ack_timeout: Option<u8>,
 }
 
 pub struct Agent {
@@ -91,7 +99,9 @@ pub struct Agent {
 struct Shared {
     table: Mutex<Table>,
     poller: Arc<Poller>,
-    wake: Level,
+    wake: Arc<Level>,
+    /// Set once, before there are identifiers.
+    fabric: OnceLock<Arc<Fabric>>,
     names: Arc<Rendezvous>,
     limits: Limits,
 }
@@ -111,6 +121,8 @@ struct Table {
     timers: BTreeSet<(Instant, Key)>,
     /// The thread sleeps until then; `None` while it is awake or sleeps without a limit.
     asleep_until: Option<Instant>,
+    /// Looks into the directory for other hosts' requests: since when, and how many.
+    looked_up: Option<(Instant, u32)>,
     stop: bool,
 }
 
@@ -120,7 +132,8 @@ impl Agent {
         let shared = Arc::new(Shared {
             table: Mutex::default(),
             poller: Arc::new(Poller::new()?),
-            wake: Level::new()?,
+            wake: Arc::new(Level::new()?),
+            fabric: OnceLock::new(),
             names,
             limits,
         });
@@ -137,6 +150,21 @@ impl Agent {
             shared,
             thread: Some(thread),
         })
+    }
+
+    /// Adds a device whose peers are on other hosts. A second one is not used.
+    pub fn set_fabric(&self, config: port::Config) {
+        let fabric = Fabric::new(config, Arc::clone(&self.shared.wake));
+        // It stays the first one's.
+        let _ = self.shared.fabric.set(fabric);
+    }
+
+    /// The process ends: tells the peers on other hosts, as the kernel would. Those of this host
+    /// see the sockets close.
+    pub fn leave(&self) {
+        if let Some(fabric) = self.shared.fabric.get() {
+            fabric.leave();
+        }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -162,6 +190,11 @@ impl Agent {
             local: endpoint.local,
             remote: endpoint.remote,
             mtu: endpoint.mtu,
+            over_wire: endpoint.over_wire,
+            ack_timeout: match &endpoint.link {
+                Some(Link::Wire(link)) => link.ack_timeout(),
+                _ => None,
+            },
         })
     }
 
@@ -190,6 +223,7 @@ impl Agent {
         let mut table = self.table();
         let endpoint = table.endpoint_in(key, &[State::Idle])?;
         self.shared.bind(endpoint, address)?;
+        self.shared.choose_device(endpoint, None);
         endpoint.state = State::Bound;
         Ok(())
     }
@@ -225,6 +259,8 @@ impl Agent {
                 } else {
                     destination
                 });
+                let resolved = endpoint.destination;
+                self.shared.choose_device(endpoint, resolved.as_ref());
                 endpoint.state = State::AddrResolved;
                 endpoint.push(key, EventKind::AddrResolved, 0, Body::None);
             }
@@ -233,7 +269,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Within one host there is nothing to find: ROUTE_RESOLVED follows.
+    /// There is nothing to find that the routing tables did not say: ROUTE_RESOLVED follows.
     pub fn resolve_route(&self, key: Key) -> Result<(), Errno> {
         let mut table = self.table();
         let endpoint = table.endpoint_in(key, &[State::AddrResolved])?;
@@ -257,6 +293,7 @@ impl Agent {
             1..=BACKLOG_MAX => backlog,
             _ => BACKLOG_MAX,
         };
+        self.shared.listen_on_wire()?;
         let claim = endpoint.claim.as_mut().ok_or(Errno::INVAL)?;
         // The socket's own queue only has to hold what arrives between two rounds of the
         // thread.
@@ -306,10 +343,13 @@ impl Agent {
         let endpoint = table.endpoint_in(key, &[State::RouteResolved])?;
         let source = endpoint.bound_source().ok_or(Errno::INVAL)?;
         let destination = endpoint.destination.ok_or(Errno::INVAL)?;
-        let candidates = self
-            .shared
-            .names
-            .listeners(endpoint.port_space, &destination)?;
+        let candidates = match endpoint.over_wire {
+            true => Vec::new(),
+            false => {
+                let names = &self.shared.names;
+                names.listeners(endpoint.port_space, &destination)?
+            }
+        };
         let request = message(endpoint, source, destination);
         endpoint.attempt = Some(Attempt {
             request,
@@ -337,9 +377,12 @@ impl Agent {
         endpoint.local = params;
         endpoint.send(&Message::Reply { params, private });
         endpoint.state = State::ReplySent;
-        let deadline = Instant::now() + self.shared.limits.response;
-        table.set_timer(key, Some(deadline));
-        self.shared.wake_for_timers(&mut table);
+        // On the wire the messages say how long an answer may take.
+        if !endpoint.over_wire {
+            let deadline = Instant::now() + self.shared.limits.response;
+            table.set_timer(key, Some(deadline));
+            self.shared.wake_for_timers(&mut table);
+        }
         Ok(())
     }
 
@@ -392,6 +435,9 @@ impl Agent {
         let endpoint = table.endpoint(key)?;
         match endpoint.state {
             State::ReplySent => {
+                if let Some(Link::Wire(link)) = &endpoint.link {
+                    link.communication_established();
+                }
                 endpoint.state = State::Established;
                 let body = endpoint.peer_body();
                 endpoint.push(key, EventKind::Established, 0, body);
@@ -414,9 +460,11 @@ impl Agent {
             {
                 endpoint.send(&Message::DisconnectRequest);
                 endpoint.state = State::Disconnecting;
-                let deadline = Instant::now() + self.shared.limits.disconnect;
-                table.set_timer(key, Some(deadline));
-                self.shared.wake_for_timers(&mut table);
+                if !endpoint.over_wire {
+                    let deadline = Instant::now() + self.shared.limits.disconnect;
+                    table.set_timer(key, Some(deadline));
+                    self.shared.wake_for_timers(&mut table);
+                }
                 Ok(())
             }
             State::Disconnecting | State::TimeWait | State::Closed => Ok(()),
@@ -475,10 +523,11 @@ impl Agent {
         let links = table
             .endpoints
             .values()
-            .filter_map(|endpoint| endpoint.link.as_ref());
+            .filter_map(|endpoint| endpoint.link.as_ref())
+            .filter_map(Link::raw);
         listeners
-            .chain(links)
             .map(Watched::raw)
+            .chain(links)
             .chain(claims)
             .collect()
     }

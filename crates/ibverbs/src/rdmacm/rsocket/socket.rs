@@ -477,7 +477,11 @@ impl State {
     fn open(&mut self) -> Result<(), Errno> {
         // SAFETY: the identifier lives as long as the socket.
         let c = unsafe { &mut *self.id };
-        let context = device::first()?.context();
+        // That of the address that it is bound to, or goes to.
+        let context = match c.verbs.is_null() {
+            true => device::first()?.context(),
+            false => c.verbs,
+        };
         let (sends, receives) = Stream::queue_sizes(&self.sizes);
         // SAFETY: the context is open; what is made is released in Drop.
         unsafe {
