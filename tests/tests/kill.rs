@@ -4,9 +4,10 @@
 //! `SLUICE_KILLS=N` makes about N kills instead of one for each row of the table;
 //! `SLUICE_KILL_SEED=S` repeats the moments of an earlier run, as far as a scheduler lets one.
 //!
-//! Not in the table, because nothing ever tells them that a peer has died: programs that wait for
-//! a byte in memory (`ib_write_lat`), receivers of datagrams, and those on a shared receive queue
-//! (`--use-srq`), whose receives no queue pair flushes.
+//! Not in the table, because they do not ask for what would tell them that a peer has died
+//! (docs/verbs.md, "The end of a peer"): programs that wait for a byte in memory (`ib_write_lat`),
+//! receivers of datagrams, and those on a shared receive queue (`--use-srq`), whose receives no
+//! queue pair flushes and which do not read asynchronous events.
 
 use std::collections::BTreeSet;
 use std::fs;

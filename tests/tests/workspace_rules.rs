@@ -71,6 +71,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
+            "sluice-wire",
         ],
     ),
     (
@@ -82,7 +83,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-sys",
         ],
     ),
-    ("sluice-cli", &["sluice-control", "sluice-sys"]),
+    (
+        "sluice-cli",
+        &["sluice-control", "sluice-sys", "sluice-verbs"],
+    ),
     ("sluice-tests", &[]),
 ];
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluice_control::ports::Ports;
+use sluice_verbs::fault::Faults;
 
 use crate::bench::BenchArgs;
 
@@ -132,11 +133,22 @@ pub struct VerbsArgs {
     /// Write what goes between queue pairs to a file, as RoCEv2 packets that Wireshark reads
     ///
     /// The file is in pcapng format, or in the classic one if its name ends in .pcap; what was in
-    /// it is lost. The first process that makes a queue pair writes to it, each other one to a
-    /// file of its own, with its process id before the extension. A packet that comes faster than
+    /// it is lost. The first process that makes a queue pair or a connection writes to it, each other one
+    /// to a file of its own, with its process id before the extension. A packet that comes faster than
     /// it can be written is left out, and the end of the program says how many were.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub trace: Option<PathBuf>,
+
+    /// Let packets be lost, come twice, come late or damaged, below whatever makes a transport
+    /// reliable
+    ///
+    /// A list with commas between: loss=, dup=, reorder= and corrupt= with a probability (0.01 or
+    /// 1%), of which at most one happens to a packet; delay= with the time that a late packet waits
+    /// for another to overtake it (1ms); seed= with a number that decides which packets it are.
+    /// Without one a seed is chosen and printed. See FAULTS in the man page for what this does to
+    /// which device.
+    #[arg(long, value_name = "FAULTS", value_hint = clap::ValueHint::Other)]
+    pub fault: Option<Faults>,
 
     /// Print what each queue pair did on standard error when the program ends. Sluice then stays
     /// as the program's parent, passes signals on, and ends as the program ended.

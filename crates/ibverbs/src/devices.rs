@@ -1,18 +1,29 @@
 //! Which devices this process has, and over what.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use sluice_sys::errno::Errno;
 use sluice_transport_roce::RoceTransport;
 use sluice_transport_shm::ShmTransport;
+use sluice_verbs::fault::{self, Faults};
 use sluice_verbs::{Device, Transport};
 
 /// Chooses devices by what they are made of, with commas between; `sluice verbs` sets it.
 const VARIABLE: &str = "SLUICE_VERBS_DEVICES";
 
 /// The devices that were asked for, `sluice0` and so on in the order of asking: shared memory,
-/// unless the variable names others. Fails where one of them cannot work here.
+/// unless the variable names others. Fails where one of them cannot work here, or where faults were
+/// asked for in words that mean nothing.
 pub fn make() -> Result<Vec<Arc<Device>>, Errno> {
+    let faults = fault::from_environment().map_err(|error| {
+        // A program whose standard error is closed must not fail for that.
+        let _ = writeln!(std::io::stderr(), "sluice: {}: {error}", fault::VARIABLE);
+        Errno::INVAL
+    })?;
+    if faults.is_some() {
+        fault::at_exit();
+    }
     let wanted = std::env::var(VARIABLE).unwrap_or_else(|_| "shm".to_owned());
     let mut devices = Vec::new();
     for kind in wanted
@@ -21,8 +32,8 @@ pub fn make() -> Result<Vec<Arc<Device>>, Errno> {
         .filter(|kind| !kind.is_empty())
     {
         let name = format!("sluice{}", devices.len());
-        let transport = transport(kind).map_err(|error| {
-            eprintln!("sluice: no device over {kind}: {error}");
+        let transport = transport(kind, faults).map_err(|error| {
+            let _ = writeln!(std::io::stderr(), "sluice: no device over {kind}: {error}");
             Errno(libc::ENODEV)
         })?;
         devices.push(Device::new(&name, transport));
@@ -30,9 +41,18 @@ pub fn make() -> Result<Vec<Arc<Device>>, Errno> {
     Ok(devices)
 }
 
-fn transport(kind: &str) -> Result<Arc<dyn Transport>, Box<dyn std::error::Error>> {
+fn transport(
+    kind: &str,
+    faults: Option<&Faults>,
+) -> Result<Arc<dyn Transport>, Box<dyn std::error::Error>> {
+    if faults.is_some() && kind != "shm" {
+        fault::say_useless(
+            "devices over a network",
+            "they do not read the list of faults",
+        );
+    }
     Ok(match kind {
-        "shm" => ShmTransport::new()?,
+        "shm" => ShmTransport::new(faults.copied())?,
         "roce" => RoceTransport::over_xdp()?,
         "roce-udp" => RoceTransport::over_udp()?,
         _ => return Err("there is no such kind; shm, roce and roce-udp are".into()),

@@ -25,6 +25,8 @@ const ENTRY_BYTES: usize = 256;
 const GATHER: Duration = Duration::from_millis(2);
 /// Bytes of the longest frame: 4096 of payload and their pad.
 const FRAME_BYTES_MAX: usize = 4096 + 4 + Headers::BYTES_MAX + OVERHEAD_MAX;
+/// How often the file is told what is missing.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Collected before they are written.
 const FILE_BUFFER_BYTES: usize = 256 << 10;
 
@@ -137,6 +139,7 @@ impl Recorder {
             written: 0,
             lost: 0,
             error: None,
+            told: None,
         };
         let mut head = [0; 1024];
         let used = capture::begin(format, program, "sluice0", &mut head)
@@ -264,6 +267,8 @@ pub struct Writer<W: Write> {
     /// Packets that the file did not take.
     lost: u64,
     error: Option<String>,
+    /// Packets that were missing when the file was last told, and when that was.
+    told: Option<(u64, Instant)>,
 }
 
 impl<W: Write> Writer<W> {
@@ -277,6 +282,7 @@ impl<W: Write> Writer<W> {
                 let cost = entry.cost();
                 self.recorder.waiting.fetch_sub(cost, Ordering::Relaxed);
             }
+            self.tell_of_losses();
             // What has been taken is in the file when the program is killed.
             let flushed = self.file.flush();
             self.note(flushed);
@@ -361,14 +367,38 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    fn finish(&mut self) -> Summary {
-        let dropped = self.recorder.dropped.load(Ordering::Relaxed) + self.lost;
+    /// Packets that are missing so far.
+    fn dropped(&self) -> u64 {
+        self.recorder.dropped.load(Ordering::Relaxed) + self.lost
+    }
+
+    /// Says in the file what is missing, when there is more than before and not too often, so that
+    /// the file of a program that is killed is not taken for complete.
+    fn tell_of_losses(&mut self) {
+        let dropped = self.dropped();
+        let is_news = match self.told {
+            None => dropped > 0,
+            Some((told, when)) => dropped > told && when.elapsed() >= TELL_EVERY,
+        };
+        if is_news {
+            self.told = Some((dropped, Instant::now()));
+            self.write_statistics(dropped);
+        }
+    }
+
+    /// The classic format has no place for them.
+    fn write_statistics(&mut self, dropped: u64) {
         let mut block = [0; 128];
         let total = self.written + dropped;
         if let Ok(used) = capture::statistics(self.format, now_ns(), total, dropped, &mut block) {
             let written = self.file.write_all(block.get(..used).unwrap_or_default());
             self.note(written);
         }
+    }
+
+    fn finish(&mut self) -> Summary {
+        let dropped = self.dropped();
+        self.write_statistics(dropped);
         let flushed = self.file.flush();
         self.note(flushed);
         Summary {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_trace::{
     Direction, End, Ending, Flow, Kind, Message, Mtu, NakCode, Psn, Recorder, Service, Summary,
@@ -242,6 +242,50 @@ fn a_full_buffer_drops_and_counts() {
     thread.join().unwrap();
     assert_eq!((summary.written, summary.dropped), (4 * 64, 12 * 64));
     assert_eq!(frames(&file.0.lock().unwrap()).len(), 4 * 64);
+}
+
+/// Packets that the interface statistics blocks of a file say are missing.
+fn told(file: &[u8]) -> Vec<u64> {
+    const STATISTICS: u32 = 5;
+    const DROPPED: u16 = 5;
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
+    let short = |at: usize| u16::from_le_bytes(file[at..at + 2].try_into().unwrap());
+    let mut found = Vec::new();
+    let mut block = 0;
+    while block < file.len() {
+        let end = block + word(block + 4) as usize;
+        // Behind the head and the time lie the options: code, length, value.
+        let mut option = block + 20;
+        while word(block) == STATISTICS && option + 4 < end {
+            if short(option) == DROPPED {
+                found.push(u64::from(word(option + 4)));
+            }
+            option += 4 + usize::from(short(option + 2)).next_multiple_of(4);
+        }
+        block = end;
+    }
+    found
+}
+
+#[test]
+fn a_file_without_an_end_says_what_is_missing() {
+    let file = Memory::default();
+    let recorder = Recorder::with_limit(file.clone(), Format::PcapNg, "test", 300_000);
+    let (recorder, writer) = recorder.unwrap();
+    // Nobody writes yet: four of its pieces fit.
+    record(&recorder, &flow(Service::Rc), SEND, 0, 1 << 20);
+    let thread = thread::spawn(move || writer.run());
+    let start = Instant::now();
+    // Nobody ends it either, as with a program that is killed.
+    while told(&file.0.lock().unwrap()).is_empty() {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(told(&file.0.lock().unwrap()), [12 * 64]);
+    recorder.close(PATIENCE).unwrap();
+    thread.join().unwrap();
+    // At the end it is said in any case.
+    assert_eq!(told(&file.0.lock().unwrap()), [12 * 64, 12 * 64]);
 }
 
 /// A file that is written only when somebody says so.

@@ -25,6 +25,10 @@ pub const NETWORK: u64 = 3;
 pub const LISTENER: u64 = 4;
 pub const NEIGHBOUR: u64 = 5;
 
+/// Kinds of [`PORT`]s.
+pub const UDP: u64 = 0;
+pub const XDP: u64 = 1;
+
 /// How long a watching thread waits.
 const WATCH_NS: u64 = 1_000_000;
 /// Watches without traffic before the thread sleeps.
@@ -77,6 +81,7 @@ fn run(weak: &Weak<Node>) {
     // Rounds without anything; starts as if there had been none for long.
     let mut quiet = QUIET_WATCHES;
     let mut alone = Alone(Alone::MAX);
+    let mut udp = true;
     while let Some(node) = weak.upgrade() {
         if node.stop.load(Ordering::Acquire) {
             return;
@@ -86,7 +91,7 @@ fn run(weak: &Weak<Node>) {
         let others = polled != before;
         before = polled;
         // Somebody else may be at it this very moment.
-        let found = node.lane.progress(&node, Worker::Engine);
+        let found = node.lane.progress(&node, Worker::Engine { udp });
         alone.looked(found.unwrap_or(0), others || found.is_none());
         quiet = match found {
             Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
@@ -119,6 +124,8 @@ fn run(weak: &Weak<Node>) {
             &node.watching
         };
         let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
+        // Who was not woken by another port looks at all.
+        udp = !ready.contains(&token(PORT, XDP)) || ready.contains(&token(PORT, UDP));
         for token in ready {
             event(&node, *token);
         }

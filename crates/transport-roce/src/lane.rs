@@ -46,8 +46,8 @@ const UDP_ROUNDS: u32 = 2048;
 pub enum Worker {
     /// A program that polls.
     Poller,
-    /// The transport's own thread.
-    Engine,
+    /// The transport's own thread. `udp`: there may be something in the UDP sockets.
+    Engine { udp: bool },
 }
 
 /// The request that a poster is just posting.
@@ -300,9 +300,11 @@ impl State {
     fn receive(&mut self, lane: &Lane, node: &Node, worker: Worker) -> usize {
         self.look_at_table(node);
         self.rounds = self.rounds.wrapping_add(1);
-        let skip_udp = worker == Worker::Poller
-            && self.ports.len() > 1
-            && !self.rounds.is_multiple_of(UDP_ROUNDS);
+        let skip_udp = self.ports.len() > 1
+            && match worker {
+                Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
+                Worker::Engine { udp } => !udp,
+            };
         let Self {
             ports,
             table,
@@ -363,6 +365,10 @@ impl State {
             };
             let (end, posted) = self.turn(lane, &part, now, posting);
             done = done.or(posted);
+            // Who gets them works on them while the next ones are made.
+            if self.gathered >= BURST_PACKETS {
+                self.blocked |= !self.flush();
+            }
             match end {
                 Turn::More => {}
                 Turn::Nothing(None) => self.scheduler.idle(index),

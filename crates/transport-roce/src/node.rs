@@ -175,7 +175,7 @@ impl Node {
             // A port that is not watched is found by the watching thread's rounds.
             let _ = self
                 .sleeping
-                .add(descriptor, engine::token(engine::PORT, 0));
+                .add(descriptor, engine::token(engine::PORT, engine::XDP));
         }
         self.network.serve(steering, first);
         Ok(())
@@ -261,7 +261,7 @@ impl Node {
             let each = ports.iter().flat_map(|port| port.descriptors());
             each.collect::<Vec<_>>()
         }) {
-            sleeping.add(descriptor, engine::token(engine::PORT, 0))?;
+            sleeping.add(descriptor, engine::token(engine::PORT, engine::UDP))?;
         }
         let network = parts.network.descriptor();
         watching.add(network, engine::token(engine::NETWORK, 0))?;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::record::{Header, Record};
+use sluice_verbs::fault::Fate;
 use sluice_verbs::responder::{RecvDone, TakeError};
 use sluice_verbs::{
-    Gid, Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
+    Gid, Posted, Qp, QpType, SendDone, Sge, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
 };
 
+use crate::impair::{Held, Impair};
 use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing, lock};
 use crate::multicast;
 use crate::node::Node;
@@ -33,7 +35,21 @@ pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
 const PATIENCE_NS: u64 = 3_000_000_000;
 const RETRY_NS: u64 = 500_000;
 
+/// Numbers of packets have 24 bits.
+const SEQUENCE_MASK: u32 = 0xFF_FFFF;
+
 const _: () = assert!(DATAGRAM_BYTES_MAX <= CHUNK_BYTES);
+
+/// A datagram on its way out.
+struct Outbound<'a> {
+    header: Header,
+    head: [u8; Datagram::BYTES],
+    /// The data, `len` bytes.
+    pieces: &'a [Sge],
+    len: usize,
+    /// To this group, or to the queue pair that the header names.
+    group: Option<Gid>,
+}
 
 /// A datagram from the engine. It is copied, so it is done when it is in the ring.
 pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
@@ -43,12 +59,11 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     if wqe.length > DATAGRAM_BYTES_MAX as u64 {
         return Posted::Done(SendDone::failed(WcStatus::LocLenErr));
     }
-    let done = Posted::Done(SendDone::ok(wqe.length as u32));
-    let head = head(qp, &destination, wqe);
     let mut header = Header {
         kind: request::DATAGRAM,
         target: destination.qpn,
         origin: part.qpn,
+        sequence: part.next_datagram.load(Ordering::Relaxed) & SEQUENCE_MASK,
         immediate: wqe.wr.imm,
         ..Header::default()
     };
@@ -58,19 +73,40 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     if wqe.wr.flags & send_flags::SOLICITED != 0 {
         header.flags |= flags::SOLICITED;
     }
-    if destination.qpn == MULTICAST_QPN {
-        let members = multicast::members(&part.node, &destination.ah.grh.dgid);
+    let is_multicast = destination.qpn == MULTICAST_QPN;
+    let message = Outbound {
+        header,
+        head: head(qp, &destination),
+        pieces: wqe.wr.sges,
+        len: wqe.length as usize,
+        group: is_multicast.then_some(destination.ah.grh.dgid),
+    };
+    let posted = match &part.impair {
+        None => send(part, &message),
+        Some(impair) => send_impaired(part, impair, wqe.seq, &message),
+    };
+    if posted != Posted::Busy {
+        let next = message.header.sequence.wrapping_add(1);
+        part.next_datagram.store(next, Ordering::Relaxed);
+    }
+    posted
+}
+
+fn send(part: &Part, message: &Outbound<'_>) -> Posted {
+    let done = Posted::Done(SendDone::ok(message.len as u32));
+    if let Some(group) = &message.group {
+        let members = multicast::members(&part.node, group);
         if waits_for(part, &members) {
             return Posted::Busy;
         }
         for route in members {
             if let Some(link) = route.link() {
-                push(part, link, &header, &head, wqe);
+                push(part, link, message);
             }
         }
         return done;
     }
-    let Ok(route) = route::to(&part.node, destination.qpn) else {
+    let Ok(route) = route::to(&part.node, message.header.target) else {
         return done;
     };
     let Some(link) = route.link() else {
@@ -78,11 +114,102 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
             return Posted::Busy;
         }
         return match route.link() {
-            Some(link) => sent_or_busy(part, link, &header, &head, wqe),
+            Some(link) => sent_or_busy(part, link, message),
             None => done,
         };
     };
-    sent_or_busy(part, link, &header, &head, wqe)
+    sent_or_busy(part, link, message)
+}
+
+/// Sends it as its fate has it. The engine gets the completion that it would get from a network:
+/// the sender of a datagram never hears what became of it.
+fn send_impaired(part: &Part, impair: &Impair, seq: u64, message: &Outbound<'_>) -> Posted {
+    let done = Posted::Done(SendDone::ok(message.len as u32));
+    let fate = impair.datagram(seq);
+    match fate {
+        Fate::Drop | Fate::Corrupt => return done,
+        Fate::Late if is_joined(part, message) => {
+            if let Some(due_ns) = impair.hold(|due_ns| message.keep(due_ns)) {
+                part.node.set_timer(due_ns, part.slot);
+                return done;
+            }
+        }
+        _ => {}
+    }
+    let posted = send(part, message);
+    if posted == Posted::Busy {
+        return posted;
+    }
+    if fate == Fate::Duplicate {
+        send_now(part, message);
+    }
+    release_held(part, u64::MAX);
+    posted
+}
+
+/// Whether there is a link for it; one that is held back makes none.
+fn is_joined(part: &Part, message: &Outbound<'_>) -> bool {
+    message.group.is_some()
+        || route::to(&part.node, message.header.target).is_ok_and(|route| route.link().is_some())
+}
+
+/// Sends what was held back, if it is due.
+pub fn release_held(part: &Part, now_ns: u64) {
+    let Some(impair) = &part.impair else { return };
+    let Some(held) = impair.due(now_ns) else {
+        return;
+    };
+    let piece = [Sge {
+        addr: held.data.as_ptr() as u64,
+        length: held.data.len() as u32,
+        lkey: 0,
+    }];
+    let message = Outbound {
+        header: held.header,
+        head: held.head,
+        pieces: &piece,
+        len: held.data.len(),
+        group: held.group,
+    };
+    send_now(part, &message);
+}
+
+/// Sends it where there is a link with room for it, which the engine does not wait for.
+fn send_now(part: &Part, message: &Outbound<'_>) {
+    let routes = match &message.group {
+        Some(group) => multicast::members(&part.node, group),
+        None => route::to(&part.node, message.header.target)
+            .into_iter()
+            .collect(),
+    };
+    for route in routes {
+        if let Some(link) = route.link() {
+            push(part, link, message);
+        }
+    }
+}
+
+impl Outbound<'_> {
+    /// A copy for later.
+    fn keep(&self, due_ns: u64) -> Held {
+        let mut data = vec![0; self.len];
+        let mut used = 0;
+        for (source, len) in reach::gather(self.pieces, 0, self.len) {
+            let Some(place) = data.get_mut(used..used + len) else {
+                break;
+            };
+            // SAFETY: the engine checked the pieces; `place` has `len` bytes.
+            unsafe { copy::ascending(place.as_mut_ptr(), source, len) };
+            used += len;
+        }
+        Held {
+            header: self.header,
+            head: self.head,
+            data,
+            group: self.group,
+            due_ns,
+        }
+    }
 }
 
 /// Whether a connection is still being made; the queue pair goes on when it is there.
@@ -94,15 +221,9 @@ fn waits_for(part: &Part, routes: &[Arc<Route>]) -> bool {
     waits
 }
 
-fn sent_or_busy(
-    part: &Part,
-    link: &Outgoing,
-    header: &Header,
-    head: &[u8; Datagram::BYTES],
-    wqe: &Wqe<'_>,
-) -> Posted {
-    let done = Posted::Done(SendDone::ok(wqe.length as u32));
-    let pushed = push(part, link, header, head, wqe);
+fn sent_or_busy(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted {
+    let done = Posted::Done(SendDone::ok(message.len as u32));
+    let pushed = push(part, link, message);
     let mut side = lock(&part.send);
     if pushed {
         side.give_up = 0;
@@ -121,11 +242,7 @@ fn sent_or_busy(
     Posted::Busy
 }
 
-fn head(
-    qp: &Qp,
-    destination: &sluice_verbs::wr::UdDestination<'_>,
-    _wqe: &Wqe<'_>,
-) -> [u8; Datagram::BYTES] {
+fn head(qp: &Qp, destination: &sluice_verbs::wr::UdDestination<'_>) -> [u8; Datagram::BYTES] {
     let grh = &destination.ah.grh;
     let device = qp.context().device();
     let sgid = device
@@ -142,22 +259,16 @@ fn head(
     .encode()
 }
 
-fn push(
-    part: &Part,
-    link: &Outgoing,
-    header: &Header,
-    head: &[u8; Datagram::BYTES],
-    wqe: &Wqe<'_>,
-) -> bool {
-    let len = wqe.length as usize;
+fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
+    let (head, len) = (&message.head, message.len);
     let pushed = {
         let mut writer = lock(&link.writer);
         let first = core::iter::once((head.as_ptr(), head.len()));
-        let parts = first.chain(reach::gather(wqe.wr.sges, 0, len));
+        let parts = first.chain(reach::gather(message.pieces, 0, len));
         // Before the peer can answer, as for other requests.
         link.in_flight.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
-        let end = unsafe { writer.ring.push(header, head.len() + len, parts) };
+        let end = unsafe { writer.ring.push(&message.header, head.len() + len, parts) };
         if end.is_none() {
             link.in_flight.fetch_sub(1, Ordering::Relaxed);
             if !writer.starved.contains(&part.slot) {

@@ -17,6 +17,7 @@ use crate::link::{Incoming, lock};
 use crate::node::{Links, Node};
 use crate::os::{self, LocalFd};
 use crate::route::{self, Route};
+use crate::work::Work;
 use crate::{requester, responder};
 use sluice_rendezvous::check_peer;
 
@@ -53,6 +54,8 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
 }
 
 fn run(weak: &Weak<Node>) {
+    // All that this thread does is.
+    let _work = Work::begin();
     let mut tokens = [0; 64];
     let mut quiet = 0;
     let mut before = (0, 0);
@@ -271,6 +274,9 @@ fn end_incoming(node: &Node, id: u64, incoming: &Incoming) {
     // What the peer had sent completely still arrives, now or when there are receives for it.
     if responder::finish(node, incoming) {
         forget_incoming(node, id);
+    }
+    for part in node.all_parts() {
+        responder::peer_ended(&part, incoming);
     }
 }
 

@@ -3,10 +3,11 @@
 //! | file | its part |
 //! |---|---|
 //! | [`route`], [`link`], [`hello`] | what two processes share, and how they come to it |
-//! | [`node`], [`engine`] | a process's keys, numbers and links; its thread |
+//! | [`node`], [`engine`], [`work`] | a process's keys, numbers and links; its thread; who works |
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
-//! | [`reach`] | one-sided operations without the responder |
+//! | [`reach`], [`foreign`] | one-sided operations without the responder |
+//! | [`impair`] | faults on purpose |
 //! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
 
@@ -15,7 +16,9 @@ pub mod arena;
 mod datagram;
 mod engine;
 mod farewell;
+mod foreign;
 mod hello;
+mod impair;
 mod link;
 mod multicast;
 mod node;
@@ -27,14 +30,18 @@ mod responder;
 mod route;
 mod tap;
 mod wire;
+mod work;
 
 use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+pub use crate::tap::{is_traced, management as trace_management};
+
 use sluice_rendezvous as rendezvous;
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
+use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
@@ -59,14 +66,23 @@ pub struct ShmTransport {
 
 impl ShmTransport {
     /// A transport that meets others of this user in the usual directory
-    /// ([`rendezvous::default_path`]).
-    pub fn new() -> core::result::Result<Arc<Self>, Errno> {
-        Self::at(&rendezvous::default_path())
+    /// ([`rendezvous::default_path`]). `faults` are for what it sends.
+    pub fn new(faults: Option<Faults>) -> core::result::Result<Arc<Self>, Errno> {
+        Self::with_faults(&rendezvous::default_path(), faults)
     }
 
     /// One that meets others in `path`, a directory that is made if it is not there.
     pub fn at(path: &Path) -> core::result::Result<Arc<Self>, Errno> {
-        let node = Node::new(path)?;
+        Self::with_faults(path, None)
+    }
+
+    /// The same with faults on purpose: datagrams and messages of unreliable connections that get
+    /// lost, and datagrams that come twice or late.
+    pub fn with_faults(
+        path: &Path,
+        faults: Option<Faults>,
+    ) -> core::result::Result<Arc<Self>, Errno> {
+        let node = Node::new(path, faults)?;
         engine::start(&node)?;
         Ok(Arc::new(Self { node }))
     }

@@ -29,6 +29,7 @@ use sluice_sys::memfd;
 use sluice_sys::unix::{self, Fd};
 
 use crate::area::{OwnArea, map_foreign};
+use crate::foreign::Foreign;
 use crate::hello::{MESSAGE_BYTES, Message};
 use crate::os::{self, LocalFd};
 
@@ -78,34 +79,13 @@ impl Position {
     }
 }
 
-/// A process whose memory can be reached through the kernel.
-#[derive(Debug)]
-struct Process {
-    pid: i32,
-    /// Numbers are given again, this is not.
-    handle: Fd,
-}
-
-impl Process {
-    /// None if it is not the one that has the nonce, which includes all in other pid namespaces.
-    fn probe(pid: i32, identity: &crate::hello::Identity) -> Option<Self> {
-        if pid <= 0 {
-            return None;
-        }
-        let handle = os::pidfd(pid).ok()?;
-        // In this order: the number was the handle's before the nonce was read and is it still.
-        let found = crate::reach::probe(pid, identity.probe, identity.nonce);
-        (found && os::has_pid(handle.raw())).then_some(Self { pid, handle })
-    }
-}
-
 /// What a process has of its peer, whichever side.
 #[derive(Debug)]
 pub struct Peer {
     pub directory: Directory,
     _directory_mapping: Mapping,
-    /// Whose memory `process_vm_*` reaches; None where it does not reach the peer's.
-    process: Option<Process>,
+    /// Its memory, where the kernel lets us reach it.
+    pub memory: Option<Foreign>,
     /// The memory of its directory, which tells processes apart. What lies in our own directory
     /// is what we have published, whoever passes it; a peer that repeats our nonce is still a peer.
     pub file: File,
@@ -136,7 +116,7 @@ impl Peer {
         Ok(Self {
             directory,
             _directory_mapping: mapping,
-            process: Process::probe(pid, identity),
+            memory: Foreign::probe(pid, identity.probe, identity.nonce),
             file: file_of(directory_fd)?,
             can_read_us: identity.can_read,
             bell,
@@ -153,16 +133,13 @@ impl Peer {
         }
     }
 
-    /// Whether we can read and write its memory with `process_vm_*`.
-    pub fn is_reachable(&self) -> bool {
-        self.process.is_some()
-    }
-
-    /// The pid for one such call; None where there is no way, or no longer: the process that had
-    /// it is gone, and the number may be another's.
-    pub fn pid(&self) -> Option<i32> {
-        let process = self.process.as_ref()?;
-        os::has_pid(process.handle.raw()).then_some(process.pid)
+    /// Whether its queue pair `peer_qpn` is in place and connected to ours, or was going to be.
+    pub fn has_connected(&self, own_qpn: u32, peer_qpn: u32) -> bool {
+        let slot = self.directory.qp_slot(peer_qpn);
+        let entry = slot.and_then(|slot| self.directory.qp(slot));
+        entry.is_some_and(|entry| {
+            entry.qpn == peer_qpn && (entry.peer_qpn == own_qpn || entry.peer_qpn == 0)
+        })
     }
 
     /// The region `id`, mapped for writing.

@@ -11,13 +11,17 @@ use sluice_shmem::verbs::directory::{
     BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP, KeyEntry,
 };
 use sluice_sys::errno::Errno;
+use sluice_verbs::QpType;
+use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 
 use crate::area::OwnArea;
+use crate::impair::Impair;
 use crate::link::{File, Incoming, file_of, lock};
 use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
 use crate::route::Route;
+use crate::work::Work;
 use crate::{requester, responder};
 use sluice_rendezvous::{Block, Rendezvous};
 
@@ -100,10 +104,13 @@ pub struct Node {
     pub polled_incoming: AtomicU64,
     pub polled_outgoing: AtomicU64,
     pub groups: crate::multicast::Groups,
+    faults: Option<Faults>,
+    /// Queue pairs that were given faults.
+    impaired: AtomicU64,
 }
 
 impl Node {
-    pub fn new(path: &Path) -> Result<Arc<Self>, Errno> {
+    pub fn new(path: &Path, faults: Option<Faults>) -> Result<Arc<Self>, Errno> {
         let rendezvous = Rendezvous::open(path)
             .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EPERM)))?;
         let area = OwnArea::new(c"sluice-verbs-directory", DIRECTORY_BYTES)?;
@@ -137,6 +144,8 @@ impl Node {
             polled_incoming: AtomicU64::new(0),
             polled_outgoing: AtomicU64::new(0),
             groups: Default::default(),
+            faults,
+            impaired: AtomicU64::new(0),
         });
         crate::farewell::remember(&node);
         Ok(node)
@@ -175,6 +184,15 @@ impl Node {
         numbers.used.resize((index + 1) * BLOCK_QPS, false);
         self.parts[index].get_or_init(|| (0..BLOCK_QPS).map(|_| RwLock::new(None)).collect());
         Ok(index * BLOCK_QPS)
+    }
+
+    /// The faults of one more queue pair. They are numbered, so that each run of a program that
+    /// makes its queue pairs in the same order has the same faults.
+    pub fn impair(&self, kind: QpType) -> Option<Box<Impair>> {
+        let number = self.impaired.load(Ordering::Relaxed);
+        let impair = Impair::new(self.faults.as_ref(), kind, number)?;
+        self.impaired.fetch_add(1, Ordering::Relaxed);
+        Some(impair)
     }
 
     pub fn give_number(&self, number: u32) {
@@ -307,6 +325,7 @@ impl Node {
     }
 
     fn run_timers(&self) -> usize {
+        let _work = Work::begin();
         let now = os::now_ns();
         let mut done = 0;
         while self.next_timer.load(Ordering::Relaxed) <= now {
@@ -402,47 +421,53 @@ impl Node {
             slot
         };
         self.directory.clear_key(slot);
-        self.wait_for_users(&self.links(), slot);
+        wait_for_users(&self.links().incoming, slot);
         lock(&self.keys).slots.remove(&slot);
     }
 
-    /// Waits for the operations that peers are carrying out in this process's memory by
-    /// themselves. What was made invisible before is used by none of them any more.
-    pub fn wait_for_initiators(&self) {
+    /// Waits for the operations that the process of the queue pair `peer_qpn` is carrying out in
+    /// this process's memory by itself. What was made invisible before is used by none of them
+    /// any more.
+    pub fn wait_for_initiator(&self, peer_qpn: u32) {
         // Who announces from now on finds it invisible; who did before is found below.
         fence(Ordering::SeqCst);
-        let slots: Vec<u32> = lock(&self.keys).slots.keys().copied().collect();
         let links = self.links();
-        for slot in slots {
-            self.wait_for_users(&links, slot);
+        let is_peer = |link: &&Arc<Incoming>| link.peer.directory.qp_slot(peer_qpn).is_some();
+        let peers: Vec<Arc<Incoming>> = links.incoming.iter().filter(is_peer).cloned().collect();
+        if peers.is_empty() {
+            return;
         }
-    }
-
-    /// Waits for whoever uses the key at `slot` now.
-    fn wait_for_users(&self, links: &Links, slot: u32) {
-        for incoming in &links.incoming {
-            for (index, value) in incoming.hazards.users(slot) {
-                let start = os::now_ns();
-                while incoming
-                    .hazards
-                    .users(slot)
-                    .any(|user| user == (index, value))
-                    && !incoming.broken.load(Ordering::Relaxed)
-                    && !incoming.ended.load(Ordering::Relaxed)
-                {
-                    if os::now_ns() - start > HAZARD_PATIENCE_NS {
-                        incoming.broken.store(true, Ordering::Relaxed);
-                        os::shutdown(incoming.socket.raw());
-                    }
-                    std::thread::yield_now();
-                }
-            }
+        let slots: Vec<u32> = lock(&self.keys).slots.keys().copied().collect();
+        for slot in slots {
+            wait_for_users(&peers, slot);
         }
     }
 
     /// Whether the engine thread is responsible for events.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst) != 0
+    }
+}
+
+/// Waits for whoever uses the key at `slot` now.
+fn wait_for_users(links: &[Arc<Incoming>], slot: u32) {
+    for incoming in links {
+        for (index, value) in incoming.hazards.users(slot) {
+            let start = os::now_ns();
+            while incoming
+                .hazards
+                .users(slot)
+                .any(|user| user == (index, value))
+                && !incoming.broken.load(Ordering::Relaxed)
+                && !incoming.ended.load(Ordering::Relaxed)
+            {
+                if os::now_ns() - start > HAZARD_PATIENCE_NS {
+                    incoming.broken.store(true, Ordering::Relaxed);
+                    os::shutdown(incoming.socket.raw());
+                }
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The transport's part of a queue pair.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,15 +12,19 @@ use sluice_verbs::{
     Gid, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result, WcStatus, Wqe, WrOpcode,
 };
 
+use crate::impair::Impair;
 use crate::link::lock;
 use crate::node::Node;
 use crate::os;
 use crate::route::Route;
 use crate::tap::Tap;
-use crate::{datagram, multicast, requester, responder, route};
+use crate::{datagram, multicast, requester, responder, route, work};
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
+
+/// Of a path for which the program has set none.
+const MTU_BYTES: u64 = 4096;
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -67,6 +71,8 @@ pub struct SendSide {
     pub rnr_retry: u8,
     /// How long an unanswered request is tried, nanoseconds.
     pub patience: u64,
+    /// Of the path, bytes.
+    pub mtu: u64,
     /// The engine got [`Posted::Busy`] and waits for `resume`.
     pub busy: bool,
 }
@@ -98,8 +104,13 @@ pub struct Part {
     pub pd: u32,
     pub send: Mutex<SendSide>,
     pub recv: Mutex<RecvSide>,
+    /// UD: the number of the next datagram, which only a trace shows. Read and written by `post`,
+    /// of which there is one at a time.
+    pub next_datagram: AtomicU32,
     /// Somebody traces.
     pub tap: Option<Box<Tap>>,
+    /// What it sends is to suffer.
+    pub impair: Option<Box<Impair>>,
     /// The receive that is being filled must be given back by whoever fills it.
     flush: AtomicBool,
 }
@@ -126,6 +137,7 @@ impl Part {
                 rnr_left: 0,
                 rnr_retry: 0,
                 patience: u64::MAX,
+                mtu: MTU_BYTES,
                 busy: false,
             }),
             recv: Mutex::new(RecvSide {
@@ -140,7 +152,9 @@ impl Part {
                 taken: false,
                 received: 0,
             }),
+            next_datagram: AtomicU32::new(0),
             tap: Tap::new(kind, qpn),
+            impair: node.impair(kind),
             flush: AtomicBool::new(false),
         }
     }
@@ -171,6 +185,24 @@ impl Part {
             if let Some(qp) = side.qp.clone() {
                 qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::WrFlushErr));
             }
+        }
+    }
+
+    /// Waits until nobody touches memory for this queue pair any more: threads of this process
+    /// that carry out a request for it, and the peer that carries out its own. It takes no
+    /// request from now on; but what has begun goes on, and a program that has moved it to ERR or
+    /// RESET, or destroyed it, may use the memory for something else.
+    ///
+    /// A queue pair that breaks while this thread does the transport's work is not waited for: the
+    /// request may be one of this very thread's, further up its stack, and the program has not
+    /// called for anything.
+    fn wait_for_others(&self) {
+        if work::is_under_way() {
+            return;
+        }
+        let peer_qpn = lock(&self.recv).peer_qpn;
+        if matches!(self.kind, QpType::Rc | QpType::Uc) && peer_qpn != 0 {
+            self.node.wait_for_initiator(peer_qpn);
         }
     }
 
@@ -211,6 +243,10 @@ impl Part {
         };
         side.rnr_retry = attr.rnr_retry;
         side.rnr_left = attr.rnr_retry;
+        side.mtu = match attr.path_mtu {
+            code @ 1..=5 => 128 << code,
+            _ => MTU_BYTES,
+        };
     }
 
     fn forget_requests(&self) {
@@ -265,9 +301,12 @@ impl QpTransport for ShmQp {
         match change.to {
             QpState::Reset | QpState::Err => {
                 part.publish(attr, false);
+                // What is on its way arrives, whatever becomes of its sender.
+                datagram::release_held(part, u64::MAX);
                 part.forget_requests();
                 part.flush_receive();
                 part.release_held(false);
+                part.wait_for_others();
                 if change.to == QpState::Reset {
                     lock(&part.send).route = None;
                 }
@@ -289,6 +328,7 @@ impl QpTransport for ShmQp {
         }
         if change.to == QpState::Rts && change.from == QpState::Rtr {
             lock(&part.send).next_sequence = attr.sq_psn & 0xFF_FFFF;
+            part.next_datagram.store(attr.sq_psn, Ordering::Relaxed);
         }
         part.take_requester_attr(&mut lock(&part.send), attr);
         part.publish(attr, receives);
@@ -325,7 +365,7 @@ impl QpTransport for ShmQp {
         let part = &self.0;
         part.node.set_part(part.slot, None);
         part.node.directory.clear_qp(part.slot as usize);
-        part.node.wait_for_initiators();
+        part.wait_for_others();
         part.forget_requests();
         part.flush_receive();
         part.release_held(false);

@@ -11,18 +11,15 @@ use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::directory::{Directory, KeyEntry, QpEntry};
 use sluice_verbs::{SendDone, Sge, Wqe, WrOpcode, access};
 
+use crate::foreign::Foreign;
 use crate::link::Outgoing;
-use crate::os;
-
-/// Pieces of local memory in one request; more are not carried out here.
-const PIECES_MAX: usize = 32;
 
 /// How the memory behind a key can be reached from this process.
-enum Way {
+enum Way<'a> {
     /// Mapped here.
     Mapped(*mut u8),
     /// In the peer's address space.
-    Foreign(u64),
+    Foreign(&'a Foreign, u64),
 }
 
 /// The two ends of a one-sided operation.
@@ -74,7 +71,7 @@ pub fn direct(link: &Outgoing, ends: &Ends, wqe: &Wqe<'_>) -> Option<SendDone> {
         let way = way(link, ends, &key, offset, wqe.length)?;
         // SAFETY: the engine checked the local pieces; `way` leads to `wqe.length` bytes that
         // the key opens, which stay registered while the slot is announced.
-        unsafe { carry_out(link, wqe, way) }
+        unsafe { carry_out(wqe, way) }
     })
 }
 
@@ -88,7 +85,13 @@ fn open_end(directory: &Directory, ends: &Ends, right: u32) -> Option<QpEntry> {
     open.then_some(peer)
 }
 
-fn way(link: &Outgoing, ends: &Ends, key: &KeyEntry, offset: u64, len: u64) -> Option<Way> {
+fn way<'a>(
+    link: &'a Outgoing,
+    ends: &Ends,
+    key: &KeyEntry,
+    offset: u64,
+    len: u64,
+) -> Option<Way<'a>> {
     if ends.same_process {
         let address = key.address.checked_add(offset)?;
         return Some(Way::Mapped(address as *mut u8));
@@ -104,15 +107,13 @@ fn way(link: &Outgoing, ends: &Ends, key: &KeyEntry, offset: u64, len: u64) -> O
             region.base().as_ptr().wrapping_add(start as usize),
         ));
     }
-    if link.peer.is_reachable() {
-        return Some(Way::Foreign(key.address.checked_add(offset)?));
-    }
-    None
+    let memory = link.peer.memory.as_ref()?;
+    Some(Way::Foreign(memory, key.address.checked_add(offset)?))
 }
 
 /// # Safety
 /// The local pieces are valid, and so is `way` for `wqe.length` bytes.
-unsafe fn carry_out(link: &Outgoing, wqe: &Wqe<'_>, way: Way) -> Option<SendDone> {
+unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
     let pieces = wqe.wr.sges;
     match (wqe.wr.opcode, way) {
         (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Mapped(mut target)) => {
@@ -142,23 +143,13 @@ unsafe fn carry_out(link: &Outgoing, wqe: &Wqe<'_>, way: Way) -> Option<SendDone
             // SAFETY: the engine checked the pieces, and they have 8 bytes.
             unsafe { scatter(pieces, 0, (&raw const old).cast(), 8) };
         }
-        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(address)) => {
+        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(memory, address)) => {
             // SAFETY: the local pieces are readable.
-            unsafe {
-                through_kernel(link.peer.pid()?, true, pieces, address, wqe.length as usize)?
-            };
+            unsafe { memory.write(pieces, address, wqe.length as usize)? };
         }
-        (WrOpcode::RdmaRead, Way::Foreign(address)) => {
+        (WrOpcode::RdmaRead, Way::Foreign(memory, address)) => {
             // SAFETY: the local pieces are writable.
-            unsafe {
-                through_kernel(
-                    link.peer.pid()?,
-                    false,
-                    pieces,
-                    address,
-                    wqe.length as usize,
-                )?
-            };
+            unsafe { memory.read(pieces, 0, address, wqe.length as usize)? };
         }
         _ => return None,
     }
@@ -212,99 +203,6 @@ pub unsafe fn scatter(pieces: &[Sge], offset: u64, source: *const u8, len: usize
     }
 }
 
-/// Copies between local pieces and the peer's memory through the kernel. The last bytes are a
-/// piece of their own, so that a program that polls on them sees them after the others.
-///
-/// # Safety
-/// The pieces are readable (`write`) or writable.
-unsafe fn through_kernel(
-    pid: i32,
-    write: bool,
-    pieces: &[Sge],
-    address: u64,
-    len: usize,
-) -> Option<()> {
-    const NONE: libc::iovec = libc::iovec {
-        iov_base: core::ptr::null_mut(),
-        iov_len: 0,
-    };
-    let mut local = [NONE; PIECES_MAX];
-    let mut count = 0;
-    for (piece, bytes) in gather(pieces, 0, len) {
-        *local.get_mut(count)? = libc::iovec {
-            iov_base: piece.cast_mut().cast(),
-            iov_len: bytes,
-        };
-        count += 1;
-    }
-    let last = if write && len > 8 { 8 } else { 0 };
-    let part = |start: usize, bytes: usize| libc::iovec {
-        iov_base: (address as usize).wrapping_add(start) as *mut libc::c_void,
-        iov_len: bytes,
-    };
-    let remote = [part(0, len - last), part(len - last, last)];
-    let remote = if last == 0 { &remote[..1] } else { &remote[..] };
-    // SAFETY: the caller's promise.
-    match unsafe { os::process_vm(pid, write, &local[..count], remote) } {
-        Ok(done) if done == len => Some(()),
-        _ => None,
-    }
-}
-
-/// Reads `len` bytes at `address` of a process to the places `offset` bytes into `pieces`.
-///
-/// # Safety
-/// The pieces are writable.
-pub unsafe fn copy_from_process(
-    pid: i32,
-    pieces: &[Sge],
-    offset: u64,
-    address: u64,
-    len: usize,
-) -> Option<()> {
-    let remote = |start: usize, bytes: usize| libc::iovec {
-        iov_base: (address as usize).wrapping_add(start) as *mut libc::c_void,
-        iov_len: bytes,
-    };
-    let mut done = 0;
-    for (target, bytes) in gather(pieces, offset, len) {
-        let local = libc::iovec {
-            iov_base: target.cast_mut().cast(),
-            iov_len: bytes,
-        };
-        // SAFETY: the caller's promise.
-        match unsafe { os::process_vm(pid, false, &[local], &[remote(done, bytes)]) } {
-            Ok(got) if got == bytes => done += bytes,
-            _ => return None,
-        }
-    }
-    (done == len).then_some(())
-}
-
-/// Whether `process_vm_readv` reaches this very process: it has the nonce where it said.
-pub fn probe(pid: i32, address: u64, nonce: [u64; 2]) -> bool {
-    let mut found = [0u64; 2];
-    let local = libc::iovec {
-        iov_base: found.as_mut_ptr().cast(),
-        iov_len: size_of_val(&found),
-    };
-    let remote = libc::iovec {
-        iov_base: address as *mut libc::c_void,
-        iov_len: size_of_val(&found),
-    };
-    if pid <= 0 || without_kernel_copies() {
-        return false;
-    }
-    // SAFETY: 16 writable bytes of ours.
-    let got = unsafe { os::process_vm(pid, false, &[local], &[remote]) };
-    got == Ok(size_of_val(&found)) && found == nonce
-}
-
-/// `SLUICE_VERBS_CMA=0` forbids copies through the kernel, for tests and comparisons.
-fn without_kernel_copies() -> bool {
-    std::env::var_os("SLUICE_VERBS_CMA").is_some_and(|value| value == "0")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,19 +231,5 @@ mod tests {
                 assert_eq!(got, b"abcdefghi"[offset as usize..offset as usize + len]);
             }
         }
-    }
-
-    #[test]
-    fn a_probe_wants_the_right_words() {
-        let words = [0x1234u64, 0x5678];
-        let pid = std::process::id() as i32;
-        let address = words.as_ptr() as u64;
-        if probe(pid, address, words) {
-            assert!(!probe(pid, address, [1, 2]));
-        } else {
-            println!("skipped: process_vm_readv is refused here");
-        }
-        assert!(!probe(pid, 8, words));
-        assert!(!probe(0, address, words));
     }
 }

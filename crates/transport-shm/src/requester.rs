@@ -16,6 +16,7 @@ use std::sync::Arc;
 use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
+use crate::datagram;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock};
 use crate::node::Node;
 use crate::os;
@@ -42,6 +43,12 @@ fn reached(a: u32, b: u32) -> bool {
 /// A request from the engine.
 pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
     let mut side = lock(&part.send);
+    if let Some(impair) = &part.impair {
+        let packets = wqe.length.div_ceil(side.mtu).max(1);
+        if !impair.arrives(wqe.seq, packets) {
+            return Posted::Done(SendDone::ok(wqe.length as u32));
+        }
+    }
     if side
         .route
         .as_ref()
@@ -438,6 +445,7 @@ fn resume(part: &Part) {
 
 /// A timer of the queue pair is due.
 pub fn timer(_node: &Node, part: &Part, now: u64) {
+    datagram::release_held(part, now);
     {
         let mut side = lock(&part.send);
         if side.blocked_until > now {

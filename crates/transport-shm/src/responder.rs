@@ -15,6 +15,7 @@ use crate::qp::{Part, RecvSide};
 use crate::reach;
 use crate::tap;
 use crate::wire::{self, Atomic, Piece, Span, answer, flags, request};
+use crate::work::Work;
 use crate::{datagram, link};
 
 /// Requests carried out in one go.
@@ -105,8 +106,30 @@ pub fn finish(node: &Node, incoming: &Incoming) -> bool {
     !incoming.has_requests()
 }
 
+/// The process at the other end of a link has ended. Who has sent it something hears of that from
+/// [`crate::requester::route_ended`]; this is for who has only taken, as the target of an extended
+/// connection does.
+pub fn peer_ended(part: &Part, incoming: &Incoming) {
+    if !part.is_reliable() || lock(&part.send).route.is_some() {
+        return;
+    }
+    let (qp, peer_qpn) = {
+        let side = lock(&part.recv);
+        if !side.ready {
+            return;
+        }
+        (side.qp.clone(), side.peer_qpn)
+    };
+    if incoming.peer.has_connected(part.qpn, peer_qpn)
+        && let Some(qp) = qp
+    {
+        qp.fail(None);
+    }
+}
+
 /// Carries out the first requests of a ring. How many there were.
 fn carry_out(node: &Node, incoming: &Incoming, state: &mut IncomingState) -> usize {
+    let _work = Work::begin();
     let mut done = 0;
     while done < BATCH {
         let taken = match state.requests.peek() {
@@ -468,11 +491,11 @@ fn fetch_piece(incoming: &Incoming, target: &[Sge], offset: u64, piece: &Piece) 
         unsafe { reach::scatter(target, offset, source, len) };
         return true;
     }
-    let Some(pid) = incoming.peer.pid() else {
+    let Some(memory) = &incoming.peer.memory else {
         return false;
     };
     // SAFETY: the pieces of a receive are writable.
-    unsafe { reach::copy_from_process(pid, target, offset, piece.address, len).is_some() }
+    unsafe { memory.read(target, offset, piece.address, len).is_some() }
 }
 
 fn span(record: &Record) -> Option<Span> {

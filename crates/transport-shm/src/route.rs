@@ -61,13 +61,7 @@ impl Route {
         let Some(link) = self.up.get() else {
             return true;
         };
-        let directory = &link.peer.directory;
-        let slot = directory.qp_slot(peer_qpn);
-        let entry = slot.and_then(|slot| directory.qp(slot));
-        // Not yet connected counts: it was going to be.
-        entry.is_some_and(|entry| {
-            entry.qpn == peer_qpn && (entry.peer_qpn == own_qpn || entry.peer_qpn == 0)
-        })
+        link.peer.has_connected(own_qpn, peer_qpn)
     }
 
     /// Remembers who wants to hear of the connection. False if there is nothing to wait for.
@@ -194,7 +188,7 @@ pub fn accept_greeting(
     let requests = take(received.take_fd(1))?;
     let peer_bell = take(received.take_fd(2))?;
     let peer = Peer::new(&directory, peer_bell, pid, &who)?;
-    let can_read = peer.is_reachable();
+    let can_read = peer.memory.is_some();
     let own = crate::link::response_area()?;
     let bell = os::eventfd()?;
     let raw = socket.raw();

@@ -9,6 +9,10 @@
 //! Off, it is one look at a null pointer. On, it is never waited for ([`Recorder::record`]).
 #![allow(unsafe_code)]
 
+mod management;
+
+pub use management::{is_traced, management};
+
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -629,7 +633,8 @@ impl Tap {
             flow_label: datagram.class_and_label & 0xf_ffff,
             hop_limit: datagram.hop_limit as u8,
         };
-        Self::set_flow(&mut lock(&self.state), flow);
+        let mut state = lock(&self.state);
+        Self::set_flow(&mut state, flow);
         let kind = Kind::Send {
             ending: ending(
                 header.flags & flags::IMMEDIATE != 0,
@@ -643,6 +648,8 @@ impl Tap {
         // SAFETY: the payload lies in the ring, whose reader is locked, and has `len` bytes
         // behind the datagram's head.
         let fill = unsafe { from_memory(record.payload.wrapping_add(Datagram::BYTES)) };
-        self.arrived_with_data(kind, len as u32, fill);
+        // The number that the sender gave it.
+        let psn = Psn::new(header.sequence);
+        self.record(&state, Direction::Inbound, psn, kind, len as u32, fill);
     }
 }

@@ -17,7 +17,7 @@ const MAGIC: u64 = 0x534c_5648_5348_0001;
 struct Attacker {
     socket: OwnedFd,
     request: *mut u8,
-    _directory: *mut u8,
+    directory: *mut u8,
 }
 
 fn area(bytes: usize) -> (OwnedFd, *mut u8) {
@@ -112,8 +112,20 @@ impl Attacker {
         Attacker {
             socket,
             request,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// Says that it has the block of a queue pair number.
+    fn claim(&self, qpn: u32) {
+        const BLOCKS: usize = 1024;
+        // SAFETY: inside the mapping of the directory.
+        unsafe {
+            self.directory
+                .add(BLOCKS)
+                .cast::<u32>()
+                .write_volatile(qpn >> 8)
+        };
     }
 
     fn word(&self, at: usize, value: u64) {
@@ -183,7 +195,7 @@ fn attack(world: &mut World) {
 fn be_attacked(world: &mut World) {
     // Connected to nobody in particular; its memory must not change.
     let mut victim: End = world.end(QpType::Rc, 65_536, None);
-    victim.peer.qpn = 0x12_3456;
+    victim.peer.qpn = WRITER;
     victim.to_ready();
     let ud = world.end(QpType::Ud, 8192, None);
     ud.to_ready();
@@ -379,6 +391,9 @@ const QPS: usize = 4096;
 const KEYS: usize = QPS + 64 * 256 * 64;
 const KEY_SLOTS: usize = 128 * 1024;
 
+/// The queue pair that the victim is connected to.
+const WRITER: u32 = 0x12_3456;
+
 /// Announces that it writes to the victim's memory, and goes on while the victim destroys the
 /// queue pair.
 fn write_for_long(world: &mut World) {
@@ -399,9 +414,13 @@ fn write_for_long(world: &mut World) {
     let key = key.expect("the victim has a key") as u64;
     let place = (0..64 * 256).find(|slot| word(QPS + slot * 64) as u32 == target);
     let place = QPS + place.expect("the victim has a queue pair") * 64;
+    let before = word(place);
+    attacker.claim(WRITER);
     attacker.word(0, 7 << 32 | (key + 1));
     world.meet();
-    until("the queue pair to become invisible", || word(place) == 0);
+    until("the queue pair to become invisible", || {
+        word(place) != before
+    });
     // Long enough for a victim that does not wait; one that does is not hurried by it.
     std::thread::sleep(std::time::Duration::from_millis(100));
     world.meet();
@@ -413,7 +432,7 @@ fn write_for_long(world: &mut World) {
 fn destroy_meanwhile(world: &mut World) {
     use std::sync::atomic::{AtomicBool, Ordering};
     let mut victim = world.end(QpType::Rc, 4096, None);
-    victim.peer.qpn = 0x12_3456;
+    victim.peer.qpn = WRITER;
     victim.to_ready();
     world.swap([u64::from(victim.qp.num()), 0, 0, 0]);
     world.meet();

@@ -55,6 +55,7 @@ pub mod cq;
 pub mod device;
 pub mod error;
 pub mod events;
+pub mod fault;
 mod gids;
 pub mod keys;
 mod local;

@@ -2,6 +2,7 @@
 
 mod apps;
 mod devices;
+mod faults;
 mod others;
 mod perftest;
 mod pingpong;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
     trials.extend(rdmacm::trials());
     trials.extend(others::trials());
     trials.extend(trace::trials());
+    trials.extend(faults::trials());
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
 }

@@ -1,6 +1,6 @@
 //! `sluice verbs --trace`: what tshark makes of the files of real programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -126,6 +126,7 @@ pub fn trials() -> Vec<Trial> {
         .collect();
     trials.push(trial("trace/by-the-owner", by_the_owner));
     trials.push(trial("trace/rping", rping));
+    trials.push(trial("trace/udaddy", udaddy));
     trials.push(trial("trace/children-have-files-of-their-own", children));
     trials.push(trial("trace/bad-file", bad_file));
     trials
@@ -149,6 +150,12 @@ const FIELDS: &[&str] = &[
     "infiniband.deth.q_key",
     "infiniband.aeth.msn",
     "infiniband.invariant.crc",
+    "infiniband.mad.attributeid",
+    "infiniband.mad.transactionid",
+    "infiniband.cm.req.serviceid.dport",
+    "infiniband.cm.req.ip_cm.sip4",
+    "infiniband.cm.req.ip_cm.dip4",
+    "infiniband.cm.req.localqpn",
 ];
 
 /// What tshark takes payloads for, by the looks of them.
@@ -305,6 +312,21 @@ fn check_numbers(packets: &[Packet]) -> Verdict {
     Ok(())
 }
 
+/// Both files number the datagrams alike.
+fn check_same_numbers(at_client: &[Packet], at_server: &[Packet]) -> Verdict {
+    let numbers = |packets: &[Packet]| {
+        let each = packets.iter().map(|packet| {
+            let number = &packet["infiniband.bth.psn"];
+            (packet["infiniband.bth.destqp"].clone(), number.clone())
+        });
+        each.collect::<BTreeSet<_>>()
+    };
+    let (at_client, at_server) = (numbers(at_client), numbers(at_server));
+    ensure(at_client == at_server, || {
+        format!("{at_client:?}, but {at_server:?}")
+    })
+}
+
 /// The trace that a process of these tests writes.
 fn traced(stage: &Stage, name: &str) -> (PathBuf, [String; 2]) {
     let file = stage.folder().join(name);
@@ -324,6 +346,14 @@ fn perftest(case: &Case) -> Verdict {
         check_numbers(&packets)?;
     }
     let packets = dissect(&client)?;
+    if case.client == case.server
+        && case
+            .client
+            .iter()
+            .all(|(opcode, _)| *opcode == UD_SEND_ONLY)
+    {
+        check_same_numbers(&packets, &dissect(&server)?)?;
+    }
     for (field, value, count) in case.fields {
         let found = packets
             .iter()
@@ -391,10 +421,93 @@ fn rping() -> Verdict {
         count(&at_server, READ_REQUEST) == 10 && count(&at_server, WRITE_ONLY) == 10,
         || format!("{at_server:?}"),
     )?;
+    check_conversation(&at_client, &port)?;
+    check_conversation(&at_server, &port)?;
+    let transactions = [&at_client, &at_server].map(|packets| {
+        let of = packets.iter().filter(|packet| attribute(packet) == REQ);
+        of.map(|packet| packet["infiniband.mad.transactionid"].clone())
+            .collect::<Vec<_>>()
+    });
+    ensure(transactions[0] == transactions[1], || {
+        format!("{transactions:?}")
+    })?;
     let loopback = |packet: &Packet| packet["ip.src"] == "127.0.0.1";
     ensure(at_server.iter().chain(&at_client).all(loopback), || {
         "GIDs are not the addresses that the programs used".to_owned()
     })
+}
+
+/// The attribute of a management datagram (IBTA 16.7); 0 for what is none.
+fn attribute(packet: &Packet) -> u16 {
+    let text = &packet["infiniband.mad.attributeid"];
+    let digits = text.strip_prefix("0x").unwrap_or_default();
+    u16::from_str_radix(digits, 16).unwrap_or(0)
+}
+
+const REQ: u16 = 0x10;
+const REP: u16 = 0x13;
+const RTU: u16 = 0x14;
+const DREQ: u16 = 0x15;
+const SIDR_REQ: u16 = 0x17;
+const SIDR_REP: u16 = 0x18;
+
+/// A connection is made before its queue pairs talk, and ended after that.
+fn check_conversation(packets: &[Packet], port: &str) -> Verdict {
+    let steps: Vec<u16> = packets.iter().map(attribute).collect();
+    let talk = steps.iter().filter(|step| **step != 0).copied();
+    let talk: Vec<u16> = talk.collect();
+    ensure(
+        talk.len() >= 4 && talk[..4] == [REQ, REP, RTU, DREQ] && steps.starts_with(&talk[..3]),
+        || format!("{steps:x?}"),
+    )?;
+    let req = &packets[0];
+    let port = port
+        .parse()
+        .map_or_else(|_| port.to_owned(), |port: u16| format!("0x{port:04x}"));
+    let fields = [
+        ("infiniband.cm.req.serviceid.dport", port),
+        ("infiniband.cm.req.ip_cm.sip4", "127.0.0.1".to_owned()),
+        ("infiniband.cm.req.ip_cm.dip4", "127.0.0.1".to_owned()),
+        ("infiniband.bth.destqp", "0x000001".to_owned()),
+        ("infiniband.deth.q_key", "0x0000000080010000".to_owned()),
+    ];
+    for (field, value) in fields {
+        ensure(req[field] == value, || {
+            format!("{field} is not {value}: {req:?}")
+        })?;
+    }
+    // The queue pair that was named is the one that gets messages.
+    let qpn = &req["infiniband.cm.req.localqpn"];
+    let is_used = packets
+        .iter()
+        .any(|packet| attribute(packet) == 0 && packet["infiniband.bth.destqp"] == *qpn);
+    ensure(is_used, || format!("nobody sends to {qpn}"))
+}
+
+/// A datagram service is asked for its queue pair.
+fn udaddy() -> Verdict {
+    let mut stage = Stage::new()?;
+    // Its port is always the same; in a directory of their own the two meet nobody else.
+    let directory = stage.folder().display().to_string();
+    stage.set(Box::leak(Box::new([(
+        "XDG_RUNTIME_DIR",
+        &*directory.leak(),
+    )])));
+    let (server, server_options) = traced(&stage, "server.pcapng");
+    let (client, client_options) = traced(&stage, "client.pcapng");
+    let mut job = stage.start_with("udaddy", &[], &server_options)?;
+    let arguments = ["-s", "127.0.0.1"];
+    stage.until_success("udaddy", &arguments, &client_options, &mut job)?;
+    job.finish(LIMIT)?.success()?;
+    for file in [&server, &client] {
+        let packets = check(file)?;
+        let steps: Vec<u16> = packets.iter().map(attribute).collect();
+        ensure(
+            steps.starts_with(&[SIDR_REQ, SIDR_REP]) && steps.len() > 2,
+            || format!("{}: {steps:x?}", file.display()),
+        )?;
+    }
+    Ok(())
 }
 
 /// Two processes of one command: the second has a file of its own.

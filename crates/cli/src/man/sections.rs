@@ -258,6 +258,11 @@ pub static PAGES: [Page; 11] = [
                          tshark -r rping.pcapng",
                     ),
                     Example(
+                        "One datagram in a hundred does not arrive, the same ones each time:",
+                        "sluice verbs -- ib_send_bw -c UD &\n\
+                         sluice verbs --fault loss=1%,seed=7 -- ib_send_bw -c UD 127.0.0.1",
+                    ),
+                    Example(
                         "Everything that a shell starts:",
                         "sluice verbs -- bash -c 'ib_send_bw & sleep 1; ib_send_bw localhost'",
                     ),
@@ -292,22 +297,65 @@ pub static PAGES: [Page; 11] = [
                     Text(
                         "A process traces what its queue pairs ask for and the answers, and what \
                          peers ask through it. What a peer reads or writes in this process's \
-                         memory by itself is in the peer's trace only, and the PSNs of that peer \
-                         count on without it. Between two queue pairs of one process each packet \
-                         is there once. Connection management is not traced, and neither is a \
-                         child that was forked after its parent had made a queue pair.",
+                         memory by itself is in the peer's trace only. Between two queue pairs of \
+                         one process each packet is there once. A child that was forked after its \
+                         parent had begun a trace is not traced.",
+                    ),
+                    Text(
+                        "Requests have the PSNs of the queue pair that sends them, and their \
+                         answers those of the requests. A datagram has its sender's PSN in both \
+                         traces. In the trace of a responder the requests of a connected peer are \
+                         counted from the PSN that the program expects first; what the peer does \
+                         by itself is not counted, so that the PSNs behind it are lower than in \
+                         the peer's trace by as many packets.",
+                    ),
+                    Text(
+                        "Connection management is traced as the datagrams of queue pair 1 that a \
+                         wire would have carried (REQ, REP, RTU, REJ, DREQ, DREP, SIDR_REQ, \
+                         SIDR_REP), where one is sent and where it arrives. None gets lost and \
+                         none is repeated, but a request for which several listeners are asked is \
+                         there for each of them, and one that finds no listener is nowhere. The \
+                         names of connections and transactions are made from the addresses, the \
+                         PSNs count the datagrams of the process, and the GUID of the adapter is 0.",
                     ),
                     Text(
                         "Nothing waits for the file. Up to 64 MiB wait to be written; packets \
                          beyond that are left out, and counted in the file's interface statistics \
-                         (pcapng) and, at the end of the program, on standard error. A program \
-                         that is killed leaves what it had sent up to a few milliseconds before. One \
-                         without queue pairs leaves an empty file.",
+                         (pcapng; Wireshark has them among the capture file properties) \
+                         and, at the end of the program, on standard error. Their PSNs are left \
+                         out too. A program that is killed leaves what it had sent up to a few \
+                         milliseconds before, and the count of about a second before. One without \
+                         queue pairs and connections leaves an empty file.",
                     ),
                     Text(
                         "Wireshark guesses at payloads. One whose third and fourth bytes are zero \
                          is taken for an Ethertype and what belongs to it, others for NFS over \
                          RDMA and the like, and may be called malformed for that.",
+                    ),
+                ],
+            },
+            Section {
+                title: "FAULTS",
+                blocks: &[
+                    Text(
+                        "Faults happen to what the program sends; for both directions give them to \
+                         both programs. The sender never hears of one: it gets the completions \
+                         that it would get from a network. At its end each process that had \
+                         packets says on standard error what happened to them. Which packets it \
+                         happens to depends on the seed, on how many queue pairs were made before, \
+                         and on how many packets these have sent. A trace has what the program \
+                         sent, before anything happens to it.",
+                    ),
+                    Text(
+                        "Over shared memory (--device shm) messages are no packets. A datagram \
+                         (UD) is treated as one: it is lost, arrives twice, or arrives after the \
+                         next one; a damaged one is dropped, as by the check of its ICRC. A \
+                         message of an unreliable connection (UC) has as many chances as it would \
+                         have packets of the path MTU, and is lost if one of them is lost, damaged \
+                         or late, as its receiver drops all of these; a packet that comes twice \
+                         changes nothing. Reliable connections (RC, XRC) have nothing below them \
+                         there that could lose anything: nothing happens to them, and the library \
+                         says so when the first one is made.",
                     ),
                 ],
             },
@@ -351,6 +399,10 @@ pub static PAGES: [Page; 11] = [
                         "SLUICE_VERBS_STATS_FILE",
                         "A file to which the library appends a line of JSON for each queue pair. \
                          --stats sets it for its own use; without --stats you may.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_FAULT",
+                        "The list of faults. --fault sets it, with a seed.",
                     ),
                     Entry(
                         "SLUICE_VERBS_TRACE_FILE",

@@ -8,6 +8,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use sluice_verbs::fault::{self, Faults};
+
 use crate::args::VerbsArgs;
 use crate::commands::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
@@ -35,16 +37,27 @@ pub fn run(args: &VerbsArgs) -> Outcome {
     let trace_file = args.trace.as_deref().map(trace::prepare).transpose();
     let trace_file = trace_file.map_err(own)?;
     let stats_file = launch::stats_file(args.stats)?;
+    let faults = args.fault.map(seeded);
     let environment = environment(
         std::env::vars_os().collect(),
         args,
         &folder,
         stats_file.as_ref().map(StatsFile::path),
         trace_file,
+        faults,
     );
     launch::start(&args.command, &environment, stats_file, |file| {
         stats::table(fs::File::open(file.path())?)
     })
+}
+
+/// The faults with a seed. One that nobody gave is said, so that the run can be repeated.
+fn seeded(faults: Faults) -> Faults {
+    let with_seed = faults.seeded();
+    if let (None, Some(seed)) = (faults.seed(), with_seed.seed()) {
+        complain(&format!("fault: seed={seed}"));
+    }
+    with_seed
 }
 
 /// The folder with both names of the library, fit for `LD_LIBRARY_PATH`.
@@ -113,6 +126,7 @@ fn environment(
     folder: &Path,
     stats_file: Option<&Path>,
     trace_file: Option<PathBuf>,
+    faults: Option<Faults>,
 ) -> Environment {
     let present = launch::variable(&environment, PATH_VARIABLE);
     let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
@@ -123,6 +137,9 @@ fn environment(
     }
     if let Some(path) = trace_file {
         set(TRACE_VARIABLE, path.into());
+    }
+    if let Some(faults) = faults {
+        set(fault::VARIABLE, faults.to_string().into());
     }
     environment
 }

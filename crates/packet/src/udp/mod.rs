@@ -48,6 +48,9 @@ const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Bytes of a base transport header: no packet is shorter.
 const BTH_BYTES: usize = sluice_wire::bth::Bth::BYTES;
 
+/// `include/uapi/linux/udp.h`.
+const UDP_NO_CHECK6_RX: i32 = 102;
+
 /// How a port is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -213,6 +216,13 @@ fn open(family: i32, config: &Config) -> Result<Option<Fd>, OpenError> {
         set(level, libc::IPV6_MTU_DISCOVER, discover, "forbid fragments")?;
         // Linux 4.20; without it groups of other programs come, too, which does no harm.
         let _ = socket::set_int(&socket, level, libc::IPV6_MULTICAST_ALL, 0);
+        // Linux's rxe sends none over IPv6 (RFC 6935 allows that for tunnels); the ICRC is there.
+        set(
+            udp,
+            UDP_NO_CHECK6_RX,
+            1,
+            "take packets without UDP checksums",
+        )?;
     }
     if config.segmentation {
         // Linux 5.0; without it the kernel gives each packet by itself.

@@ -2,6 +2,7 @@
 //! 9.7.6). What comes back is in [`super::responses`].
 
 use alloc::collections::VecDeque;
+use core::cell::Cell;
 
 use super::Config;
 use super::early::Early;
@@ -48,6 +49,8 @@ pub(super) struct Requester {
     pub path: Path,
     pub sequence: Sequence,
     pub entries: VecDeque<Entry>,
+    /// Where [`Requester::entry`] found something behind the oldest; only a hint.
+    last_found: Cell<usize>,
     done: VecDeque<Completion>,
     depth: usize,
     /// The oldest packet without an answer.
@@ -101,6 +104,7 @@ impl Requester {
             path: config.path(),
             sequence: Sequence::new(config.send_psn),
             entries: VecDeque::new(),
+            last_found: Cell::new(0),
             done: VecDeque::new(),
             depth: config.depth,
             oldest: 0,
@@ -172,8 +176,21 @@ impl Requester {
 
     /// The request that a packet belongs to.
     pub fn entry(&self, index: u64) -> Option<&Entry> {
+        let at = |place: usize| {
+            let entry = self.entries.get(place)?;
+            (entry.first..entry.end()).contains(&index).then_some(entry)
+        };
+        // Mostly it is the oldest, that of the packet before, or the one behind that.
+        let last = self.last_found.get();
+        for place in [0, last, last + 1] {
+            if let Some(entry) = at(place) {
+                self.last_found.set(place.max(last));
+                return Some(entry);
+            }
+        }
         let place = self.entries.partition_point(|entry| entry.end() <= index);
-        self.entries.get(place).filter(|entry| entry.first <= index)
+        self.last_found.set(place);
+        at(place)
     }
 
     fn weight(&self, index: u64) -> u64 {

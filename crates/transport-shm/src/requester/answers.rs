@@ -9,6 +9,7 @@ use crate::node::Node;
 use crate::qp::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::answer;
+use crate::work::Work;
 use crate::{node, os, reach, wire};
 use core::sync::atomic::Ordering;
 use sluice_shmem::verbs::record::{Reader, Record};
@@ -50,6 +51,7 @@ fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing) -> usize {
 }
 
 fn read_answers(node: &Node, route: &Arc<Route>, link: &Outgoing, answers: &mut Reader) -> usize {
+    let _work = Work::begin();
     let mut done = 0;
     let position = link.peer_position();
     // There cannot be more answers than requests fit the ring, so this sees all that were

@@ -143,6 +143,7 @@ impl Endpoint {
         match &self.link {
             Some(Link::Host(socket)) => {
                 let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
+                super::trace::sent(self, message);
             }
             Some(Link::Wire(link)) => link.send(message),
             None => {}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use sluice_sys::unix;
 
 use super::endpoint::{Endpoint, Link, State};
-use super::{STRANGERS_MAX, Shared, Stranger, Table, WAKE, same_user};
+use super::{STRANGERS_MAX, Shared, Stranger, Table, WAKE, same_user, trace};
 use crate::rdmacm::Errno;
 use crate::rdmacm::channel::{Body, Event, EventKind, Key};
 use crate::rdmacm::message::{self, ConnParams, MESSAGE_LEN_MAX, Message, PrivateData, SidrReply};
@@ -230,6 +230,7 @@ impl Shared {
                 return;
             }
         };
+        trace::requested(&message);
         let link = Link::Host(stranger.link);
         self.request_received(table, key, stranger.listener, link, message);
     }
@@ -316,7 +317,10 @@ impl Shared {
                 return;
             };
             match receive(socket) {
-                Input::Message(message) => self.message(table, key, message),
+                Input::Message(message) => {
+                    trace::received(endpoint, &message);
+                    self.message(table, key, message);
+                }
                 Input::HangUp => return self.hung_up(table, key),
                 Input::Nothing => return,
             }

@@ -8,6 +8,7 @@ mod endpoint;
 mod handle;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod wire;
 #[cfg(test)]
 mod wire_tests;

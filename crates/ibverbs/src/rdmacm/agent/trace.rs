@@ -1,0 +1,512 @@
+//! What connection managers of one host say to each other, as a trace shows it
+//! (`sluice verbs --trace`): the management datagrams that a wire would have carried.
+//!
+//! The messages of [`crate::rdmacm::message`] belong to a socket and name no connection, so the
+//! names and transaction numbers here are made of the two addresses, by which both ends have the
+//! same. What a datagram has besides, timeouts and path, is what Linux's rdma_cm says.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv6Addr;
+
+use sluice_wire::cm::{
+    self, Drep, Dreq, IpService, Path, Rej, RejOf, RejectReason, Rep, Req, Rtu, SidrRep, SidrReq,
+    SidrStatus, Transport,
+};
+use sluice_wire::{Mtu, Psn, Qpn, mad};
+
+use super::endpoint::{Endpoint, State};
+use crate::ffi::{IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
+use crate::rdmacm::address::Address;
+use crate::rdmacm::message::{self, ConnParams, Message, PrivateData};
+use crate::rdmacm::qp::{HOP_LIMIT, PACKET_LIFE_TIME};
+
+/// `CMA_CM_RESPONSE_TIMEOUT`: 4.3 s.
+const RESPONSE_TIMEOUT: u8 = 20;
+/// `CMA_MAX_CM_RETRIES`.
+const CM_RETRIES: u8 = 15;
+/// The default partition, full member.
+const PKEY: u16 = 0xffff;
+/// LIDs of a path over routers (IBTA 4.1.3).
+const LID_PERMISSIVE: u16 = 0xffff;
+/// 10 Gb/s, as in the path record that programs see.
+const RATE: u8 = 3;
+
+/// Who says a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Us,
+    Peer,
+}
+
+/// This side has sent a message.
+pub fn sent(endpoint: &Endpoint, message: &Message) {
+    if sluice_transport_shm::is_traced() {
+        of_endpoint(endpoint, message, From::Us);
+    }
+}
+
+/// The peer has sent one on the link of an endpoint.
+pub fn received(endpoint: &Endpoint, message: &Message) {
+    if sluice_transport_shm::is_traced() {
+        of_endpoint(endpoint, message, From::Peer);
+    }
+}
+
+/// The peer has sent a request, for which there is no endpoint yet.
+pub fn requested(message: &Message) {
+    if !sluice_transport_shm::is_traced() {
+        return;
+    }
+    let ends = match message {
+        Message::Request(request) => (request.source, request.destination),
+        Message::SidrRequest(request) => (request.source, request.destination),
+        _ => return,
+    };
+    let (requester, listener) = ends;
+    let tos = match message {
+        Message::Request(request) => request.tos,
+        _ => 0,
+    };
+    let connection = Connection {
+        requester,
+        listener,
+        is_active: false,
+        // A request says no more than it has itself.
+        port_space: 0,
+        state: State::RequestReceived,
+        local: ConnParams::default(),
+        remote: ConnParams::default(),
+    };
+    connection.trace(message, From::Peer, tos);
+}
+
+fn of_endpoint(endpoint: &Endpoint, message: &Message, from: From) {
+    let (Some(own), Some(peer)) = (endpoint.bound_source(), endpoint.destination) else {
+        return;
+    };
+    // Who asks has bound an address; who is asked has none of his own.
+    let is_active = endpoint.claim.is_some();
+    let (requester, listener) = if is_active { (own, peer) } else { (peer, own) };
+    let connection = Connection {
+        requester,
+        listener,
+        is_active,
+        port_space: endpoint.port_space,
+        state: endpoint.state,
+        local: endpoint.local,
+        remote: endpoint.remote.unwrap_or_default(),
+    };
+    connection.trace(message, from, endpoint.options.tos);
+}
+
+/// What is known of a connection when something is said.
+struct Connection {
+    requester: Address,
+    listener: Address,
+    /// This side asked for it.
+    is_active: bool,
+    port_space: u16,
+    /// Of this side, before the message.
+    state: State,
+    local: ConnParams,
+    remote: ConnParams,
+}
+
+impl Connection {
+    fn trace(&self, message: &Message, from: From, tos: u8) {
+        let Some(mad) = self.datagram(message, from) else {
+            return;
+        };
+        let (own, peer) = if self.is_active {
+            (&self.requester, &self.listener)
+        } else {
+            (&self.listener, &self.requester)
+        };
+        sluice_transport_shm::trace_management(from == From::Us, own.gid(), peer.gid(), tos, &mad);
+    }
+
+    /// A side's name for the connection; never 0.
+    fn name(&self, is_active: bool) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        (self.requester, self.listener, is_active).hash(&mut hasher);
+        (hasher.finish() as u32).max(1)
+    }
+
+    fn service_id(&self, port_space: u16) -> u64 {
+        u64::from(port_space) << 16 | u64::from(self.listener.port)
+    }
+
+    /// The datagram; None for what a wire does not carry.
+    fn datagram(&self, message: &Message, from: From) -> Option<[u8; mad::BYTES]> {
+        let by_active = (from == From::Us) == self.is_active;
+        let (local_comm_id, remote_comm_id) = (self.name(by_active), self.name(!by_active));
+        // The requester's, for all that follows from its request (IBTA 12.9.8).
+        let transaction = u64::from(self.name(true));
+        // Ends are said in transactions of their own.
+        let ending = 1 << 32 | u64::from(local_comm_id);
+        let header;
+        let (message, transaction) = match message {
+            Message::Request(request) => {
+                header = self.with_header(&request.private)?;
+                (
+                    cm::Message::Req(self.req(request, local_comm_id, &header)?),
+                    transaction,
+                )
+            }
+            Message::Reply { params, private } => (
+                cm::Message::Rep(Rep {
+                    local_comm_id,
+                    remote_comm_id,
+                    local_qkey: 0,
+                    local_qpn: Qpn::new(params.qp_num),
+                    local_eecn: Qpn::new(0),
+                    starting_psn: Psn::new(params.psn),
+                    responder_resources: params.responder_resources,
+                    initiator_depth: params.initiator_depth,
+                    target_ack_delay: 0,
+                    failover: 0,
+                    end_to_end_flow_control: params.flow_control != 0,
+                    rnr_retry_count: params.rnr_retry_count,
+                    srq: params.srq,
+                    local_ca_guid: 0,
+                    private_data: private.as_slice(),
+                }),
+                transaction,
+            ),
+            Message::ReadyToUse => (
+                cm::Message::Rtu(Rtu {
+                    local_comm_id,
+                    remote_comm_id,
+                    private_data: &[],
+                }),
+                transaction,
+            ),
+            // Between the managers of one host only.
+            Message::Reject {
+                reason: message::REJ_NOT_MY_ADDRESS,
+                ..
+            } => return None,
+            Message::Reject { reason, private } => (
+                cm::Message::Rej(Rej {
+                    local_comm_id,
+                    remote_comm_id,
+                    of: self.rejected(by_active),
+                    reason: RejectReason::from_code(*reason),
+                    info: &[],
+                    private_data: private.as_slice(),
+                }),
+                transaction,
+            ),
+            Message::DisconnectRequest => {
+                let receiver = match from {
+                    From::Us => self.remote.qp_num,
+                    From::Peer => self.local.qp_num,
+                };
+                (
+                    cm::Message::Dreq(Dreq {
+                        local_comm_id,
+                        remote_comm_id,
+                        remote_qpn: Qpn::new(receiver),
+                        private_data: &[],
+                    }),
+                    ending,
+                )
+            }
+            Message::DisconnectReply => (
+                cm::Message::Drep(Drep {
+                    local_comm_id,
+                    remote_comm_id,
+                    private_data: &[],
+                }),
+                1 << 32 | u64::from(remote_comm_id),
+            ),
+            Message::SidrRequest(request) => {
+                header = self.with_header(&request.private)?;
+                (
+                    cm::Message::SidrReq(SidrReq {
+                        request_id: local_comm_id,
+                        pkey: PKEY,
+                        service_id: self.service_id(request.port_space),
+                        private_data: &header,
+                    }),
+                    transaction,
+                )
+            }
+            Message::SidrReply(reply) => (
+                cm::Message::SidrRep(SidrRep {
+                    request_id: remote_comm_id,
+                    status: match reply.status {
+                        message::SIDR_SUCCESS => SidrStatus::Valid,
+                        message::SIDR_UNSUPPORTED => SidrStatus::NotSupported,
+                        _ => SidrStatus::Rejected,
+                    },
+                    qpn: Qpn::new(reply.qp_num),
+                    service_id: self.service_id(self.port_space),
+                    qkey: reply.qkey,
+                    info: &[],
+                    private_data: reply.private.as_slice(),
+                }),
+                transaction,
+            ),
+        };
+        message.emit(transaction).ok()
+    }
+
+    /// Which message a REJ answers, by who sends it and what this side has sent and got.
+    fn rejected(&self, by_active: bool) -> RejOf {
+        match self.state {
+            State::RequestSent | State::RequestReceived => RejOf::Req,
+            State::ResponseReceived | State::ReplySent if by_active => RejOf::Rep,
+            _ => RejOf::Other,
+        }
+    }
+
+    /// The addresses (annex A11), and the program's private data behind them.
+    fn with_header(&self, private: &PrivateData) -> Option<Vec<u8>> {
+        let header = IpService {
+            source_port: self.requester.port,
+            source: self.requester.ip,
+            destination: self.listener.ip,
+        };
+        let mut bytes = header.emit().ok()?.to_vec();
+        bytes.extend_from_slice(private.as_slice());
+        Some(bytes)
+    }
+
+    fn req<'a>(
+        &self,
+        request: &message::Request,
+        local_comm_id: u32,
+        private_data: &'a [u8],
+    ) -> Option<Req<'a>> {
+        let params = &request.params;
+        Some(Req {
+            local_comm_id,
+            service_id: self.service_id(request.port_space),
+            local_ca_guid: 0,
+            local_qkey: 0,
+            local_qpn: Qpn::new(params.qp_num),
+            responder_resources: params.responder_resources,
+            initiator_depth: params.initiator_depth,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            transport: match u32::from(request.qp_type) {
+                IBV_QPT_UC => Transport::Uc,
+                IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Transport::Xrc,
+                _ => Transport::Rc,
+            },
+            end_to_end_flow_control: params.flow_control != 0,
+            starting_psn: Psn::new(params.psn),
+            local_response_timeout: RESPONSE_TIMEOUT,
+            retry_count: params.retry_count,
+            pkey: PKEY,
+            path_mtu: Mtu::from_code(request.mtu).ok()?,
+            rnr_retry_count: params.rnr_retry_count,
+            max_cm_retries: CM_RETRIES,
+            srq: params.srq,
+            primary: Path {
+                local_lid: LID_PERMISSIVE,
+                remote_lid: LID_PERMISSIVE,
+                local_gid: Ipv6Addr::from(self.requester.gid()),
+                remote_gid: Ipv6Addr::from(self.listener.gid()),
+                packet_rate: RATE,
+                traffic_class: request.tos,
+                hop_limit: HOP_LIMIT,
+                local_ack_timeout: PACKET_LIFE_TIME + 1,
+                ..Path::NONE
+            },
+            alternate: Path::NONE,
+            private_data,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use sluice_wire::mad::Mad;
+
+    use super::*;
+
+    fn connection(is_active: bool, state: State) -> Connection {
+        let address = |last, port| Address::new(IpAddr::from([192, 0, 2, last]), port);
+        let params = |qp_num| ConnParams {
+            qp_num,
+            psn: qp_num + 1,
+            ..ConnParams::default()
+        };
+        let (active, passive) = (params(10), params(20));
+        let (local, remote) = if is_active {
+            (active, passive)
+        } else {
+            (passive, active)
+        };
+        Connection {
+            requester: address(1, 40_000),
+            listener: address(2, 7471),
+            is_active,
+            port_space: 0x106,
+            state,
+            local,
+            remote,
+        }
+    }
+
+    /// The datagram of a message as each of the two sides has it in its trace.
+    fn both(message: &Message, by_active: bool, states: [State; 2]) -> Vec<[u8; mad::BYTES]> {
+        let sides = [(true, states[0]), (false, states[1])];
+        let each = sides.into_iter().map(|(is_active, state)| {
+            let from = if is_active == by_active {
+                From::Us
+            } else {
+                From::Peer
+            };
+            let found = connection(is_active, state).datagram(message, from);
+            found.expect("it has a datagram")
+        });
+        each.collect()
+    }
+
+    fn private(bytes: &[u8]) -> PrivateData {
+        PrivateData::new(bytes, 196).unwrap()
+    }
+
+    fn request() -> Message {
+        let connection = connection(true, State::RequestSent);
+        Message::Request(message::Request {
+            port_space: 0x106,
+            qp_type: 2,
+            mtu: 3,
+            tos: 0x20,
+            source: connection.requester,
+            destination: connection.listener,
+            params: connection.local,
+            private: private(b"hello"),
+        })
+    }
+
+    #[test]
+    fn both_sides_trace_the_same_conversation() {
+        use State::*;
+        let cases: Vec<(Message, bool, [State; 2])> = vec![
+            (request(), true, [RequestSent, RequestReceived]),
+            (
+                Message::Reply {
+                    params: connection(false, ReplySent).local,
+                    private: private(b"welcome"),
+                },
+                false,
+                [RequestSent, RequestReceived],
+            ),
+            (Message::ReadyToUse, true, [ResponseReceived, ReplySent]),
+            (
+                Message::Reject {
+                    reason: 28,
+                    private: private(b"no"),
+                },
+                false,
+                [RequestSent, RequestReceived],
+            ),
+            (
+                Message::Reject {
+                    reason: 28,
+                    private: private(b"no"),
+                },
+                true,
+                [ResponseReceived, ReplySent],
+            ),
+            (Message::DisconnectRequest, true, [Established, Established]),
+            (
+                Message::DisconnectReply,
+                false,
+                [Disconnecting, Established],
+            ),
+            (lookup_answer(), false, [RequestSent, RequestReceived]),
+        ];
+        for (message, by_active, states) in cases {
+            let datagrams = both(&message, by_active, states);
+            assert_eq!(datagrams[0], datagrams[1], "{message:?}");
+        }
+    }
+
+    fn lookup_answer() -> Message {
+        Message::SidrReply(message::SidrReply {
+            status: 0,
+            qp_num: 77,
+            qkey: 5,
+            gid: [0; 16],
+            private: private(b"me"),
+        })
+    }
+
+    fn parsed(bytes: &[u8; mad::BYTES]) -> (cm::Message<'_>, u64) {
+        cm::Message::parse(&Mad::parse(bytes).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn messages_have_what_was_said() {
+        let passive = connection(false, State::RequestReceived);
+        let bytes = passive.datagram(&request(), From::Peer).unwrap();
+        let (cm::Message::Req(req), transaction) = parsed(&bytes) else {
+            panic!("no REQ");
+        };
+        assert_eq!(req.service_id, 0x0106_0000 | 7471);
+        assert_eq!((req.local_qpn.get(), req.starting_psn.get()), (10, 11));
+        assert_eq!(req.path_mtu, Mtu::Bytes1024);
+        let (ip, rest) = IpService::parse(req.private_data).unwrap();
+        assert_eq!((ip.source_port, ip.source), (40_000, passive.requester.ip));
+        assert_eq!(ip.destination, passive.listener.ip);
+        assert_eq!(&rest[..5], b"hello");
+        let reply = Message::Reply {
+            params: passive.local,
+            private: private(b"welcome"),
+        };
+        let bytes = passive.datagram(&reply, From::Us).unwrap();
+        let (cm::Message::Rep(rep), answered) = parsed(&bytes) else {
+            panic!("no REP");
+        };
+        assert_eq!(answered, transaction);
+        assert_eq!(rep.remote_comm_id, req.local_comm_id);
+        assert_ne!(rep.local_comm_id, req.local_comm_id);
+        assert_eq!((rep.local_qpn.get(), rep.starting_psn.get()), (20, 21));
+        assert_eq!(&rep.private_data[..7], b"welcome");
+        let bytes = passive
+            .datagram(&Message::DisconnectRequest, From::Us)
+            .unwrap();
+        let (cm::Message::Dreq(dreq), _) = parsed(&bytes) else {
+            panic!("no DREQ");
+        };
+        assert_eq!(dreq.remote_qpn.get(), 10);
+    }
+
+    #[test]
+    fn refusals_name_what_they_refuse() {
+        let reject = Message::Reject {
+            reason: 28,
+            private: private(b"full"),
+        };
+        for (is_active, state, of) in [
+            (false, State::RequestReceived, RejOf::Req),
+            (true, State::ResponseReceived, RejOf::Rep),
+            (false, State::ReplySent, RejOf::Other),
+        ] {
+            let bytes = connection(is_active, state).datagram(&reject, From::Us);
+            let bytes = bytes.unwrap();
+            let (cm::Message::Rej(rej), _) = parsed(&bytes) else {
+                panic!("no REJ");
+            };
+            assert_eq!((rej.of, rej.reason.code()), (of, 28), "{state:?}");
+            assert_eq!(&rej.private_data[..4], b"full");
+        }
+    }
+
+    #[test]
+    fn what_only_one_host_says_is_not_traced() {
+        let passed_on = Message::Reject {
+            reason: message::REJ_NOT_MY_ADDRESS,
+            private: PrivateData::default(),
+        };
+        let passive = connection(false, State::RequestReceived);
+        assert!(passive.datagram(&passed_on, From::Us).is_none());
+    }
+}
