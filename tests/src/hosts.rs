@@ -8,7 +8,7 @@ pub mod capture;
 pub mod faults;
 pub mod injector;
 pub mod namespace;
-mod packets;
+pub mod packets;
 pub mod ports;
 
 use std::ffi::OsStr;
@@ -183,6 +183,8 @@ pub struct Pair {
     pub left: Host,
     pub right: Host,
     injector: Option<Injector>,
+    /// Where it is.
+    between: Option<Namespace>,
     dir: TempDir,
 }
 
@@ -217,12 +219,14 @@ impl Pair {
         // When every device is up: what goes to one that is not is lost.
         let longest = settings.mtu as usize + FRAME_OVERHEAD;
         let injector = between
-            .map(|between| Injector::start(&between, "left", "right", longest))
+            .as_ref()
+            .map(|between| Injector::start(between, "left", "right", longest))
             .transpose()?;
         Ok(Pair {
             left,
             right,
             injector,
+            between,
             dir,
         })
     }
@@ -236,6 +240,18 @@ impl Pair {
     pub fn injector(&self) -> Verdict<&Injector> {
         match &self.injector {
             Some(injector) => Ok(injector),
+            None => fail("the test made its hosts without Settings::faults"),
+        }
+    }
+}
+
+impl Pair {
+    /// The namespace between the hosts, with a device towards each, `left` and `right`.
+    ///
+    /// Fails when the pair was made without an injector.
+    pub fn between(&self) -> Verdict<&Namespace> {
+        match &self.between {
+            Some(between) => Ok(between),
             None => fail("the test made its hosts without Settings::faults"),
         }
     }
