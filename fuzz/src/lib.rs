@@ -9,6 +9,7 @@ mod parsers;
 mod private;
 
 pub mod lane_words;
+pub mod roce_packets;
 pub mod verbs_directory;
 pub mod verbs_peer;
 pub mod verbs_records;
@@ -19,7 +20,7 @@ pub use parsers::{cm_message, control_message, program_file, rsocket_message, ve
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("control_message", control_message::run),
     ("cm_message", cm_message::run),
     ("rsocket_message", rsocket_message::run),
@@ -29,4 +30,5 @@ pub const TARGETS: [Target; 9] = [
     ("verbs_records", verbs_records::run),
     ("verbs_directory", verbs_directory::run),
     ("verbs_peer", verbs_peer::run),
+    ("roce_packets", roce_packets::run),
 ];
