@@ -8,7 +8,7 @@ pub mod capture;
 pub mod faults;
 pub mod injector;
 pub mod namespace;
-mod packets;
+pub mod packets;
 pub mod ports;
 
 use std::ffi::OsStr;
@@ -16,16 +16,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
-use crate::job::{command, find_program};
-use crate::suite::{Verdict, fail, skip};
+use crate::job::{command, find_program, wait_until};
+use crate::suite::{Verdict, ensure, fail, skip};
 
 /// Ethernet header, a VLAN tag, and some room.
 pub(crate) const FRAME_OVERHEAD: usize = 64;
+
+/// What the kernel does by itself when a device comes up takes milliseconds.
+const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a link is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +108,29 @@ impl Host {
         self.ip(&format!("addr add {}/64 dev {device} nodad", self.v6))
     }
 
+    /// Waits for the address that the kernel gives the device by itself, some time after it came
+    /// up: an RDMA device has it in its table, before those that it got from us.
+    fn await_link_local(&self) -> Verdict {
+        // proc_net(5) has nothing of it: address, index, prefix, scope (0x20: of the link), flags
+        // (0x40: tentative), device.
+        let there = || {
+            let table =
+                self.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"))?;
+            Ok(table.lines().any(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let flags = words
+                    .get(4)
+                    .and_then(|flags| u8::from_str_radix(flags, 16).ok());
+                words.get(3) == Some(&"20")
+                    && words.get(5) == Some(&self.device())
+                    && flags.is_some_and(|flags| flags & 0x40 == 0)
+            }))
+        };
+        ensure(wait_until(SETTLE_LIMIT, there)?, || {
+            format!("{} has no link-local address", self.device)
+        })
+    }
+
     /// A command that runs on this host. It ends with the thread that starts it at the latest.
     /// `XDG_RUNTIME_DIR` is the host's own, so that names of one host are not seen on another.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
@@ -156,6 +183,8 @@ pub struct Pair {
     pub left: Host,
     pub right: Host,
     injector: Option<Injector>,
+    /// Where it is.
+    between: Option<Namespace>,
     dir: TempDir,
 }
 
@@ -184,15 +213,20 @@ impl Pair {
         }
         left.configure("eth0", settings.mtu)?;
         right.configure("eth0", settings.mtu)?;
+        for host in [&left, &right] {
+            host.await_link_local()?;
+        }
         // When every device is up: what goes to one that is not is lost.
         let longest = settings.mtu as usize + FRAME_OVERHEAD;
         let injector = between
-            .map(|between| Injector::start(&between, "left", "right", longest))
+            .as_ref()
+            .map(|between| Injector::start(between, "left", "right", longest))
             .transpose()?;
         Ok(Pair {
             left,
             right,
             injector,
+            between,
             dir,
         })
     }
@@ -206,6 +240,18 @@ impl Pair {
     pub fn injector(&self) -> Verdict<&Injector> {
         match &self.injector {
             Some(injector) => Ok(injector),
+            None => fail("the test made its hosts without Settings::faults"),
+        }
+    }
+}
+
+impl Pair {
+    /// The namespace between the hosts, with a device towards each, `left` and `right`.
+    ///
+    /// Fails when the pair was made without an injector.
+    pub fn between(&self) -> Verdict<&Namespace> {
+        match &self.between {
+            Some(between) => Ok(between),
             None => fail("the test made its hosts without Settings::faults"),
         }
     }

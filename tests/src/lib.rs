@@ -23,3 +23,4 @@ pub mod lab;
 pub mod net;
 pub mod stats;
 pub mod suite;
+pub mod verbs;

@@ -126,7 +126,7 @@ pub struct RunArgs {
 /// find the libraries too.
 #[derive(Debug, Args)]
 pub struct VerbsArgs {
-    /// The device to show: shm joins programs on this host through shared memory
+    /// What the device sends its messages through
     #[arg(long, value_name = "DEVICE", default_value = "shm")]
     pub device: VerbsDevice,
 

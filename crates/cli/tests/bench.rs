@@ -5,11 +5,12 @@
 mod common;
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Scratch, real_daemon};
+use common::{PATIENCE, Scratch, real_daemon, stderr};
 
 /// A process by its number and the time of its start, so that a new one with the same number is
 /// not taken for it.
@@ -18,6 +19,8 @@ struct Seen {
     pid: i32,
     started: String,
     command: String,
+    /// The network namespace that it is in.
+    network: Option<PathBuf>,
 }
 
 /// All processes whose parents lead to `ancestor`.
@@ -50,6 +53,7 @@ fn seen(pid: i32) -> Option<(i32, Seen)> {
         pid,
         started: (*fields.get(19)?).to_owned(),
         command: String::from_utf8_lossy(&command).replace('\0', " "),
+        network: fs::read_link(format!("/proc/{pid}/ns/net")).ok(),
     };
     Some((fields.get(1)?.parse().ok()?, process))
 }
@@ -79,10 +83,20 @@ fn interrupted(workload: &str, variants: &str, words: &[&str], signal: i32) {
     } else {
         scratch
     };
-    let before = files(&scratch);
-    let mut command: Command = scratch.sluice(["bench", "--only", workload, "--seconds", "60"]);
+    let mut command = scratch.sluice(["bench", "--only", workload, "--variants", variants]);
+    interrupted_command(&scratch, &mut command, words, signal);
+}
+
+/// The same with a command. Returns what ran when the signal came.
+fn interrupted_command(
+    scratch: &Scratch,
+    command: &mut Command,
+    words: &[&str],
+    signal: i32,
+) -> Vec<Seen> {
+    let before = files(scratch);
     let mut bench = command
-        .args(["--variants", variants, "--out"])
+        .args(["--seconds", "60", "--out"])
         .arg(scratch.path("results/new"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -96,7 +110,7 @@ fn interrupted(workload: &str, variants: &str, words: &[&str], signal: i32) {
             .all(|word| running.iter().any(|process| process.command.contains(word)));
         all.then_some(running)
     });
-    assert_ne!(files(&scratch), before, "a scratch folder is in use");
+    assert_ne!(files(scratch), before, "a scratch folder is in use");
     // SAFETY: `kill` takes two integers, and the child has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     let deadline = Instant::now() + PATIENCE;
@@ -116,7 +130,8 @@ fn interrupted(workload: &str, variants: &str, words: &[&str], signal: i32) {
         .filter(|process| seen(process.pid).is_some_and(|(_, now)| now.started == process.started))
         .collect();
     assert!(left.is_empty(), "still running: {left:?}");
-    assert_eq!(files(&scratch), before, "files are left");
+    assert_eq!(files(scratch), before, "files are left");
+    running
 }
 
 fn files(scratch: &Scratch) -> Vec<std::path::PathBuf> {
@@ -144,4 +159,87 @@ fn interrupted_while_a_reader_sleeps() {
 fn terminated_with_a_daemon_of_its_own() {
     let words = ["sluiced", "echo-once-client"];
     interrupted("connect", "sluice", &words, libc::SIGTERM);
+}
+
+/// What prevents network namespaces with programs in them, if anything does.
+fn hosts_obstacle(programs: &[&str]) -> Option<String> {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("network namespaces need root".to_owned());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .collect();
+    let missing = |name: &&&str| !folders.iter().any(|folder| folder.join(name).exists());
+    let missing = programs.iter().find(missing);
+    missing.map(|name| format!("{name} is not installed; scripts/setup test"))
+}
+
+/// Says that a test cannot run; `SLUICE_NO_SKIP=1` makes it a failure.
+fn skip(test: &str, reason: &str) {
+    let strict = std::env::var_os("SLUICE_NO_SKIP").is_some_and(|value| value == "1");
+    assert!(!strict, "SKIP {test}: {reason}");
+    println!("SKIP {test}: {reason}");
+}
+
+#[test]
+fn interrupted_between_two_hosts() {
+    let needed = [
+        "ip",
+        "sockperf",
+        "ib_write_lat",
+        "ib_send_lat",
+        "ib_read_lat",
+        "ib_atomic_lat",
+    ];
+    if let Some(reason) = hosts_obstacle(&needed) {
+        return skip("interrupted_between_two_hosts", &reason);
+    }
+    let own = fs::read_link("/proc/self/ns/net").unwrap();
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let scratch = Scratch::new();
+        let mut command = scratch.sluice(["bench", "roce", "--only", "latency"]);
+        // The first variant is TCP, which needs no library.
+        let words = ["sockperf server", "sockperf ping-pong"];
+        let running = interrupted_command(&scratch, &mut command, &words, signal);
+        let mut hosts: Vec<PathBuf> = running
+            .iter()
+            .filter(|process| process.command.contains("sockperf"))
+            .filter_map(|process| process.network.clone())
+            .collect();
+        hosts.sort();
+        hosts.dedup();
+        assert_eq!(hosts.len(), 2, "each end is on a host of its own");
+        assert!(!hosts.contains(&own), "neither is this one");
+        let left: Vec<Seen> = fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|entry| seen(entry.file_name().to_str()?.parse().ok()?))
+            .map(|(_, process)| process)
+            .filter(|process| process.network.as_ref().is_some_and(|n| hosts.contains(n)))
+            .collect();
+        assert!(left.is_empty(), "still on one of the hosts: {left:?}");
+    }
+}
+
+#[test]
+fn hosts_need_root_and_it_is_said() {
+    const NOBODY: u32 = 65534;
+    let scratch = Scratch::new();
+    let mut command = scratch.sluice(["bench", "roce", "--only", "latency"]);
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) => {
+            let reason = format!("nobody may not execute sluice: {error}");
+            return skip("hosts_need_root_and_it_is_said", &reason);
+        }
+    };
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("needs root"), "{output:?}");
+    assert!(!std::path::Path::new("/sluice-bench-roce").exists());
 }

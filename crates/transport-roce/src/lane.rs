@@ -179,7 +179,7 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) {
+            if core::mem::take(&mut state.owes) || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
@@ -398,12 +398,19 @@ impl State {
                 }
             }
         }
-        let gathers = posting.is_some() && self.burst > BURST_ALONE;
-        if !gathers || self.gathered >= BURST_PACKETS {
+        if !self.gathers(posting) || self.gathered >= BURST_PACKETS {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
+        if posting.is_none() {
+            self.report();
+        }
         done
+    }
+
+    /// Whether the packets of a poster wait for more.
+    fn gathers(&self, posting: Option<&Posting>) -> bool {
+        posting.is_some() && self.burst > BURST_ALONE
     }
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
@@ -453,11 +460,16 @@ impl State {
         };
         let mut done = None;
         match posting {
+            // What is done has left: it is told after the flush.
+            None if machine.is_unreliable() => {}
             None => machine.report(),
-            Some(posting) if posting.index == part.index => done = machine.take_only(posting.seq),
+            // What is done has left: not so if it waits for more.
+            Some(own) if own.index == part.index && !self.gathers(posting) => {
+                done = machine.take_only(own.seq);
+            }
             Some(_) => {}
         }
-        if posting.is_some() && machine.has_news() {
+        if machine.has_news() {
             self.unreported.push(part.index);
         }
         (end, done)

@@ -307,10 +307,15 @@ impl Machine {
         }
     }
 
+    /// Whether requests are done when their packets have left.
+    pub fn is_unreliable(&self) -> bool {
+        matches!(self.service, Service::Uc(_) | Service::Ud(_))
+    }
+
     /// The end of `seq`, if that is all that there is to tell, and it is forgotten then: for
     /// whoever posts it right now and tells the engine by the answer.
     pub fn take_only(&mut self, seq: u64) -> Option<SendDone> {
-        if matches!(self.service, Service::Rc(_)) || !self.requests.is_only(seq) {
+        if !self.is_unreliable() || !self.requests.is_only(seq) {
             return None;
         }
         let done = self.completion()?;

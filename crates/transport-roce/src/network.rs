@@ -84,6 +84,12 @@ fn unreachable(error: RouteError) -> Error {
     })
 }
 
+/// Whether it means somebody else on each interface: link-local addresses, and groups, which need no
+/// route.
+fn is_of_interface(address: IpAddr) -> bool {
+    address.is_multicast() || is_link_local(address)
+}
+
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
@@ -238,7 +244,7 @@ impl State {
 
     fn hop(&mut self, path: &Path) -> core::result::Result<Hop, RouteError> {
         // Other addresses mean the same on every interface.
-        let interface = match is_link_local(path.destination) {
+        let interface = match is_of_interface(path.destination) {
             true => path.interface,
             false => 0,
         };

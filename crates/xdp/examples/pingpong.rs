@@ -1,12 +1,13 @@
 //! Latency and packet rate between two network namespaces joined by a veth pair.
 //!
 //! ```text
-//! cargo run --release -p sluice-xdp --example pingpong [rounds] [seconds]
+//! cargo run --release -p sluice-xdp --example pingpong [rounds] [seconds] [mtu payload]
 //! ```
 //!
 //! Needs root. Both ends poll, each on a thread of its own, which wants two free processors: of
 //! many short measurements the median is given, and the best twentieth, which is what is left
-//! when nobody else runs. "send" and "flush" are the time that one packet's calls take.
+//! when nobody else runs. With no seconds there is no rate; with an MTU and a payload only that
+//! payload is measured, over IPv4: `sluice bench roce` asks so. "send" and "flush" are the time that one packet's calls take.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -30,17 +31,26 @@ fn main() {
     if !common::can_run("pingpong") {
         return;
     }
-    for (mtu, payloads) in [(1500, [8, 64, 1024]), (9000, [64, 2048, 4096])] {
+    let only = (number(0), number(0));
+    let all = [(1500, vec![8, 64, 1024]), (9000, vec![64, 2048, 4096])];
+    let (chosen, versions): (Vec<(u32, Vec<usize>)>, &[bool]) = match only {
+        (0, _) => (all.into(), &[false, true]),
+        (mtu, payload) => (vec![(mtu as u32, vec![payload as usize])], &[false]),
+    };
+    for (mtu, payloads) in chosen {
         let net = Net::new(mtu);
         let (steering, mut a) = net.a.open_one(&Options::default());
         let (_steering, mut b) = net.b.open_one(&Options::default());
         println!("MTU {mtu}: {}", steering.mode());
-        for v6 in [false, true] {
+        for &v6 in versions {
             let (there, back) = (net.a.path(&net.b, v6), net.b.path(&net.a, v6));
             let version = if v6 { "IPv6" } else { "IPv4" };
-            for payload in payloads {
+            for &payload in &payloads {
                 let one_way = latency(&mut a, &mut b, &there, &back, payload, rounds);
                 println!("  {version} {payload:5} B: {one_way}");
+                if seconds == 0 {
+                    continue;
+                }
                 let time = Duration::from_secs(seconds);
                 let rate = rate(&mut a, &mut b, &there, payload, time);
                 println!("  {version} {payload:5} B: {rate}");

@@ -259,10 +259,15 @@ fn replace(frame: &mut [u8], index: usize, new: u8, checksum: Option<usize>, sta
 
 /// SplitMix64 (Steele, Lea, Flood 2014): a few lines, the same numbers everywhere.
 #[derive(Debug)]
-struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -275,7 +280,8 @@ impl Random {
         ((self.next() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 
-    fn below(&mut self, limit: u64) -> u64 {
+    /// Less than the limit.
+    pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit.max(1)
     }
 }

@@ -1,17 +1,20 @@
 //! How the tests start verbs programs: alone, and as a server and its client.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use sluice_tests::job::{Job, Outcome, command, find_program, run};
-use sluice_tests::lab::find_sluice;
+use sluice_tests::job::{Job, Outcome, run};
 use sluice_tests::net::{free_port, is_listening};
-use sluice_tests::suite::{Verdict, ensure, skip};
+use sluice_tests::suite::{Verdict, ensure};
+use sluice_tests::verbs::sluice_verbs;
 use tempfile::TempDir;
 
 /// For one program, on a machine that does other things too.
 pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Of the device within a host, bytes.
+pub const PATH_MTU: u32 = 4096;
 
 /// Variables for the programs of a test.
 pub type Environment = &'static [(&'static str, &'static str)];
@@ -29,7 +32,6 @@ pub const WAYS: [(&str, Environment); 3] = [
 /// A directory for one test's outputs.
 pub struct Stage {
     dir: TempDir,
-    sluice: PathBuf,
     started: u32,
     /// Of every program.
     environment: Vec<(&'static str, &'static str)>,
@@ -43,7 +45,6 @@ impl Stage {
             dir: tempfile::Builder::new()
                 .prefix("sluice-verbs-test-")
                 .tempdir()?,
-            sluice: find_sluice()?,
             started: 0,
             environment: Vec::new(),
             limit: LIMIT,
@@ -66,20 +67,10 @@ impl Stage {
         self.environment.extend(variables);
     }
 
-    /// `sluice verbs OPTIONS -- PROGRAM ARGUMENTS`; skips where the program is not installed.
+    /// See [`sluice_verbs`].
     pub fn verbs(&self, program: &str, arguments: &[&str], options: &[String]) -> Verdict<Command> {
-        let Some(path) = find_program(program) else {
-            return skip(format!("{program} is not installed; scripts/setup test"));
-        };
-        let mut command = command(&self.sluice);
-        command
-            .arg("verbs")
-            .args(options)
-            .arg("--")
-            .arg(path)
-            .args(arguments)
-            .envs(self.environment.iter().copied())
-            .env_remove("LD_LIBRARY_PATH");
+        let mut command = sluice_verbs(program, arguments, options)?;
+        command.envs(self.environment.iter().copied());
         Ok(command)
     }
 

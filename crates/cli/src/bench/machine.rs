@@ -92,8 +92,25 @@ fn memory_kib(meminfo: &str, key: &str) -> Option<u64> {
         .ok()
 }
 
+/// Frames back and forth by AF_XDP: an example program of `sluice-xdp`, which cargo builds into a
+/// folder beside the folder of `sluice` itself.
+pub const PING_PONG: &str = "examples/pingpong";
+
+/// How a program that is missing comes to this machine, in words that follow "not found;".
+pub fn remedy(program: &str) -> &'static str {
+    if program == PING_PONG {
+        "'cargo build --release -p sluice-xdp --example pingpong' builds it beside sluice"
+    } else {
+        "'scripts/setup bench' installs it"
+    }
+}
+
 /// Finds a program in `PATH`, or where distributions put servers that are not in everybody's.
 pub fn find_program(name: &str) -> Option<PathBuf> {
+    if name == PING_PONG {
+        let sluice = std::env::current_exe().ok()?;
+        return Some(sluice.parent()?.join(name)).filter(|path| is_executable(path));
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
@@ -110,6 +127,8 @@ fn is_executable(path: &Path) -> bool {
 pub fn program_version(name: &str) -> Option<String> {
     let (program, flag) = match name {
         "nginx" | "wrk" | "haproxy" => (name, "-v"),
+        // It only measures.
+        PING_PONG => return None,
         // Another program of the same package knows.
         "ucx_perftest" => ("ucx_info", "-v"),
         "fi_pingpong" => ("fi_info", "--version"),

@@ -9,6 +9,7 @@ mod helper;
 mod html;
 mod machine;
 mod model;
+mod network;
 mod output;
 mod parse;
 mod plot;
@@ -42,7 +43,8 @@ use workloads::{Options, Suite, Workload, redis};
 /// A repetition that other programs disturbed is measured again. Everything that it starts runs
 /// on ports of its own and is gone when it ends.
 ///
-/// 'sluice bench verbs' does the same for RDMA programs.
+/// 'sluice bench verbs' does the same for RDMA programs within one host, 'sluice bench roce' for
+/// RDMA programs on two hosts.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
@@ -70,7 +72,7 @@ pub struct BenchArgs {
     command: Option<BenchCommand>,
 }
 
-/// What plain `sluice bench` and `sluice bench verbs` both take.
+/// What all kinds of `sluice bench` take.
 #[derive(Debug, Clone, Args)]
 struct CommonArgs {
     /// Only these workloads (see --list)
@@ -102,7 +104,7 @@ struct CommonArgs {
     repeats: u16,
 
     /// The folder for report.json and report.html [default: sluice-bench, for verbs
-    /// sluice-bench-verbs]
+    /// sluice-bench-verbs, for roce sluice-bench-roce]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -123,6 +125,13 @@ enum BenchCommand {
     /// fi_pingpong (shm) and a plain copy, and reports as 'sluice bench' does. What is not
     /// installed is said and left out.
     Verbs(CommonArgs),
+    /// Compares verbs programs between two hosts, over AF_XDP and UDP, with kernel TCP
+    ///
+    /// The hosts are two network namespaces joined by a veth pair, which this command makes and
+    /// which end with it: it needs root. Runs perftest under 'sluice verbs --device roce' and
+    /// '--device roce-udp' beside sockperf and iperf3 through the same veth pair, and reports as
+    /// 'sluice bench' does.
+    Roce(CommonArgs),
     #[command(flatten)]
     Helper(helper::Helper),
 }
@@ -140,6 +149,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
     let (suite, common, options) = match &args.command {
         Some(BenchCommand::Helper(helper)) => return helper::run(helper),
         Some(BenchCommand::Verbs(common)) => (&workloads::VERBS, common, verbs_options(common)),
+        Some(BenchCommand::Roce(common)) => (&workloads::ROCE, common, verbs_options(common)),
         None => (&workloads::SOCKETS, &args.common, socket_options(&args)),
     };
     if common.list {
@@ -164,6 +174,9 @@ pub fn run(args: BenchArgs) -> ExitCode {
 /// Measures, prints and writes the report; returns whether everything succeeded.
 fn compare(suite: &'static Suite, args: &CommonArgs, options: &Options) -> Result<bool> {
     let chosen = chosen_workloads(suite, &args.only)?;
+    if let Some(obstacle) = suite.obstacle.and_then(|obstacle| obstacle()) {
+        return Err(BenchError::Failed(obstacle));
+    }
     signals::install().map_err(|error| BenchError::io("handle signals", &error))?;
     let folder = args.out.clone().unwrap_or_else(|| suite.folder.into());
     let file = |given: &Option<PathBuf>, name| given.clone().unwrap_or_else(|| folder.join(name));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::machine::Machine;
+use super::machine::{self, Machine};
 use super::stats::{PairedRatio, median};
 use super::verdict::Verdict;
 use super::workloads::Suite;
@@ -42,6 +42,14 @@ pub enum Variant {
     Libfabric,
     /// One thread that copies within its own memory: the limit of anything that copies once.
     Memcpy,
+    /// Kernel TCP whose both ends poll.
+    TcpPolling,
+    /// Both programs under `sluice verbs --device roce`, their packets past the kernel's stack.
+    RoceXdp,
+    /// Both programs under `sluice verbs --device roce-udp`.
+    RoceUdp,
+    /// Frames by AF_XDP and nothing else: the limit of what goes by it.
+    RawXdp,
 }
 
 impl Variant {
@@ -59,6 +67,10 @@ impl Variant {
             Self::UcxCma => "UCX cma",
             Self::Libfabric => "libfabric shm",
             Self::Memcpy => "memcpy",
+            Self::TcpPolling => "TCP, polling",
+            Self::RoceXdp => "Sluice AF_XDP",
+            Self::RoceUdp => "Sluice UDP",
+            Self::RawXdp => "raw AF_XDP",
         }
     }
 
@@ -67,6 +79,8 @@ impl Variant {
         match self {
             Self::UcxPosix | Self::UcxCma => Some("ucx_perftest"),
             Self::Libfabric => Some("fi_pingpong"),
+            Self::TcpPolling => Some("sockperf"),
+            Self::RawXdp => Some(machine::PING_PONG),
             _ => None,
         }
     }
@@ -116,6 +130,8 @@ pub struct Sample {
     pub cpu_client_s: f64,
     /// User and system seconds of sluiced; 0 in variants without Sluice.
     pub cpu_daemon_s: f64,
+    /// Seconds of the kernel's threads that carried frames, where the ends are two hosts; else 0.
+    pub cpu_kernel_s: f64,
     /// The share of all processors' time that went to anybody else meanwhile, 0 to 1.
     pub cpu_others_share: f64,
     /// Requests, messages or connections in the time that the CPU seconds cover.
@@ -127,9 +143,9 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// User and system seconds of all processes that belong to the measurement.
+    /// User and system seconds of everything that belongs to the measurement.
     pub fn cpu_s(&self) -> f64 {
-        self.cpu_server_s + self.cpu_client_s + self.cpu_daemon_s
+        self.cpu_server_s + self.cpu_client_s + self.cpu_daemon_s + self.cpu_kernel_s
     }
 
     /// CPU cost of all processes: microseconds per operation or seconds per GB.

@@ -49,6 +49,10 @@ fn colour(variant: Variant) -> &'static str {
         Variant::UcxCma => "#74c0fc",
         Variant::Libfabric => "#2b8a3e",
         Variant::Memcpy => "#7a7f87",
+        Variant::TcpPolling => "#adb5bd",
+        Variant::RoceXdp => "#d9480f",
+        Variant::RoceUdp => "#f08c00",
+        Variant::RawXdp => "#2b8a3e",
     }
 }
 

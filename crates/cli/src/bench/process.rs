@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::error::{BenchError, Result};
+use super::network::End;
 use super::signals::{self, Ended};
 
 /// How long a server has to accept its first connection, and to end after it was asked to.
@@ -43,6 +44,11 @@ pub struct Output {
 }
 
 impl Output {
+    /// What it wrote to its standard error.
+    pub fn complaints(&self) -> &str {
+        &self.stderr
+    }
+
     /// Reads the standard output with `parse`; a failure also shows what the program complained
     /// of.
     pub fn read<T>(&self, parse: impl FnOnce(&str) -> Result<T>) -> Result<T> {
@@ -72,12 +78,14 @@ pub enum Ready {
 }
 
 impl Ready {
-    fn reached(&self, output: impl FnOnce() -> String) -> bool {
+    /// Whether process `pid` is up. Its own view of the network counts, which need not be ours.
+    fn reached(&self, pid: i32, output: impl FnOnce() -> String) -> bool {
         match self {
             Self::Says(text, times) => output().matches(text).count() >= *times,
-            Self::Listens(port) => ["/proc/net/tcp", "/proc/net/tcp6"]
-                .iter()
-                .any(|table| listens(&read_lossy(Path::new(table)), *port)),
+            Self::Listens(port) => ["tcp", "tcp6"].iter().any(|table| {
+                let path = format!("/proc/{pid}/net/{table}");
+                listens(&read_lossy(Path::new(&path)), *port)
+            }),
             Self::Tcp(port) => std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok(),
             Self::Unix(path) => {
                 // The daemon's socket is of another type than a stream; what counts for it is
@@ -96,6 +104,16 @@ impl Process {
     ///
     /// `with_input` keeps a pipe to its standard input open; otherwise that is `/dev/null`.
     pub fn start(argv: &[String], folder: &Path, with_input: bool) -> Result<Self> {
+        Self::start_on(None, argv, folder, with_input)
+    }
+
+    /// The same on one of two hosts, if one is named.
+    pub fn start_on(
+        host: Option<&End>,
+        argv: &[String],
+        folder: &Path,
+        with_input: bool,
+    ) -> Result<Self> {
         let Some((program, arguments)) = argv.split_first() else {
             return Err(BenchError::Failed("nothing to start".to_owned()));
         };
@@ -121,6 +139,9 @@ impl Process {
         let parent = std::process::id().cast_signed();
         // SAFETY: the closure only makes system calls that are allowed between fork and exec.
         unsafe { command.pre_exec(move || signals::prepare_child(parent)) };
+        if let Some(host) = host {
+            host.place(&mut command);
+        }
         let started = Instant::now();
         let mut child = command
             .spawn()
@@ -167,7 +188,7 @@ impl Process {
     /// Waits until a server is up; fails if it ends or takes too long.
     pub fn wait_ready(&mut self, ready: &Ready) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
-        while !ready.reached(|| self.output_so_far()) {
+        while !ready.reached(self.pid, || self.output_so_far()) {
             self.still_running(&format!("before it was up ({ready:?})"))?;
             if Instant::now() > deadline {
                 return Err(self.failure(&format!("was not up ({ready:?}) within 10 s")));

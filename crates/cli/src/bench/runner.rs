@@ -112,8 +112,9 @@ impl Plan {
         }
         let sentence = |(program, titles): (&str, Vec<&str>)| {
             format!(
-                "Not compared with {}: {program} not found; 'scripts/setup bench' installs it.",
-                titles.join(" and ")
+                "Not compared with {}: {program} not found; {}.",
+                titles.join(" and "),
+                machine::remedy(program)
             )
         };
         Self {
@@ -157,11 +158,12 @@ impl Runner<'_> {
             commands: Vec::new(),
         };
         let missing = missing_programs(workload);
-        if !missing.is_empty() {
-            let reason = format!(
-                "{} not found; 'scripts/setup bench' installs it",
-                missing.join(" and ")
-            );
+        let mut obstacle = workload.obstacle.and_then(|obstacle| obstacle());
+        if let Some(first) = missing.first() {
+            let remedy = machine::remedy(first);
+            obstacle = Some(format!("{} not found; {remedy}", missing.join(" and ")));
+        }
+        if let Some(reason) = obstacle {
             self.progress
                 .note(&format!("{}: skipped: {reason}", workload.name));
             self.progress.skip(plan.runs());

@@ -1,6 +1,6 @@
 //! One run of the benchmark: the scratch folder, the daemon, and how programs are started.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use super::error::{BenchError, Result};
 use super::machine;
 use super::model::{LANES, Sample, Variant};
+use super::network::{End, Network};
 use super::process::{Output, Process, Ready};
 use super::signals::Scratch;
 use super::usage;
 
 /// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
 const CLIENT_GRACE: Duration = Duration::from_secs(60);
+/// The same between two hosts, where no client warms up.
+const REMOTE_CLIENT_GRACE: Duration = Duration::from_secs(15);
 
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -33,6 +36,8 @@ pub struct Session {
     socket: PathBuf,
     pub seconds: u32,
     commands: RefCell<Vec<String>>,
+    /// How many networks were made.
+    networks: Cell<u32>,
     /// Ports given out, written as `$PORT` in the commands that the report shows.
     ports: RefCell<Vec<u16>>,
 }
@@ -56,6 +61,7 @@ impl Session {
             socket,
             seconds,
             commands: RefCell::new(Vec::new()),
+            networks: Cell::new(0),
             ports: RefCell::new(Vec::new()),
         };
         if with_sluice {
@@ -100,14 +106,29 @@ impl Session {
         argv
     }
 
+    /// A verbs program under `sluice verbs` with the options.
+    pub fn verbs_with(&self, options: &[String], words: &[String]) -> Vec<String> {
+        let mut argv = words![path_text(&self.sluice), "verbs"];
+        argv.extend_from_slice(options);
+        argv.push("--".to_owned());
+        argv.extend_from_slice(words);
+        argv
+    }
+
+    /// Two hosts of a measurement's own, joined by a link with the MTU in bytes.
+    pub fn network(&self, mtu: u32) -> Result<Network> {
+        let number = self.networks.get();
+        self.networks.set(number + 1);
+        Network::new(mtu, &self.scratch.path().join(format!("network-{number}")))
+    }
+
     /// A verbs program under `sluice verbs`; `private` turns the allocation hooks off.
     pub fn verbs(&self, private: bool, words: &[String]) -> Vec<String> {
         let mut argv = Vec::new();
         if private {
             argv.extend(words!["env", "SLUICE_VERBS_ARENA=off"]);
         }
-        argv.extend(words![path_text(&self.sluice), "verbs", "--"]);
-        argv.extend_from_slice(words);
+        argv.extend(self.verbs_with(&[], words));
         argv
     }
 
@@ -120,17 +141,40 @@ impl Session {
 
     /// Starts a server and waits until it accepts connections.
     pub fn server(&self, variant: Variant, words: &[String], ready: &Ready) -> Result<Process> {
+        self.server_on(None, variant, words, ready)
+    }
+
+    /// The same on one of two hosts, if one is named.
+    pub fn server_on(
+        &self,
+        host: Option<&End>,
+        variant: Variant,
+        words: &[String],
+        ready: &Ready,
+    ) -> Result<Process> {
         let argv = self.command_line(variant.server_accelerated(), words);
-        let mut process = Process::start(&argv, self.scratch.path(), false)?;
+        let mut process = Process::start_on(host, &argv, self.scratch.path(), false)?;
         process.wait_ready(ready)?;
         Ok(process)
     }
 
     /// Runs a client to its end; the time that it was told to take is `seconds`.
     pub fn client(&self, variant: Variant, words: &[String], seconds: u32) -> Result<Output> {
+        self.client_on(None, variant, words, seconds)
+    }
+
+    /// The same on one of two hosts, if one is named.
+    pub fn client_on(
+        &self,
+        host: Option<&End>,
+        variant: Variant,
+        words: &[String],
+        seconds: u32,
+    ) -> Result<Output> {
         let argv = self.command_line(variant.client_accelerated(), words);
-        let limit = Duration::from_secs(u64::from(seconds)) + CLIENT_GRACE;
-        Process::start(&argv, self.scratch.path(), false)?.finish(limit)
+        let grace = host.map_or(CLIENT_GRACE, |_| REMOTE_CLIENT_GRACE);
+        let limit = Duration::from_secs(u64::from(seconds)) + grace;
+        Process::start_on(host, &argv, self.scratch.path(), false)?.finish(limit)
     }
 
     /// Runs a client as [`Self::client`] and counts the CPU time that it, the servers and the
@@ -141,16 +185,30 @@ impl Session {
         servers: &[&Process],
         words: &[String],
     ) -> Result<(Output, Sample)> {
+        self.measured_on(None, variant, servers, words)
+    }
+
+    /// The same with the client on one of two hosts, if one is named. Then the time of the kernel
+    /// threads that carry frames between the hosts counts too.
+    pub fn measured_on(
+        &self,
+        host: Option<&End>,
+        variant: Variant,
+        servers: &[&Process],
+        words: &[String],
+    ) -> Result<(Output, Sample)> {
         let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
         let daemon = self.daemon_group(variant);
         let lanes_before = self.lanes_given(variant)?;
         let (start, busy_before) = (Instant::now(), usage::machine_busy_s());
-        let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
-        let output = self.client(variant, words, self.seconds)?;
-        let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon));
+        let kernel_s = || host.map_or(0.0, |_| usage::packet_threads_cpu_s());
+        let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());
+        let output = self.client_on(host, variant, words, self.seconds)?;
+        let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());
         let mut sample = Sample {
             cpu_server_s: after.0 - before.0,
             cpu_daemon_s: after.1 - before.1,
+            cpu_kernel_s: after.2 - before.2,
             cpu_client_s: output.cpu_s,
             ..Sample::default()
         };

@@ -25,6 +25,24 @@ pub fn cpu_s(groups: &[i32]) -> f64 {
     total as f64 / 1e9
 }
 
+/// CPU seconds of the kernel's threads that take over packets when a processor has too many of
+/// them. What a program's own system calls carry is in that program's time.
+pub fn packet_threads_cpu_s() -> f64 {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return 0.0;
+    };
+    let total: u64 = processes
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| {
+            fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name.starts_with("ksoftirqd/"))
+        })
+        .filter_map(signals::process_cpu_ns)
+        .sum();
+    total as f64 / 1e9
+}
+
 /// The unit of `/proc/stat`: `USER_HZ`, which is 100 on x86-64 and on every newer architecture.
 const TICKS_PER_S: f64 = 100.0;
 

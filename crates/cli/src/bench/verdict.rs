@@ -1,5 +1,6 @@
 //! The floors that Sluice promises, and whether a run reached them.
 
+pub mod roce;
 pub mod verbs;
 
 use serde::Serialize;

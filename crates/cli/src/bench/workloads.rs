@@ -6,12 +6,14 @@ mod iperf;
 mod nginx;
 mod one_end;
 pub mod redis;
+pub mod roce;
 mod sockperf;
 pub mod stall;
 pub mod verbs;
 
 use super::error::Result;
 use super::model::{PointSpec, Sample, Variant, WorkloadReport};
+use super::network;
 use super::session::Session;
 use super::verdict::{self, Verdict};
 
@@ -57,6 +59,8 @@ pub struct Workload {
     pub programs: &'static [&'static str],
     /// Programs without which only a comparison is missing.
     pub compared_with: &'static [&'static str],
+    /// Why it cannot be run on this machine or by this build, apart from missing programs.
+    pub obstacle: Option<fn() -> Option<String>>,
     pub cells: fn(&Options) -> Vec<Cell>,
 }
 
@@ -72,6 +76,8 @@ pub struct Suite {
     /// The folder of the report, unless another is named.
     pub folder: &'static str,
     pub workloads: &'static [Workload],
+    /// Why none of them can be run here.
+    pub obstacle: Option<fn() -> Option<String>>,
     pub verdicts: fn(&[WorkloadReport]) -> Vec<Verdict>,
 }
 
@@ -83,6 +89,7 @@ pub static SOCKETS: Suite = Suite {
     floors: "as ratios to kernel TCP in this run unless a unit is given",
     folder: "sluice-bench",
     workloads: &ALL,
+    obstacle: None,
     verdicts: verdict::verdicts,
 };
 
@@ -94,7 +101,21 @@ pub static VERBS: Suite = Suite {
     floors: "all of them within one host",
     folder: "sluice-bench-verbs",
     workloads: &verbs::ALL,
+    obstacle: None,
     verdicts: verdict::verbs::verdicts,
+};
+
+/// What `sluice bench roce` runs.
+pub static ROCE: Suite = Suite {
+    name: "roce",
+    title: "sluice bench roce",
+    about_costs: "CPU costs are user and system time of both programs and of the kernel's threads \
+                  that carry frames. ",
+    floors: "between two network namespaces joined by a veth pair",
+    folder: "sluice-bench-roce",
+    workloads: &roce::ALL,
+    obstacle: Some(network::obstacle),
+    verdicts: verdict::roce::verdicts,
 };
 
 impl std::fmt::Debug for Suite {

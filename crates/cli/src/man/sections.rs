@@ -272,6 +272,14 @@ pub static PAGES: [Page; 11] = [
                 title: "DEVICES",
                 blocks: &[
                     Text(
+                        "--device shm, the default, joins processes of one user on one host through \
+                         shared memory. --device roce speaks RoCEv2 on the host's Ethernet \
+                         interfaces, with any RoCEv2 endpoint as a peer; by AF_XDP where the process \
+                         may (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW) and where no other XDP program \
+                         is attached, else over UDP. --device roce-udp uses UDP sockets only, which \
+                         needs no rights. sluice doctor says what this machine offers.",
+                    ),
+                    Text(
                         "The device is named sluice0. It has one port, an active Ethernet port, \
                          and a GID for each address of the host, IPv4 ones mapped; programs that \
                          ask for an index take 0. A program without sluice finds what the machine \
@@ -279,8 +287,9 @@ pub static PAGES: [Page; 11] = [
                          statically linked ones, about which sluice warns.",
                     ),
                     Text(
-                        "Peers are processes of the same user on the same host, in any network \
-                         namespace, that meet in the same folder (FILES).",
+                        "Over shared memory, peers are processes of the same user on the same host, \
+                         in any network namespace, that meet in the same folder (FILES). Over RoCEv2 \
+                         the address of a GID is the peer's, and packets go to its UDP port 4791.",
                     ),
                 ],
             },
@@ -567,6 +576,11 @@ pub static PAGES: [Page; 11] = [
                     Example(
                         "Numbers to quote and every floor, with a report to keep:",
                         "sluice bench --full --html report.html",
+                    ),
+                    Example("RDMA programs within this host:", "sluice bench verbs"),
+                    Example(
+                        "RDMA programs on two hosts, which are two network namespaces:",
+                        "sudo sluice bench roce --quick",
                     ),
                 ],
             },

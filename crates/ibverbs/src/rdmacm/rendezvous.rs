@@ -77,11 +77,13 @@ pub struct Claim {
 pub struct Candidate(String);
 
 impl Rendezvous {
-    /// The directory of this user: `$XDG_RUNTIME_DIR/sluice-verbs`, or
+    /// The directory of this user: `$XDG_RUNTIME_DIR/sluice-verbs` if there is such a directory, or
     /// `/tmp/sluice-<uid>/verbs`. Made if it does not exist.
     pub fn open() -> Result<Arc<Self>, Errno> {
         let path = match std::env::var_os("XDG_RUNTIME_DIR") {
-            Some(runtime) if !runtime.is_empty() => PathBuf::from(runtime).join("sluice-verbs"),
+            Some(runtime) if Path::new(&runtime).is_dir() => {
+                PathBuf::from(runtime).join("sluice-verbs")
+            }
             _ => {
                 let parent = PathBuf::from(format!("/tmp/sluice-{}", unix::effective_uid()));
                 make_private(&parent)?;

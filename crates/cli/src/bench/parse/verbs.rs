@@ -118,6 +118,74 @@ pub fn libfabric(text: &str) -> Result<f64> {
         .ok_or_else(|| missing("fi_pingpong", "usec/xfer", text))
 }
 
+/// What bare AF_XDP did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawXdp {
+    /// Half of a round trip, the median.
+    pub one_way_us: f64,
+    /// In one direction, the median; 0 if that was not measured.
+    pub packets_per_s: f64,
+}
+
+/// Reads the first two lines of figures of the example program, those over IPv4:
+/// `one way 1.81 µs, …` and `0.812 M packets/s …`.
+pub fn raw_xdp(text: &str) -> Result<RawXdp> {
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("IPv4"))
+        .filter_map(|line| Some(line.split_once(':')?.1.trim_start()));
+    let one_way_us = lines
+        .next()
+        .and_then(|line| line.strip_prefix("one way ")?.split_once(" µs"))
+        .and_then(|(number, _)| positive(number));
+    let millions_per_s = lines
+        .next()
+        .and_then(|line| line.split_once(" M packets/s"))
+        .and_then(|(number, _)| figure(number));
+    match one_way_us {
+        Some(one_way_us) => Ok(RawXdp {
+            one_way_us,
+            packets_per_s: millions_per_s.unwrap_or(0.0) * 1e6,
+        }),
+        None => Err(missing("the ping-pong over AF_XDP", "one way", text)),
+    }
+}
+
+/// What faults on purpose did to the packets of a process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lost {
+    pub packets: f64,
+    pub lost: f64,
+}
+
+impl Lost {
+    /// Which part was lost, 0 to 1.
+    pub fn share(self) -> f64 {
+        self.lost / self.packets
+    }
+}
+
+/// Reads what `sluice verbs --fault` says at the end: `of 6400 packets 64 were lost, …`. A run
+/// whose device does not heed the option says something else, or nothing, and is refused.
+pub fn lost(complaints: &str) -> Result<Lost> {
+    let said = complaints
+        .lines()
+        .filter_map(|line| line.strip_prefix("sluice: fault: of "))
+        .find_map(|line| {
+            let (packets, rest) = line.split_once(" packets ")?;
+            let (lost, _) = rest.split_once(" were lost")?;
+            let (packets, lost) = (positive(packets)?, positive(lost)?);
+            (lost <= packets).then_some(Lost { packets, lost })
+        });
+    said.ok_or_else(|| {
+        missing(
+            "sluice verbs --fault",
+            "how many packets it lost",
+            complaints,
+        )
+    })
+}
+
 /// Reads what the helper says: copies, and the seconds that they took.
 pub fn memcpy(text: &str) -> Result<(f64, f64)> {
     let words: Vec<&str> = text.split_whitespace().collect();

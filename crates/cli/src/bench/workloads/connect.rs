@@ -14,6 +14,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             out of ports. Threads block; each has one connection at a time.",
     programs: &[],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

@@ -20,6 +20,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             the kernel holds for sockets is in no process and not counted.",
     programs: &[],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

@@ -14,6 +14,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             256 MB are sent first and dropped. 'Reverse' sends from the server to the client.",
     programs: &["iperf3"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

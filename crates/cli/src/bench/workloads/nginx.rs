@@ -22,6 +22,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             between wrk and nginx, under sluice run too where nginx is.",
     programs: &["nginx", "wrk"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

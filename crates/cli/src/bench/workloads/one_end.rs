@@ -12,6 +12,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             with the plain one of the same repetition, and the ratio is the median of these.",
     programs: &["redis-server", "redis-benchmark"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

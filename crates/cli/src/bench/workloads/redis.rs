@@ -21,6 +21,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             up and chooses the number of requests. CPU time covers server, client and sluiced.",
     programs: &["redis-server", "redis-benchmark"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

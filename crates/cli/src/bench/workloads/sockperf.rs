@@ -16,6 +16,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             400 ms.",
     programs: &["sockperf"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

@@ -24,6 +24,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             the writer.",
     programs: &[],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

@@ -142,8 +142,9 @@ impl Endpoint {
     pub fn send(&self, message: &Message) {
         match &self.link {
             Some(Link::Host(socket)) => {
-                let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
+                // First, so that no answer stands before it.
                 super::trace::sent(self, message);
+                let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
             }
             // The datagrams themselves are traced, where there is a trace of packets.
             Some(Link::Wire(link)) => link.send(message),

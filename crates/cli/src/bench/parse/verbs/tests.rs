@@ -76,3 +76,32 @@ fn copies_need_a_time() {
     assert_eq!(result, (1000.0, 0.5));
     refused(memcpy("0 copies in 0.5 seconds\n"), "its result");
 }
+
+#[test]
+fn bare_af_xdp_is_read_without_a_rate_and_with_one() {
+    let latency = "MTU 1500: native, copied\n  IPv4     8 B: one way 1.81 µs, best 1.75; of which \
+                   send 0.05, flush 0.99\n";
+    let result = raw_xdp(latency).expect("sample is whole");
+    assert_eq!((result.one_way_us, result.packets_per_s), (1.81, 0.0));
+    let both = latency.to_owned()
+        + "  IPv4     8 B: 0.812 M packets/s (0.05 Gb/s), best 0.9 (0.06); 32 packets a call, \
+           0.0 % lost\n";
+    let result = raw_xdp(&both).expect("sample is whole");
+    assert!((result.packets_per_s - 812_000.0).abs() < 1.0, "{result:?}");
+    refused(raw_xdp("SKIP pingpong: needs root\n"), "one way");
+    refused(raw_xdp("  IPv4     8 B: one way NaN µs\n"), "one way");
+}
+
+#[test]
+fn a_run_without_lost_packets_is_no_lossy_one() {
+    let said = "sluice: fault: seed=7\nsluice: fault: of 6400 packets 64 were lost, 0 doubled, 0 \
+                late, 0 damaged (seed 7)\n";
+    assert_eq!(lost(said).expect("it lost some").share(), 0.01);
+    for other in [
+        "sluice: fault: of 6400 packets 0 were lost, 0 doubled, 0 late, 0 damaged (seed 7)\n",
+        "sluice: fault: nothing happens to devices over a network\n",
+        "",
+    ] {
+        refused(lost(other), "how many packets");
+    }
+}

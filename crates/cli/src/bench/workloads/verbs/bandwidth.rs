@@ -14,6 +14,7 @@ pub(super) const WORKLOAD: Workload = Workload {
             once is faster. UCX: put_bw and get of its lower layer.",
     programs: &["ib_write_bw", "ib_read_bw"],
     compared_with: &["ucx_perftest"],
+    obstacle: None,
     cells,
 };
 

@@ -21,6 +21,7 @@ pub const WORKLOAD: Workload = Workload {
             server's CPU time while the client was reading.",
     programs: &[PROGRAM],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

@@ -21,6 +21,7 @@ pub const WORKLOAD: Workload = Workload {
         "ib_atomic_lat",
     ],
     compared_with: &["ucx_perftest", "fi_pingpong"],
+    obstacle: None,
     cells,
 };
 

@@ -13,6 +13,7 @@ pub const WORKLOAD: Workload = Workload {
             UCX: tag_bw of its upper layer.",
     programs: &["ib_send_bw"],
     compared_with: &["ucx_perftest"],
+    obstacle: None,
     cells,
 };
 

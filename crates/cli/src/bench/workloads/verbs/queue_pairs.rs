@@ -12,6 +12,7 @@ pub const WORKLOAD: Workload = Workload {
             same two processes, each with 128 requests under way: perftest's average.",
     programs: &["ib_write_bw", "ib_send_bw"],
     compared_with: &[],
+    obstacle: None,
     cells,
 };
 

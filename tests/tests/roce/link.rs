@@ -1,0 +1,210 @@
+//! Two hosts with Sluice's RDMA device, and programs on them.
+
+use std::path::Path;
+use std::time::Duration;
+
+use sluice_tests::hosts::injector::Injector;
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::hosts::{Host, Pair, Settings};
+use sluice_tests::job::{Job, Outcome, run};
+use sluice_tests::suite::{Verdict, fail};
+use sluice_tests::verbs::{Own, gid_index, sluice_verbs};
+
+/// For one program, on a machine that does other things too.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// The devices of `sluice verbs`: packets past the kernel's stack, and through its UDP sockets.
+pub const DEVICES: [&str; 2] = ["roce", "roce-udp"];
+
+/// What a link is between, and how its packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub device: &'static str,
+    /// 4 or 6: of the GIDs.
+    pub family: u8,
+    pub mtu: u32,
+}
+
+impl Way {
+    pub fn name(self) -> String {
+        format!("{}/ipv{}/mtu-{}", self.device, self.family, self.mtu)
+    }
+}
+
+/// Payload of the way's packets, at most, in bytes: what fits besides the headers, of the sizes
+/// that there are (IBTA 9.2.5).
+pub fn path_mtu(way: Way) -> u32 {
+    if way.mtu == 9000 { 4096 } else { 1024 }
+}
+
+/// The two ends. Servers run on the right, clients on the left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Left,
+    Right,
+}
+
+/// A program that was started twice, where the client runs and the server too.
+pub struct Running {
+    pub server: Job,
+    pub client: Job,
+}
+
+/// Two hosts and a way between them.
+pub struct Link {
+    pair: Pair,
+    way: Way,
+    /// Of the GIDs, at the left and at the right end.
+    indices: [String; 2],
+    started: u32,
+}
+
+impl Link {
+    pub fn new(way: Way) -> Verdict<Link> {
+        Link::with(way, false)
+    }
+
+    /// With an injector between the hosts.
+    pub fn with_injector(way: Way) -> Verdict<Link> {
+        Link::with(way, true)
+    }
+
+    fn with(way: Way, faults: bool) -> Verdict<Link> {
+        let pair = Pair::new(Settings {
+            mtu: way.mtu,
+            faults,
+            ..Settings::default()
+        })?;
+        let left = index(&pair, &pair.left, way)?;
+        let right = index(&pair, &pair.right, way)?;
+        Ok(Link {
+            pair,
+            way,
+            indices: [left, right],
+            started: 0,
+        })
+    }
+
+    pub fn hosts(&self) -> &Pair {
+        &self.pair
+    }
+
+    pub fn injector(&self) -> Verdict<&Injector> {
+        self.pair.injector()
+    }
+
+    fn host(&self, end: End) -> &Host {
+        match end {
+            End::Left => &self.pair.left,
+            End::Right => &self.pair.right,
+        }
+    }
+
+    /// The index of an end's address in its GID table.
+    pub fn index(&self, end: End) -> &str {
+        let [left, right] = &self.indices;
+        match end {
+            End::Left => left,
+            End::Right => right,
+        }
+    }
+
+    /// Starts a program at an end, with the way's device.
+    pub fn start(&mut self, end: End, program: &str, arguments: &[&str]) -> Verdict<Job> {
+        let mut command = sluice_verbs(program, arguments, &device(self.way))?;
+        self.host(end).place(&mut command);
+        self.started += 1;
+        let name = Path::new(program).file_name().unwrap_or_default();
+        let label = format!("{}-{}", self.started, name.to_string_lossy());
+        Job::start(command, self.pair.path(), &label)
+    }
+
+    /// Starts a server at the right end and, once it listens, its client at the left one, with the
+    /// server's IPv4 address as the last argument. Both get `-p` with a free port and, after that
+    /// option, the index of their GID.
+    pub fn start_pair(
+        &mut self,
+        program: &str,
+        gid_option: &str,
+        arguments: &[&str],
+    ) -> Verdict<Running> {
+        let number = self.pair.right.free_port(Protocol::Tcp)?;
+        let port = number.to_string();
+        let words = |index: &str| -> Vec<String> {
+            let own = ["-p", &port, gid_option, index];
+            let all = own.iter().chain(arguments);
+            all.map(|word| (*word).to_owned()).collect()
+        };
+        let server = words(self.index(End::Right));
+        let mut client = words(self.index(End::Left));
+        client.push(self.pair.right.v4().to_string());
+        let mut server = self.start(End::Right, program, &as_words(&server))?;
+        self.pair
+            .right
+            .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
+        let client = self.start(End::Left, program, &as_words(&client))?;
+        Ok(Running { server, client })
+    }
+
+    /// Runs a pair to its end. Both must end with status 0.
+    pub fn pair(
+        &mut self,
+        program: &str,
+        gid_option: &str,
+        arguments: &[&str],
+        limit: Duration,
+    ) -> Verdict<(Outcome, Outcome)> {
+        self.start_pair(program, gid_option, arguments)?
+            .finish(limit)
+    }
+
+    /// The same with a program of ours, which is compiled first.
+    pub fn own(&mut self, own: Own, arguments: &[&str]) -> Verdict<(Outcome, Outcome)> {
+        self.start_own(own, arguments)?.finish(LIMIT)
+    }
+
+    pub fn start_own(&mut self, own: Own, arguments: &[&str]) -> Verdict<Running> {
+        let program = own.compile(self.pair.path())?;
+        self.start_pair(&program.to_string_lossy(), "-g", arguments)
+    }
+}
+
+impl Running {
+    /// Waits for both, which must end with status 0. What both said belongs to the picture.
+    pub fn finish(self, limit: Duration) -> Verdict<(Outcome, Outcome)> {
+        let Running { server, client } = self;
+        let client = match client.finish(limit) {
+            Ok(client) => client,
+            Err(problem) => {
+                println!("{}", server.describe());
+                return Err(problem);
+            }
+        };
+        if !client.status.success() {
+            println!("{}", server.describe());
+        }
+        let client = client.success()?;
+        Ok((server.finish(limit)?.success()?, client))
+    }
+}
+
+fn as_words(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
+fn device(way: Way) -> [String; 2] {
+    ["--device".to_owned(), way.device.to_owned()]
+}
+
+/// Asks the device itself for its GIDs, as a user would.
+fn index(pair: &Pair, host: &Host, way: Way) -> Verdict<String> {
+    let mut command = sluice_verbs("ibv_devinfo", &["-v"], &device(way))?;
+    host.place(&mut command);
+    let address = host.address(way.family);
+    let label = format!("devinfo-{address}");
+    let outcome = run(command, pair.path(), &label, LIMIT)?.success()?;
+    match gid_index(&outcome.text(), address) {
+        Some(index) => Ok(index),
+        None => fail(format!("no GID of {address}\n{}", outcome.describe())),
+    }
+}

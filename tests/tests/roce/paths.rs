@@ -1,0 +1,252 @@
+//! Bad paths: what programs get is right all the same.
+
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sluice_tests::hosts::faults::{Counts, Faults};
+use sluice_tests::hosts::injector::Direction;
+use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::verbs::Own;
+use sluice_tests::verbs::rows::named;
+
+use crate::link::{DEVICES, LIMIT, Link, Way, path_mtu};
+use crate::programs::came;
+
+/// Each repetition waits for a timeout of 67 ms and more, one after the other.
+const SLOW: Duration = Duration::from_secs(180);
+
+struct Path {
+    name: &'static str,
+    faults: Faults,
+    /// What must have happened on it, or the test has not tested it.
+    hit: fn(&Counts) -> u64,
+    /// Requests of each side, for a test of some seconds.
+    requests: &'static str,
+}
+
+const GOOD: Faults = Faults {
+    seed: 0x51,
+    ..Faults::NONE
+};
+
+const PATHS: &[Path] = &[
+    Path {
+        name: "loss-0.1%",
+        faults: Faults {
+            loss: 0.001,
+            ..GOOD
+        },
+        hit: |counts| counts.lost,
+        requests: "1500",
+    },
+    Path {
+        name: "loss-1%",
+        faults: Faults { loss: 0.01, ..GOOD },
+        hit: |counts| counts.lost,
+        requests: "800",
+    },
+    Path {
+        name: "loss-10%",
+        faults: Faults { loss: 0.1, ..GOOD },
+        hit: |counts| counts.lost,
+        requests: "150",
+    },
+    Path {
+        name: "duplication",
+        faults: Faults {
+            duplication: 0.1,
+            ..GOOD
+        },
+        hit: |counts| counts.duplicated,
+        requests: "1000",
+    },
+    Path {
+        name: "reordering",
+        faults: Faults {
+            reordering: 0.05,
+            ..GOOD
+        },
+        hit: |counts| counts.held,
+        requests: "500",
+    },
+    Path {
+        name: "corruption",
+        faults: Faults {
+            corruption: 0.01,
+            ..GOOD
+        },
+        hit: |counts| counts.corrupted,
+        requests: "800",
+    },
+    Path {
+        name: "corruption-that-checksums-miss",
+        faults: Faults {
+            corruption: 0.01,
+            repair_checksum: true,
+            ..GOOD
+        },
+        hit: |counts| counts.corrupted,
+        requests: "800",
+    },
+    Path {
+        name: "congestion-marks",
+        faults: Faults {
+            marking: 0.1,
+            ..GOOD
+        },
+        hit: |counts| counts.marked,
+        requests: "800",
+    },
+    MIXTURE,
+];
+
+const MIXTURE: Path = Path {
+    name: "mixture",
+    faults: Faults {
+        loss: 0.01,
+        duplication: 0.01,
+        reordering: 0.01,
+        reorder_depth: 8,
+        corruption: 0.01,
+        repair_checksum: true,
+        marking: 0.01,
+        seed: 0x52,
+    },
+    hit: |counts| {
+        let each = [
+            counts.lost,
+            counts.duplicated,
+            counts.held,
+            counts.corrupted,
+        ];
+        each.into_iter().min().unwrap_or(0)
+    },
+    requests: "500",
+};
+
+/// Of reliable connections: programs that would wait for a lost datagram for ever are not here.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("ibv_rc_pingpong/plain", "200"),
+    ("ibv_rc_pingpong/events", "200"),
+    ("ibv_srq_pingpong/plain", "200"),
+    ("ibv_xsrq_pingpong/plain", "200"),
+    ("ib_send_bw/both-ways", "300"),
+    ("ib_write_bw/rc", "300"),
+    ("ib_write_bw/16-pairs", "50"),
+    ("ib_read_bw/rc", "300"),
+    ("ib_read_lat/events", "100"),
+    ("ib_atomic_bw/fetch-and-add", "300"),
+    ("ib_atomic_lat/compare-and-swap", "100"),
+];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (number, path) in PATHS.iter().enumerate() {
+        for device in DEVICES {
+            let way = Way {
+                device,
+                // Each fault meets both versions of IP, by turns.
+                family: if (number + usize::from(device == "roce")) % 2 == 0 {
+                    4
+                } else {
+                    6
+                },
+                mtu: if number % 2 == 0 { 1500 } else { 9000 },
+            };
+            let name = format!("paths/{}/traffic/{}", path.name, way.name());
+            trials.push(trial(name, move || traffic(path, way)));
+            let name = format!("paths/{}/datagrams/{}", path.name, way.name());
+            trials.push(trial(name, move || datagrams(path, way)));
+        }
+    }
+    for (number, (row, iterations)) in PROGRAMS.iter().enumerate() {
+        let way = Way {
+            device: DEVICES[number % DEVICES.len()],
+            family: 4,
+            mtu: 1500,
+        };
+        let name = format!("paths/{}/{row}/{}", MIXTURE.name, way.name());
+        trials.push(trial(name, move || program(row, iterations, way)));
+    }
+    for device in DEVICES {
+        let way = Way {
+            device,
+            family: 4,
+            mtu: 1500,
+        };
+        let name = format!("paths/cut-for-a-second/{}", way.name());
+        trials.push(trial(name, move || cut(way)));
+    }
+    trials
+}
+
+/// Sets the faults, and fails afterwards when nothing of the kind has happened.
+fn on_the_path(link: &mut Link, path: &Path, body: impl FnOnce(&mut Link) -> Verdict) -> Verdict {
+    link.injector()?.set_both(path.faults);
+    let result = body(link);
+    let injector = link.injector()?;
+    let both = [Direction::LeftToRight, Direction::RightToLeft].map(|way| injector.counts(way));
+    result.inspect_err(|_| println!("{both:?}"))?;
+    injector.check()?;
+    let hit: u64 = both.iter().map(path.hit).sum();
+    ensure(hit > 0, || format!("the path was a good one: {both:?}"))
+}
+
+fn traffic(path: &Path, way: Way) -> Verdict {
+    let mut link = Link::with_injector(way)?;
+    on_the_path(&mut link, path, |link| {
+        let arguments = ["-n", path.requests, "-b", "20000", "-r", "32"];
+        link.start_own(Own::Traffic, &arguments)?.finish(SLOW)?;
+        Ok(())
+    })
+}
+
+/// Much may be missing, but what comes is right.
+fn datagrams(path: &Path, way: Way) -> Verdict {
+    let mut link = Link::with_injector(way)?;
+    // Enough for one lost of a thousand.
+    let payload = path_mtu(way).to_string();
+    on_the_path(&mut link, path, |link| {
+        for (kind, longest) in [("UC", "8000"), ("UD", payload.as_str())] {
+            let arguments = ["-c", kind, "-b", longest, "-n", "1600"];
+            let (server, client) = link.own(Own::Datagrams, &arguments)?;
+            for outcome in [server, client] {
+                let (came, _) = came(&outcome.text())?;
+                ensure(came > 0, || outcome.describe())?;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn program(row: &str, iterations: &str, way: Way) -> Verdict {
+    let row = named(row);
+    let mut link = Link::with_injector(way)?;
+    on_the_path(&mut link, &MIXTURE, |link| {
+        let mut arguments = row.arguments();
+        // The last -n counts.
+        arguments.extend(["-n", iterations]);
+        let (server, client) = link.pair(row.program, row.gid_option(), &arguments, SLOW)?;
+        row.check(&server, &client, path_mtu(way))
+    })
+}
+
+/// The cable is out for a second, in the middle of a transfer whose queue pairs are patient for
+/// two: nothing is lost and nothing comes twice.
+fn cut(way: Way) -> Verdict {
+    const ENOUGH: u64 = 2000;
+    let mut link = Link::with_injector(way)?;
+    let patient = ["-n", "3000", "-b", "20000", "-T", "16", "-R", "7"];
+    let mut running = link.start_own(Own::Traffic, &patient)?;
+    let injector = link.injector()?;
+    let flowing = || injector.counts(Direction::LeftToRight).seen > ENOUGH;
+    running.client.await_ready(LIMIT, "traffic", flowing)?;
+    injector.while_cut(|| std::thread::sleep(Duration::from_secs(1)));
+    let cut = injector.counts(Direction::LeftToRight).cut;
+    let at_once = running.client.poll()?.is_some();
+    ensure(cut > 0 && !at_once, || {
+        format!("{cut} frames met the cut, {}", running.client.describe())
+    })?;
+    running.finish(SLOW)?;
+    link.injector()?.check()
+}

@@ -1,0 +1,206 @@
+//! Every program of the shared-memory suite between two hosts.
+
+use std::fs;
+
+use libtest_mimic::Trial;
+use sluice_tests::hosts::Host;
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::verbs::Own;
+use sluice_tests::verbs::rows::{self, Row};
+
+use crate::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
+
+/// Each row gets one for each device: the second device has the opposite corner.
+const CORNERS: [(u8, u32); 4] = [(4, 1500), (6, 1500), (6, 9000), (4, 9000)];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (number, row) in rows::all().into_iter().enumerate() {
+        for (turn, device) in DEVICES.into_iter().enumerate() {
+            let way = corner(device, number + 2 * turn);
+            trials.push(trial(format!("{}/{}", row.name(), way.name()), move || {
+                program(&row, way)
+            }));
+        }
+    }
+    for device in DEVICES {
+        for corner in 0..CORNERS.len() {
+            let way = self::corner(device, corner);
+            trials.push(trial(format!("traffic/{}", way.name()), move || {
+                traffic(way)
+            }));
+            trials.push(trial(format!("datagrams/{}", way.name()), move || {
+                datagrams(way)
+            }));
+        }
+        let way = corner(device, 0);
+        trials.push(trial(format!("qperf/{}", way.name()), move || qperf(way)));
+        let corner = corner(device, 2);
+        trials.push(trial(format!("receiver-not-ready/{}", corner.name()), {
+            move || receiver_not_ready(corner)
+        }));
+    }
+    for (family, mtu) in CORNERS {
+        let way = Way {
+            device: "roce",
+            family,
+            mtu,
+        };
+        trials.push(trial(
+            format!("packets-pass-the-kernel-by/{}", way.name()),
+            move || past_the_kernel(way),
+        ));
+    }
+    trials
+}
+
+fn corner(device: &'static str, number: usize) -> Way {
+    let (family, mtu) = CORNERS[number % CORNERS.len()];
+    Way {
+        device,
+        family,
+        mtu,
+    }
+}
+
+fn program(row: &Row, way: Way) -> Verdict {
+    let mut link = Link::new(way)?;
+    let arguments = row.arguments();
+    let (server, client) = link.pair(row.program, row.gid_option(), &arguments, row.limit())?;
+    row.check(&server, &client, path_mtu(way))
+}
+
+fn traffic(way: Way) -> Verdict {
+    let mut link = Link::new(way)?;
+    link.own(Own::Traffic, &["-n", "2000", "-b", "40000"])?;
+    link.own(Own::Traffic, &["-n", "1000", "-e", "1", "-s", "2"])?;
+    Ok(())
+}
+
+/// Fewer receives than messages: the receiver refuses, and the sender comes again.
+fn receiver_not_ready(way: Way) -> Verdict {
+    let mut link = Link::new(way)?;
+    for events in ["0", "1"] {
+        link.own(Own::Traffic, &["-n", "500", "-r", "3", "-e", events])?;
+    }
+    Ok(())
+}
+
+fn datagrams(way: Way) -> Verdict {
+    let mut link = Link::new(way)?;
+    let payload = path_mtu(way).to_string();
+    for (kind, longest) in [("UC", "20000"), ("UD", payload.as_str())] {
+        let (server, client) = link.own(Own::Datagrams, &["-c", kind, "-b", longest])?;
+        for outcome in [server, client] {
+            // A receiver that gets no processor may lose some.
+            let (came, of) = came(&outcome.text())?;
+            ensure(came * 4 > of, || outcome.describe())?;
+        }
+    }
+    Ok(())
+}
+
+/// How many messages came, of how many.
+pub fn came(text: &str) -> Verdict<(u64, u64)> {
+    let found = text.lines().find_map(|line| {
+        let (came, of) = line.strip_prefix("came: ")?.split_once(" of ")?;
+        Some((came.parse().ok()?, of.parse().ok()?))
+    });
+    match found {
+        Some(found) => Ok(found),
+        None => fail(format!("it does not say what came\n{text}")),
+    }
+}
+
+fn qperf(way: Way) -> Verdict {
+    // Its last two look at values. It has no option for a GID: it takes the first IPv4 one.
+    const TESTS: [&str; 5] = [
+        "rc_lat",
+        "uc_lat",
+        "ud_lat",
+        "ver_rc_compare_swap",
+        "ver_rc_fetch_add",
+    ];
+    let mut link = Link::new(way)?;
+    let number = link.hosts().right.free_port(Protocol::Tcp)?;
+    let port = number.to_string();
+    let mut server = link.start(End::Right, "qperf", &["-lp", &port])?;
+    link.hosts()
+        .right
+        .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
+    let address = link.hosts().right.v4().to_string();
+    let mut arguments = vec!["-lp", &port, "-t", "1", &address];
+    arguments.extend(TESTS);
+    let client = link.start(End::Left, "qperf", &arguments)?;
+    let client = client.finish(LIMIT)?.success()?;
+    let text = client.text();
+    for test in TESTS {
+        ensure(text.contains(&format!("{test}:")), || {
+            format!("{test} has no result\n{}", client.describe())
+        })?;
+    }
+    Ok(())
+}
+
+/// With AF_XDP the UDP sockets of the kernel carry next to nothing: at most what comes before the
+/// neighbour is known.
+fn past_the_kernel(way: Way) -> Verdict {
+    const ITERATIONS: u64 = 2000;
+    let mut link = Link::new(way)?;
+    let before = [
+        kernel_datagrams(&link.hosts().left)?,
+        kernel_datagrams(&link.hosts().right)?,
+    ];
+    let iterations = ITERATIONS.to_string();
+    let arguments = ["-F", "-n", &iterations, "-s", "8"];
+    link.pair("ib_send_lat", "-x", &arguments, LIMIT)?;
+    let after = [
+        kernel_datagrams(&link.hosts().left)?,
+        kernel_datagrams(&link.hosts().right)?,
+    ];
+    for (before, after) in before.into_iter().zip(after) {
+        let by_kernel = after - before;
+        ensure(by_kernel < ITERATIONS / 4, || {
+            format!("{by_kernel} datagrams went through UDP sockets, of {ITERATIONS} messages")
+        })?;
+    }
+    Ok(())
+}
+
+/// UDP datagrams of both versions of IP that sockets of the host received and sent (proc(5),
+/// RFC 4113).
+fn kernel_datagrams(host: &Host) -> Verdict<u64> {
+    let (v4, v6) = host.inside(|| {
+        Ok((
+            fs::read_to_string("/proc/thread-self/net/snmp")?,
+            fs::read_to_string("/proc/thread-self/net/snmp6")?,
+        ))
+    })?;
+    // Two lines, of names and of values.
+    let mut udp = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (Some(names), Some(values)) = (udp.next(), udp.next()) else {
+        return fail(v4);
+    };
+    let pairs = names.split_whitespace().zip(values.split_whitespace());
+    let wanted = ["InDatagrams", "OutDatagrams"];
+    let old = pairs.filter(|(name, _)| wanted.contains(name));
+    let new = v6.lines().filter_map(|line| {
+        let (name, value) = line.split_once(char::is_whitespace)?;
+        let known = name
+            .strip_prefix("Udp6")
+            .is_some_and(|name| wanted.contains(&name));
+        known.then(|| (name, value.trim()))
+    });
+    let mut sum = 0;
+    let mut found = 0;
+    for (_, value) in old.chain(new) {
+        let Ok(value) = value.parse::<u64>() else {
+            return fail(format!("not a count: {value}"));
+        };
+        sum += value;
+        found += 1;
+    }
+    ensure(found == 4, || format!("{found} counters\n{v4}\n{v6}"))?;
+    Ok(sum)
+}
