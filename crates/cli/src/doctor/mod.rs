@@ -2,6 +2,7 @@
 
 mod installation;
 mod machine;
+mod network;
 
 use serde::Serialize;
 
@@ -113,6 +114,7 @@ impl Report {
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Outcome {
     let mut checks = machine::checks();
+    checks.extend(network::checks());
     checks.extend(installation::checks(args.socket.as_deref()));
     let report = Report::new(checks);
     let text = if args.json {

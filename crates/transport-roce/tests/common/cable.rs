@@ -145,6 +145,20 @@ pub fn cable(faults: Option<&Faults>) -> [(Plug, Arc<Inbox>); 2] {
 }
 
 impl Plug {
+    /// A port of another process behind the address of `like`'s: what it sends goes the same way,
+    /// and nothing comes to it.
+    pub fn beside(like: &Plug) -> (Plug, Arc<Inbox>) {
+        let own = Inbox::new();
+        let plug = Plug {
+            own: own.clone(),
+            peer: like.peer.clone(),
+            staged: Vec::new(),
+            faults: None,
+            counters: PortCounters::default(),
+        };
+        (plug, own)
+    }
+
     fn carry(&mut self, frame: Frame) {
         let Some((injector, late)) = &mut self.faults else {
             return self.peer.put(frame);

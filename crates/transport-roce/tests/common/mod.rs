@@ -15,7 +15,7 @@ use sluice_verbs::{
     SendWr, Sge, Wc, WcStatus, WrOpcode, access, qp_mask, send_flags,
 };
 
-use self::cable::{Inbox, cable};
+use self::cable::{Inbox, Plug, cable};
 
 /// Nothing in these tests takes longer; a test that does has hung.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,30 +43,50 @@ impl Drop for Side {
     }
 }
 
-/// Two hosts. `faults`: on the cable, in both directions.
-pub fn world(faults: &str) -> (Side, Side) {
+/// A directory that no other world has.
+fn directory(name: &str) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let name = format!("slv-roce-{}-{number}-{name}", std::process::id());
+    std::env::temp_dir().join(name)
+}
+
+fn side((plug, inbox): (Plug, Arc<Inbox>), name: &str, directory: PathBuf) -> Side {
+    let transport = RoceTransport::with_ports(vec![Box::new(plug)], &directory, IP_BYTES).unwrap();
+    // The name makes the address.
+    let device = Device::new(name, transport.clone());
+    let context = device.open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    Side {
+        transport,
+        device,
+        context,
+        pd,
+        inbox,
+        directory,
+    }
+}
+
+/// Two hosts. `faults`: on the cable, in both directions.
+pub fn world(faults: &str) -> (Side, Side) {
     let faults: Option<Faults> = (!faults.is_empty()).then(|| faults.parse().unwrap());
-    let side = |(plug, inbox), name: &str| {
-        let directory =
-            std::env::temp_dir().join(format!("slv-roce-{}-{number}-{name}", std::process::id()));
-        let transport =
-            RoceTransport::with_ports(vec![Box::new(plug)], &directory, IP_BYTES).unwrap();
-        let device = Device::new(name, transport.clone());
-        let context = device.open().unwrap();
-        let pd = context.alloc_pd().unwrap();
-        Side {
-            transport,
-            device,
-            context,
-            pd,
-            inbox,
-            directory,
-        }
-    };
     let [left, right] = cable(faults.as_ref());
-    (side(left, "left"), side(right, "right"))
+    (
+        side(left, "left", directory("left")),
+        side(right, "right", directory("right")),
+    )
+}
+
+/// Two hosts, and another process on the right one, whose packets all come to the first.
+pub fn world_of_three() -> [Side; 3] {
+    let [left, right] = cable(None);
+    let other = Plug::beside(&right.0);
+    let shared = directory("right");
+    [
+        side(left, "left", directory("left")),
+        side(right, "right", shared.clone()),
+        side(other, "right", shared),
+    ]
 }
 
 /// A queue pair with memory.
