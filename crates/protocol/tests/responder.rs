@@ -580,3 +580,29 @@ fn what_is_forgotten_is_not_answered() {
         .collect();
     assert_eq!(bench.replies(), wanted);
 }
+
+/// READ data is refused, and then asked for again from before that place: the queue pair has
+/// failed meanwhile and has another reason, but the peer learns the first, at the place that it
+/// asked for; and who goes on behind the first place learns it there.
+#[test]
+fn the_first_refusal_is_the_reason() {
+    let mut bench = Bench::new();
+    bench.feed(&request(Op::ReadRequest, 0, 0, GOOD, 4 * MTU as u32));
+    assert_eq!(bench.take(3).len(), 3);
+    bench
+        .connection
+        .refuse_read(sluice_wire::Psn::new(2), sluice_protocol::Refusal::Access);
+    let refused = |psn| vec![Reply::Nak(psn, NakCode::RemoteAccess)];
+    assert_eq!(bench.replies(), refused(2));
+    bench.feed(&request(Op::ReadRequest, 1, 0, GOOD, 3 * MTU as u32));
+    assert_eq!(bench.take(1).len(), 1);
+    bench.connection.refuse_read(
+        sluice_wire::Psn::new(1),
+        sluice_protocol::Refusal::InvalidRequest,
+    );
+    assert_eq!(bench.replies(), refused(1));
+    assert_eq!(
+        bench.deliver(&request(Op::ReadRequest, 2, 0, GOOD, 2 * MTU as u32)),
+        refused(2)
+    );
+}

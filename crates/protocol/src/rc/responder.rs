@@ -309,8 +309,10 @@ impl Responder {
     }
 
     fn refuse(&mut self, index: u64, refusal: Refusal) {
-        self.refused = Some((index, refusal.nak()));
-        self.verdict = Verdict::Refused(index, refusal.nak());
+        // The first reason is the reason: a queue pair that has failed for it refuses everything,
+        // also READ data that is asked for again and lies before what was refused.
+        let (at, code) = *self.refused.get_or_insert((index, refusal.nak()));
+        self.verdict = Verdict::Refused(index.min(at), code);
         self.early = Early::default();
     }
 
