@@ -7,7 +7,7 @@ use sluice_protocol::rc::Config;
 use sluice_protocol::{Operation, Refusal, Remote, Request, Status};
 use sluice_wire::extended::{NakCode, XrcEth};
 use sluice_wire::opcode::{Operation as Op, Service};
-use sluice_wire::{Opcode, Qpn};
+use sluice_wire::{Opcode, Psn, Qpn};
 
 const MTU: usize = packets::MTU;
 const FULL: usize = MTU;
@@ -589,17 +589,18 @@ fn the_first_refusal_is_the_reason() {
     let mut bench = Bench::new();
     bench.feed(&request(Op::ReadRequest, 0, 0, GOOD, 4 * MTU as u32));
     assert_eq!(bench.take(3).len(), 3);
-    bench
-        .connection
-        .refuse_read(sluice_wire::Psn::new(2), sluice_protocol::Refusal::Access);
+    bench.connection.refuse_read(Psn::new(2), Refusal::Access);
     let refused = |psn| vec![Reply::Nak(psn, NakCode::RemoteAccess)];
     assert_eq!(bench.replies(), refused(2));
-    bench.feed(&request(Op::ReadRequest, 1, 0, GOOD, 3 * MTU as u32));
+    let second = Remote {
+        address: GOOD.address + MTU as u64,
+        ..GOOD
+    };
+    bench.feed(&request(Op::ReadRequest, 1, 0, second, 3 * MTU as u32));
     assert_eq!(bench.take(1).len(), 1);
-    bench.connection.refuse_read(
-        sluice_wire::Psn::new(1),
-        sluice_protocol::Refusal::InvalidRequest,
-    );
+    bench
+        .connection
+        .refuse_read(Psn::new(1), Refusal::InvalidRequest);
     assert_eq!(bench.replies(), refused(1));
     assert_eq!(
         bench.deliver(&request(Op::ReadRequest, 2, 0, GOOD, 2 * MTU as u32)),

@@ -329,6 +329,7 @@ mod attacker {
     use std::collections::VecDeque;
     use std::io;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::thread;
     use std::time::Duration;
 
     use sluice_tests::hosts::faults::Random;
@@ -336,6 +337,9 @@ mod attacker {
     use sluice_wire::Frame;
 
     use super::{Attack, MEMORY, Seen};
+
+    /// Between batches: it leaves those who are attacked a processor, also where there are few.
+    const PAUSE: Duration = Duration::from_millis(1);
 
     /// One direction's.
     pub struct Attacker<'a> {
@@ -351,8 +355,7 @@ mod attacker {
             let mut batch = Batch::new(2048);
             let mut memory: VecDeque<Vec<u8>> = VecDeque::new();
             while !self.stop.load(Ordering::Relaxed) {
-                // A pause between batches leaves the processor to those who are attacked.
-                self.watch.receive(&mut batch, Duration::from_millis(1))?;
+                self.watch.receive(&mut batch, PAUSE)?;
                 for index in 0..batch.len() {
                     let frame = batch.frame(index);
                     if Frame::parse(frame).is_ok() {
@@ -378,6 +381,7 @@ mod attacker {
                 let refused = self.send.send(&refs)?;
                 let sent = refs.len() as u64 - refused;
                 self.sent.fetch_add(sent, Ordering::Relaxed);
+                thread::sleep(PAUSE);
             }
             Ok(())
         }

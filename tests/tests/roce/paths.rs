@@ -208,7 +208,7 @@ fn datagrams(path: &Path, way: Way) -> Verdict {
     let payload = path_mtu(way).to_string();
     on_the_path(&mut link, path, |link| {
         for (kind, longest) in [("UC", "8000"), ("UD", payload.as_str())] {
-            let arguments = ["-c", kind, "-b", longest, "-n", "1600"];
+            let arguments = ["-c", kind, "-b", longest, "-n", "960"];
             let (server, client) = link.own(Own::Datagrams, &arguments)?;
             for outcome in [server, client] {
                 let (came, _) = came(&outcome.text())?;

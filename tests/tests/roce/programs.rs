@@ -16,8 +16,14 @@ const CORNERS: [(u8, u32); 4] = [(4, 1500), (6, 1500), (6, 9000), (4, 9000)];
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (number, row) in rows::all().into_iter().enumerate() {
+    let rows = rows::all().into_iter().filter(|row| !counts_on_luck(row));
+    for (number, row) in rows.enumerate() {
         for (turn, device) in DEVICES.into_iter().enumerate() {
+            // Half a minute each, of which perftest spends most on the processor's clock: one
+            // device each, by turns.
+            if row.case.ends_with("all-sizes") && number % 2 != turn {
+                continue;
+            }
             let way = corner(device, number + 2 * turn);
             trials.push(trial(format!("{}/{}", row.name(), way.name()), move || {
                 program(&row, way)
@@ -64,9 +70,23 @@ fn corner(device: &'static str, number: usize) -> Way {
     }
 }
 
+/// Rows that send more without acknowledgements than a receiver can hold that gets no processor
+/// for a while; perftest waits for ever for what was lost. RoCE counts on a network that stops
+/// senders, which there is none here. What unreliable messages come to is [`datagrams`].
+fn counts_on_luck(row: &Row) -> bool {
+    row.case.starts_with("uc-all-sizes")
+}
+
+/// The same for rows where less does: of two options the last one counts.
+const LESS: [&str; 4] = ["-n", "30", "-s", "1024"];
+
 fn program(row: &Row, way: Way) -> Verdict {
     let mut link = Link::new(way)?;
-    let arguments = row.arguments();
+    let mut arguments = row.arguments();
+    let unreliable = arguments.contains(&"UC") || arguments.contains(&"UD");
+    if unreliable && row.program.ends_with("_bw") && !arguments.contains(&"-a") {
+        arguments.extend(LESS);
+    }
     let (server, client) = link.pair(row.program, row.gid_option(), &arguments, row.limit())?;
     row.check(&server, &client, path_mtu(way))
 }
