@@ -71,6 +71,16 @@ pub fn check(name: &str, body: impl FnOnce() -> Verdict) {
     }
 }
 
+/// The rows that every run of the tests has. With `SLUICE_ROWS=all`, or when some are asked for by
+/// name, all there are.
+pub fn usual(mut trials: Vec<Trial>, is_usual: impl Fn(&str) -> bool) -> Vec<Trial> {
+    let all = std::env::var_os("SLUICE_ROWS").is_some_and(|rows| rows == "all");
+    if !all && Arguments::from_args().filter.is_none() {
+        trials.retain(|trial| is_usual(trial.name()));
+    }
+    trials
+}
+
 /// Runs the tests as `cargo test` would; `threads` bounds how many run at once,
 /// unless the command line says otherwise.
 pub fn run(trials: Vec<Trial>, threads: usize) -> Conclusion {
