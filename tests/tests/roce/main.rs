@@ -2,7 +2,7 @@
 //! peers that vanish, and strangers that send what they like.
 //!
 //! A run has the rows that `USUAL` names; `SLUICE_ROWS=all` has all of them, which takes long, and not
-//! all are known to pass (docs/verbs.md). Programs that meet through librdmacm have no rows yet.
+//! all are known to pass (docs/roce.md). Programs that meet through librdmacm have no rows yet.
 
 mod hostile;
 mod link;

@@ -2,7 +2,7 @@
 //! is the other's server and client.
 //!
 //! A run has our own program, which checks every byte, both ways over both devices;
-//! `SLUICE_ROWS=all` has those of Debian too (docs/verbs.md). Programs that meet through librdmacm have
+//! `SLUICE_ROWS=all` has those of Debian too (docs/roce.md). Programs that meet through librdmacm have
 //! no rows yet.
 
 mod stranger;
