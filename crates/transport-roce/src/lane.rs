@@ -184,17 +184,18 @@ impl Lane {
             }
             let now_came = state.receive(self, node, worker);
             came += now_came;
-            if now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node) {
-                break;
+            let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
+            if !idle {
+                state.report();
+                if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
+                    state.owes = true;
+                } else {
+                    state.send(self, node, None);
+                }
+                self.set_deadline(&state);
             }
-            state.report();
-            if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
-                state.owes = true;
-            } else {
-                state.send(self, node, None);
-            }
-            self.set_deadline(&state);
             let mads = core::mem::take(&mut state.mads);
+            // A note of the meantime is read below, also by who found nothing.
             drop(state);
             for (path, mad) in mads {
                 node.gsi.came(&path, &mad, false);
@@ -265,7 +266,8 @@ impl Lane {
         self.deadline.store(deadline, Ordering::SeqCst);
     }
 
-    /// Does something with the ports.
+    /// Does something with the ports. Notes of the meantime are not read: wake the engine thread
+    /// afterwards, unless nobody can have left one.
     pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {
         look(&mut lock(&self.state).ports)
     }

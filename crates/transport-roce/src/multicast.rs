@@ -92,6 +92,8 @@ fn join(part: &Part, group: IpAddr, join: bool) -> Result<()> {
             .map(|interface| port.join(group, *interface, join));
         tried.filter(core::result::Result::is_ok).count()
     });
+    // Whoever posted while the lane was held left a note.
+    node.wake_engine();
     if joined > 0 {
         Ok(())
     } else {

@@ -186,6 +186,8 @@ impl Node {
                 .add(descriptor, engine::token(engine::PORT, engine::XDP));
         }
         self.network.serve(steering, first);
+        // Whoever posted while the lane was held left a note.
+        self.wake_engine();
         Ok(())
     }
 

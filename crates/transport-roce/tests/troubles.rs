@@ -383,6 +383,32 @@ fn threads_poll_while_another_posts() {
     });
 }
 
+/// Somebody looks for packets, finds none, and never looks again; meanwhile another one posts and
+/// leaves it to him to send. The pause lets the engine thread fall asleep.
+#[test]
+fn who_posts_while_another_looks_in_vain_is_not_forgotten() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    for round in 1..=200u64 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let posted = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !posted.load(Ordering::Acquire) {
+                    let _ = a.cq.poll_one();
+                }
+            });
+            std::thread::sleep(std::time::Duration::from_micros(round));
+            a.memory.set_word(0, round);
+            let sge = [a.sge(0, 8)];
+            let wr = End::request(WrOpcode::RdmaWrite, round, &sge, &b, 0);
+            a.qp.post_send(&wr).unwrap();
+            posted.store(true, Ordering::Release);
+        });
+        until("a word that nobody polls for", || b.memory.word(0) == round);
+    }
+}
+
 /// A packet of a stranger's for a queue pair of `qpn`.
 fn stray(from: &Gid, to: &Gid, qpn: u32) -> Frame {
     let address = |gid: &Gid| IpAddr::from(gid.0);
