@@ -38,8 +38,6 @@ const REGION: u64 = 3;
 const MEMORY_BYTES: usize = 64 * 1024;
 /// The attacker's queue pair in its block.
 const ATTACKER_INDEX: u32 = 5;
-/// Anything that is to happen happens within this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps of one input.
 const STEPS_MAX: usize = 200;
 
@@ -176,7 +174,7 @@ fn ring(bell: &Fd) {
 
 /// Waits for something to read. The fuzzer's own timer interrupts.
 fn wait(fd: i32) {
-    let patience = PATIENCE.as_millis() as i32;
+    let patience = crate::patience().as_millis() as i32;
     while unix::wait_readable(fd, patience) == Err(Errno(libc::EINTR)) {}
 }
 
@@ -422,7 +420,7 @@ pub fn run(data: &[u8]) {
         while meeting.cq.poll_one().is_some() {}
     }
     assert!(
-        start.elapsed() < PATIENCE,
+        start.elapsed() < crate::patience(),
         "an input took {:?}",
         start.elapsed()
     );
