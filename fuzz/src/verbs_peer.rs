@@ -8,19 +8,19 @@
 use crate::guarded::Guarded;
 use crate::input::Input;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_rendezvous::{Block, Rendezvous};
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_shmem::verbs::directory::{BLOCK_QPS, DIRECTORY_BYTES, Directory, KeyEntry, QpEntry};
 use sluice_shmem::verbs::record::{Header, Ring, Writer};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{errno::Errno, memfd};
 use sluice_transport_shm::ShmTransport;
-use sluice_rendezvous::{Block, Rendezvous};
 use sluice_verbs::{
     Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, WrOpcode,
     access, qp_mask, send_flags,
 };
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The layout of a link, as `link.rs` of the transport describes it.
 const REQUESTS_OFFSET: usize = 8192;
