@@ -29,7 +29,7 @@ extern "C" fn leave() {
         if *pid == std::process::id()
             && let Some(node) = node.upgrade()
         {
-            node.lane.settle(&node);
+            node.settle();
         }
     }
 }
