@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use sluice_packet::Path;
-use sluice_rendezvous::Rendezvous;
+use sluice_rendezvous::{Numbers, Rendezvous};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::{ClosedInChildren, LocalFd};
 use sluice_sys::process::now_ns;
@@ -19,11 +19,12 @@ use crate::gsi::Gsi;
 use crate::lane::{Lane, Posting, Worker};
 use crate::multicast::Groups;
 use crate::network::Network;
-use crate::numbers::Numbers;
 use crate::part::Part;
 use crate::path::Way;
 use crate::tap::Below;
 
+/// Blocks of queue pair numbers of one process.
+const BLOCKS_MAX: usize = 256;
 /// An engine thread that sleeps no longer than this is not woken for a deadline.
 const NAP_NS: u64 = 1_000_000;
 
@@ -100,7 +101,7 @@ impl Node {
 
     /// A number for a queue pair or a shared receive queue.
     pub fn take_number(&self) -> core::result::Result<u32, Errno> {
-        self.numbers().take(&self.rendezvous, |block| {
+        self.numbers().take(&self.rendezvous, |_, block| {
             self.forward.listen(self, block)?;
             self.network.add_block(block.number as u16);
             Ok(())
@@ -285,7 +286,7 @@ impl Node {
         Ok(Arc::new(Self {
             private: Mutex::new(private),
             rendezvous: parts.rendezvous,
-            numbers: Mutex::default(),
+            numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
             indices: Mutex::default(),
             table: RwLock::default(),
             generation: AtomicU64::new(1),
