@@ -118,9 +118,8 @@ impl RoceTransport {
             .map(|_| UdpPort::open(&udp::Config::default()))
             .collect();
         let ports = ports.map_err(OpenError::Port)?;
-        let mut path = sluice_rendezvous::default_path().into_os_string();
-        path.push(format!("-roce-{}", namespace().map_err(OpenError::System)?));
-        let rendezvous = Rendezvous::open(path.as_ref()).map_err(OpenError::Rendezvous)?;
+        let namespace = namespace().map_err(OpenError::System)?;
+        let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
         let lanes = ports
             .into_iter()
@@ -214,6 +213,16 @@ fn namespace() -> core::result::Result<u64, Errno> {
     std::fs::metadata("/proc/thread-self/ns/net")
         .map(|metadata| metadata.ino())
         .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// The directory of a network namespace: beside the one of all processes, with a longer name.
+fn meet_in(namespace: u64) -> std::io::Result<Rendezvous> {
+    let path = sluice_rendezvous::default_path();
+    let mut family = path.file_name().unwrap_or_default().to_os_string();
+    family.push("-roce-");
+    let family = family.to_string_lossy();
+    let own = path.with_file_name(format!("{family}{namespace}"));
+    Rendezvous::open_passing(&own, &family)
 }
 
 impl Drop for RoceTransport {

@@ -452,6 +452,9 @@ impl Port for UdpPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        PortCounters {
+            socket_drops: self.dropped(),
+            ..self.counters
+        }
     }
 }
