@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use sluice_packet::Received;
-use sluice_rendezvous::{Block, check_peer};
+use sluice_rendezvous::{Block, block_of, check_peer};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::now_ns;
@@ -20,7 +20,6 @@ use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::engine::{LISTENER, NEIGHBOUR, token};
 use crate::node::{Node, lock};
-use crate::numbers::block_of;
 use crate::path::{address, gid};
 
 /// What a message is.

@@ -11,7 +11,7 @@
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
 //! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
 //! | [`gsi`], [`multicast`] | queue pair 1, and groups |
-//! | [`numbers`], [`forward`], [`brought`] | several processes behind one address |
+//! | [`forward`], [`brought`] | several processes behind one address |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
@@ -29,7 +29,6 @@ mod machine;
 mod multicast;
 mod network;
 mod node;
-mod numbers;
 mod part;
 mod path;
 mod ports;
@@ -41,7 +40,7 @@ mod timer;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sluice_packet::Port;
 use sluice_packet::routes::RouteError;
@@ -165,7 +164,8 @@ impl RoceTransport {
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;
-        leave::remember(&node);
+        let duty: Weak<Node> = Arc::downgrade(&node);
+        sluice_sys::at_exit::remember(duty);
         Ok(Arc::new(Self {
             port1: gsi::Port1(node.clone()),
             node,

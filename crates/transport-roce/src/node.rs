@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use sluice_packet::{Path, Port};
-use sluice_rendezvous::Rendezvous;
+use sluice_rendezvous::{Numbers, Rendezvous};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::ClosedInChildren;
 use sluice_verbs::{Result, SendDone};
@@ -18,10 +18,12 @@ use crate::lane::{Lane, Posting};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
-use crate::numbers::Numbers;
 use crate::part::Part;
 use crate::path::Way;
 use crate::tap::Below;
+
+/// Blocks of queue pair numbers of one process.
+const BLOCKS_MAX: usize = 256;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
@@ -109,7 +111,7 @@ impl Node {
 
     /// A number for a queue pair or a shared receive queue.
     pub fn take_number(&self) -> core::result::Result<u32, Errno> {
-        self.numbers().take(&self.rendezvous, |block| {
+        self.numbers().take(&self.rendezvous, |_, block| {
             self.forward.listen(self, block)?;
             self.network.add_block(block.number as u16);
             Ok(())
@@ -328,7 +330,7 @@ impl Node {
         Ok(Arc::new(Self {
             private: Mutex::new(private.into_iter().map(ClosedInChildren::new).collect()),
             rendezvous: parts.rendezvous,
-            numbers: Mutex::default(),
+            numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
             indices: Mutex::default(),
             table: RwLock::default(),
             generation: AtomicU64::new(1),
