@@ -114,13 +114,12 @@ impl RoceTransport {
     }
 
     fn open(xdp: bool, engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
-        let ports: core::result::Result<Vec<_>, _> = (0..engines.count())
-            .map(|_| UdpPort::open(&udp::Config::default()))
-            .collect();
-        let ports = ports.map_err(OpenError::Port)?;
+        let (ports, group) = UdpPort::open_group(&udp::Config::default(), engines.count() as u32)
+            .map_err(OpenError::Port)?;
         let namespace = namespace().map_err(OpenError::System)?;
         let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
+        network.steer(group);
         let lanes = ports
             .into_iter()
             .map(|port| vec![ports::dressed(port, Below::Socket)])
