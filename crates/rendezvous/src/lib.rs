@@ -5,6 +5,8 @@
 //! when the process ends, however it ends. Whoever holds the lock may replace the socket that
 //! an earlier owner left. Each claim sweeps up what killed processes left.
 
+mod numbers;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,6 +19,8 @@ use sluice_sys::unix;
 
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process;
+
+pub use numbers::{BLOCK_NUMBERS, Numbers, block_of};
 
 /// Blocks are 1 to this; block 0 holds the reserved numbers 0 and 1.
 pub const BLOCK_MAX: u32 = 0xFFFE;
@@ -99,7 +103,7 @@ impl Rendezvous {
     /// The blocks that somebody listens for, or did when he was killed.
     pub fn blocks(&self) -> Vec<u32> {
         entries(&self.path)
-            .filter_map(|name| block_of(&name))
+            .filter_map(|name| block_of_socket(&name))
             .collect()
     }
 
@@ -174,7 +178,7 @@ impl Rendezvous {
                 for member in entries(&group).filter_map(|name| name.parse().ok()) {
                     self.sweep_block(member, owned, new);
                 }
-            } else if let Some(number) = block_of(&name) {
+            } else if let Some(number) = block_of_socket(&name) {
                 self.sweep_block(number, owned, new);
             }
         }
@@ -213,7 +217,7 @@ fn entries(path: &Path) -> impl Iterator<Item = String> {
 }
 
 /// The block of a socket's name.
-fn block_of(name: &str) -> Option<u32> {
+fn block_of_socket(name: &str) -> Option<u32> {
     name.strip_prefix('b')?.strip_suffix(".sock")?.parse().ok()
 }
 
@@ -236,7 +240,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn directory(name: &str) -> PathBuf {
+    pub fn directory(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("slv-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         path
