@@ -17,7 +17,8 @@ use sluice_wire::{Packet, Qpn};
 
 use crate::brought::Brought;
 use crate::gsi;
-use crate::machine::Machine;
+use crate::held::Held;
+use crate::machine::{Due, Machine};
 use crate::node::{Node, Table, lock};
 use crate::part::Part;
 use crate::path::UDP_PORT;
@@ -52,6 +53,8 @@ pub enum Worker {
     Poller,
     /// The transport's own thread. `udp`: there may be something in the UDP sockets.
     Engine { udp: bool },
+    /// Who wants everything sent that is owed.
+    Leaver,
 }
 
 /// The request that a poster is just posting.
@@ -112,6 +115,8 @@ struct State {
     gathered: u32,
     /// A poller has left answers to be sent.
     owes: bool,
+    /// Acknowledgements that wait for what the program posts.
+    held: Held,
     rounds: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
@@ -132,6 +137,7 @@ impl Lane {
                 burst: 0,
                 gathered: 0,
                 owes: false,
+                held: Held::default(),
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
@@ -179,10 +185,14 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) || state.gathered > 0 {
+            state.release(false);
+            if state.owes || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
+            if worker == Worker::Leaver {
+                state.release(true);
+            }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
             if !idle {
@@ -223,7 +233,7 @@ impl Lane {
     pub fn settle(&self, node: &Node) {
         let until = now_ns() + SETTLE_NS;
         while now_ns() < until {
-            if self.progress(node, Worker::Engine { udp: false }).is_some() {
+            if self.progress(node, Worker::Leaver).is_some() {
                 return;
             }
             std::thread::yield_now();
@@ -261,7 +271,9 @@ impl Lane {
         } else if !state.scheduler.is_idle() {
             0
         } else {
-            state.scheduler.deadline().map_or(u64::MAX, Instant::nanos)
+            let first = [state.scheduler.deadline(), state.held.until()];
+            let first = first.into_iter().flatten().min();
+            first.map_or(u64::MAX, Instant::nanos)
         };
         self.deadline.store(deadline, Ordering::SeqCst);
     }
@@ -315,21 +327,28 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
+                Worker::Leaver => true,
             };
         let Self {
             ports,
             table,
             touched,
+            held,
             mads,
             ..
         } = self;
+        let mut into = Into {
+            touched,
+            held,
+            mads,
+        };
         let mut came = 0;
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
         for port in ports.iter_mut().skip(usize::from(skip_udp)) {
             came += port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
-                let dropped = take(table, touched, mads, node, now, received);
+                let dropped = take(table, &mut into, node, now, received);
                 if let Some(reason) = dropped {
                     count(reason.counter(&lane.counters));
                 }
@@ -338,12 +357,22 @@ impl State {
         if !lane.brought.is_empty() {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| {
-                if let Some(reason) = take(table, touched, mads, node, now, received) {
+                if let Some(reason) = take(table, &mut into, node, now, received) {
                     count(reason.counter(&lane.counters));
                 }
             });
         }
         came
+    }
+
+    /// Acknowledgements that have waited long enough are to be sent now, or all of them.
+    fn release(&mut self, all: bool) {
+        if all || self.held.is_due(|| Instant::from_nanos(now_ns())) {
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+                self.owes = true;
+            }
+        }
     }
 
     /// Tells the engine what posters could not tell, and lets those send that got something.
@@ -371,8 +400,15 @@ impl State {
             }
         }
         self.blocked = false;
+        self.owes = false;
         self.gsi.send(node, self.ports[UDP_PORT].as_mut());
         let now = Instant::from_nanos(now_ns());
+        if posting.is_some() {
+            self.held.posted(now);
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+            }
+        }
         let mut done = None;
         for _ in 0..TURNS {
             let Some(index) = self.scheduler.turn(now) else {
@@ -521,11 +557,17 @@ impl Dropped {
     }
 }
 
+/// Where what a packet brings is left.
+struct Into<'a> {
+    touched: &'a mut Vec<usize>,
+    held: &'a mut Held,
+    mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
+}
+
 /// Takes in one packet.
 fn take(
     table: &Table,
-    touched: &mut Vec<usize>,
-    mads: &mut Vec<(MadPath, [u8; MAD_BYTES])>,
+    into: &mut Into<'_>,
     node: &Node,
     now: Instant,
     received: &Received<'_>,
@@ -537,18 +579,23 @@ fn take(
     if destination == Qpn::GSI {
         return match gsi::datagram(&packet, received) {
             Some(mad) => {
-                mads.push(mad);
+                into.mads.push(mad);
                 None
             }
             None => Some(Dropped::Malformed),
         };
     }
     let mut give = |part: &Part| {
-        if touched.last() != Some(&part.index) {
-            touched.push(part.index);
-        }
         let mut machine = part.lock();
         let taken = machine.receive(now, &packet, received);
+        let waits = match machine.due() {
+            Due::Nothing => true,
+            Due::Acknowledgement => into.held.came(part.index, now),
+            Due::Turn => false,
+        };
+        if !waits && into.touched.last() != Some(&part.index) {
+            into.touched.push(part.index);
+        }
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.
         if machine.has_news() {
