@@ -14,6 +14,8 @@ use std::env;
 use std::fs;
 use std::path::{Component, Path};
 use std::process::{ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use sluice_tests::guest::Settings;
 use sluice_tests::guest::stranger::Stranger;
@@ -22,6 +24,9 @@ use sluice_tests::suite::{Problem, Verdict, ensure, fail};
 
 const USAGE: &str =
     "usage: guest [--processors N] [--memory MIB] [--kvm] [--save FOLDER] -- PROGRAM [ARGUMENT]...";
+
+/// How long an end may go unnoticed.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// What the command line asks for.
 struct Order {
@@ -95,7 +100,22 @@ fn run(order: &Order) -> Verdict<u8> {
         return fail(USAGE);
     };
     let mut command = lab.guest.command(&lab.host, program);
-    let status = command.args(arguments).status()?;
+    let mut child = command.args(arguments).spawn()?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        // A connection to a machine that is gone would wait for ever.
+        if let Some(status) = lab.guest.ended()? {
+            child.kill()?;
+            child.wait()?;
+            return fail(format!(
+                "the guest ended: {status}\n{}",
+                lab.guest.console()
+            ));
+        }
+        thread::sleep(LOOK_AGAIN);
+    };
     if let Some(folder) = &order.save {
         save(&lab, folder)?;
     }
