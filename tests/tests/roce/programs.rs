@@ -4,7 +4,6 @@ use std::fs;
 
 use libtest_mimic::Trial;
 use sluice_tests::hosts::Host;
-use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::{self, Row};
