@@ -45,7 +45,7 @@ pub const TWIN_LINKS: [&str; 2] = ["twin1", "twin2"];
 const AGENT_PORT: u16 = 791;
 
 /// From switching it on to an answer. It takes seconds, unless the machine is loaded.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
 /// What the cable can carry, in bytes (IP packet).
 const MTU_MAX: u32 = 9000;
