@@ -43,6 +43,10 @@ const BURST_PACKETS: u32 = 32;
 /// answer, and then both leave by one call of the kernel.
 const PROMPT_PACKETS: usize = 4;
 
+/// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
+/// to wake it takes longer. Behind more there are more to come, and two threads are better.
+const BROUGHT_FEW: usize = 8;
+
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
 /// Deadlines are looked at in every so many rounds of a poller that finds nothing.
@@ -60,6 +64,9 @@ pub enum Worker {
     Poller,
     /// The transport's own thread. `udp`: there may be something in the UDP sockets.
     Engine { udp: bool },
+    /// Who has brought packets from elsewhere, and takes them in at once. Ports are not looked at,
+    /// so that nothing is handed over from there in turn.
+    Bringer,
 }
 
 /// The request that a poster is just posting.
@@ -132,6 +139,8 @@ struct State {
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
     mads: Vec<(MadPath, [u8; MAD_BYTES])>,
+    /// Lanes that were handed something in this round.
+    handed: Set,
 }
 
 impl Lane {
@@ -153,6 +162,7 @@ impl Lane {
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
+                handed: Set::default(),
             }),
             inbox: Mutex::default(),
             pending: AtomicUsize::new(0),
@@ -219,8 +229,12 @@ impl Lane {
                 self.set_deadline(&state);
             }
             let mads = core::mem::take(&mut state.mads);
+            let handed = core::mem::take(&mut state.handed);
             // A note of the meantime is read below, also by who found nothing.
             drop(state);
+            for other in handed {
+                node.lanes[other].expect_brought(node, now_came <= BROUGHT_FEW);
+            }
             for (path, mad) in mads {
                 node.gsi.came(&path, &mad, false);
             }
@@ -262,7 +276,7 @@ impl Lane {
         }
     }
 
-    /// Another lane's holder got a packet for this one. [`Lane::nudge`] must follow.
+    /// Another lane's holder got a packet for this one. [`Lane::expect_brought`] must follow.
     fn hand_over(&self, from: usize, received: &Received<'_>) {
         self.bring(received);
         let mut fed_by = self.fed_by();
@@ -273,9 +287,14 @@ impl Lane {
     }
 
     /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
-    /// who polls next, which costs no call of the kernel; or by the engine thread.
-    fn nudge(&self) {
-        self.deadline.store(0, Ordering::SeqCst);
+    /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
+    /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
+    fn expect_brought(&self, node: &Node, few: bool) {
+        if few && self.sleeper.is_asleep() {
+            self.progress(node, Worker::Bringer);
+        } else {
+            self.deadline.store(0, Ordering::SeqCst);
+        }
         self.wake_for_deadline();
     }
 
@@ -376,26 +395,32 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
+                Worker::Bringer => true,
             };
         let Self {
             ports,
             table,
             touched,
             mads,
+            handed,
             ..
         } = self;
         let mut came = 0;
+        let ports = match worker {
+            Worker::Bringer => &mut [],
+            _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
+        };
         let mut intake = Intake {
             lane,
             node,
             table,
             touched,
             mads,
-            handed: Set::default(),
+            handed,
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        for port in ports.iter_mut().skip(usize::from(skip_udp)) {
+        for port in ports {
             came += port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 intake.packet(now, received);
@@ -404,9 +429,6 @@ impl State {
         if !lane.brought.is_empty() {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
-        }
-        for other in intake.handed {
-            node.lanes[other].nudge();
         }
         came
     }
@@ -595,8 +617,7 @@ struct Intake<'a> {
     table: &'a Table,
     touched: &'a mut Vec<usize>,
     mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
-    /// Lanes that were handed something.
-    handed: Set,
+    handed: &'a mut Set,
 }
 
 impl Intake<'_> {
