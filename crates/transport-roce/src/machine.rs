@@ -82,7 +82,7 @@ impl Machine {
             rnr_retry: attr.rnr_retry,
             min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
             extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
-            early: false,
+            early: true,
             rate: None,
         }
     }
@@ -361,6 +361,10 @@ impl Machine {
             Payload::Region { remote, srq, .. } => {
                 bridge::read_region(qp, remote, srq, place).is_ok()
             }
+            Payload::Report { .. } => match &self.service {
+                Service::Rc(connection) => connection.write_report(place),
+                _ => false,
+            },
             Payload::Notification => {
                 place.copy_from_slice(&sluice_wire::cnp::PAYLOAD);
                 true
