@@ -407,8 +407,7 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
-                Worker::Leaver => true,
-                Worker::Bringer => true,
+                Worker::Leaver | Worker::Bringer => true,
             };
         let Self {
             ports,
