@@ -205,6 +205,10 @@ impl Requester {
             return None;
         }
         let index = self.again.unwrap_or(self.next);
+        // Mostly all is sent.
+        if index >= self.end {
+            return None;
+        }
         if self.fault.is_some_and(|(first, _)| index >= first) {
             return None;
         }
