@@ -136,6 +136,8 @@ struct State {
     burst: u32,
     /// Packets in the ports that the kernel has not been told of.
     gathered: u32,
+    /// Of these, when the ports last handed on what need not wait.
+    handed_on: u32,
     /// A poller has left answers to be sent.
     owes: bool,
     /// Acknowledgements that wait for what the program posts.
@@ -163,6 +165,7 @@ impl Lane {
                 blocked: false,
                 burst: 0,
                 gathered: 0,
+                handed_on: 0,
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
@@ -505,8 +508,11 @@ impl State {
             let (end, posted) = self.turn(lane, &part, now, posting);
             done = done.or(posted);
             // Who gets them works on them while the next ones are made.
-            if self.gathered >= BURST_PACKETS {
-                self.blocked |= !self.flush();
+            if self.gathered - self.handed_on >= BURST_PACKETS {
+                self.handed_on = self.gathered;
+                for port in &mut self.ports {
+                    self.blocked |= !port.hand_on();
+                }
             }
             match end {
                 Turn::More => {}
@@ -537,7 +543,7 @@ impl State {
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
-        self.gathered = 0;
+        (self.gathered, self.handed_on) = (0, 0);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
