@@ -3,6 +3,7 @@
 //! Everything here enters the kernel directly, never through libc's socket functions: these
 //! wrappers also run inside the preload library, which interposes those functions.
 
+pub mod at_exit;
 pub mod errno;
 pub mod local_fd;
 pub mod memfd;

@@ -15,7 +15,6 @@ mod area;
 pub mod arena;
 mod datagram;
 mod engine;
-mod farewell;
 mod foreign;
 mod hello;
 mod impair;

@@ -5,11 +5,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use sluice_shmem::verbs::directory::{
     BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP, KeyEntry,
 };
+use sluice_sys::at_exit::{self, AtExit};
 use sluice_sys::errno::Errno;
 use sluice_verbs::QpType;
 use sluice_verbs::fault::Faults;
@@ -23,7 +24,7 @@ use crate::qp::Part;
 use crate::route::Route;
 use crate::work::Work;
 use crate::{requester, responder};
-use sluice_rendezvous::{Block, Rendezvous};
+use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous};
 
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
@@ -36,6 +37,9 @@ const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 /// How often one call looks at a link that does not become empty.
 pub const LOOKS: usize = 4;
+
+// A place in the directory is a block's place and the number's in it.
+const _: () = assert!(BLOCK_QPS == BLOCK_NUMBERS);
 
 type Slots = Box<[RwLock<Option<Arc<Part>>>]>;
 
@@ -62,14 +66,6 @@ struct Keys {
     slots: HashMap<u32, u32>,
     by_key: HashMap<u32, u32>,
     regions: Vec<u32>,
-}
-
-#[derive(Default)]
-struct Numbers {
-    blocks: Vec<Block>,
-    /// Where the search for a free number starts.
-    next: usize,
-    used: Vec<bool>,
 }
 
 /// One transport's share of the process.
@@ -126,7 +122,7 @@ impl Node {
             directory,
             file: file_of(&area.fd)?,
             area,
-            numbers: Mutex::default(),
+            numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
             parts: [const { OnceLock::new() }; BLOCKS_MAX],
             keys: Mutex::default(),
             table: Mutex::default(),
@@ -147,43 +143,22 @@ impl Node {
             faults,
             impaired: AtomicU64::new(0),
         });
-        crate::farewell::remember(&node);
+        let duty: Weak<Self> = Arc::downgrade(&node);
+        at_exit::remember(duty);
         Ok(node)
     }
 
     /// A number for a queue pair or shared receive queue, claiming a block if necessary.
     pub fn take_number(&self) -> Result<u32, Errno> {
-        let mut numbers = lock(&self.numbers);
-        let total = numbers.used.len();
-        let free = (0..total)
-            .map(|step| (numbers.next + step) % total)
-            .find(|place| !numbers.used[*place]);
-        let place = match free {
-            Some(place) => place,
-            None => self.claim_block(&mut numbers)?,
-        };
-        numbers.used[place] = true;
-        numbers.next = place + 1;
-        Ok(numbers.blocks[place / BLOCK_QPS].number << 8 | (place % BLOCK_QPS) as u32)
-    }
-
-    fn claim_block(&self, numbers: &mut Numbers) -> Result<usize, Errno> {
-        let index = numbers.blocks.len();
-        if index == BLOCKS_MAX {
-            return Err(Errno(libc::ENOMEM));
-        }
-        let owned: Vec<u32> = numbers.blocks.iter().map(|block| block.number).collect();
-        let block = self.rendezvous.claim(&owned)?;
-        let token = crate::engine::token(crate::engine::LISTENER, u64::from(block.number));
-        if let Err(error) = self.epoll.add(block.listener.raw(), token) {
-            self.rendezvous.release(&block);
-            return Err(error);
-        }
-        self.directory.set_block(index, block.number);
-        numbers.blocks.push(block);
-        numbers.used.resize((index + 1) * BLOCK_QPS, false);
-        self.parts[index].get_or_init(|| (0..BLOCK_QPS).map(|_| RwLock::new(None)).collect());
-        Ok(index * BLOCK_QPS)
+        lock(&self.numbers).take(&self.rendezvous, |index, block| {
+            let token = crate::engine::token(crate::engine::LISTENER, u64::from(block.number));
+            self.epoll.add(block.listener.raw(), token)?;
+            self.directory.set_block(index, block.number);
+            if let Some(parts) = self.parts.get(index) {
+                parts.get_or_init(|| (0..BLOCK_QPS).map(|_| RwLock::new(None)).collect());
+            }
+            Ok(())
+        })
     }
 
     /// The faults of one more queue pair. They are numbered, so that each run of a program that
@@ -196,19 +171,12 @@ impl Node {
     }
 
     pub fn give_number(&self, number: u32) {
-        let mut numbers = lock(&self.numbers);
-        if let Some(slot) = self.directory.qp_slot(number)
-            && let Some(used) = numbers.used.get_mut(slot)
-        {
-            *used = false;
-        }
+        lock(&self.numbers).give(number);
     }
 
     /// The listener of one of our blocks.
     pub fn listener(&self, block: u32) -> Option<i32> {
-        let numbers = lock(&self.numbers);
-        let block = numbers.blocks.iter().find(|own| own.number == block)?;
-        Some(block.listener.raw())
+        lock(&self.numbers).listener(block)
     }
 
     /// The queue pair at a place of the directory.
@@ -471,24 +439,19 @@ fn wait_for_users(links: &[Arc<Incoming>], slot: u32) {
     }
 }
 
-impl Node {
-    /// Takes the names of this process out of the rendezvous directory: at its end, when other
-    /// threads may still be at work. The numbers stay claimed as long as the process lives.
-    pub fn take_names_away(&self) {
+impl AtExit for Node {
+    /// Takes the names of this process away; those of one that is killed are left to whoever
+    /// claims numbers next ([`sluice_rendezvous`]).
+    fn leave(&self) {
         // A thread that holds this is about to claim one more; who comes later sweeps it up.
-        let Ok(numbers) = self.numbers.try_lock() else {
-            return;
-        };
-        for block in &numbers.blocks {
-            self.rendezvous.remove_names(block.number);
+        if let Ok(numbers) = self.numbers.try_lock() {
+            numbers.take_names_away(&self.rendezvous);
         }
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        for block in &lock(&self.numbers).blocks {
-            self.rendezvous.release(block);
-        }
+        lock(&self.numbers).release(&self.rendezvous);
     }
 }

@@ -457,7 +457,13 @@ impl Port for XdpPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        let kernel = self.statistics().unwrap_or_default();
+        PortCounters {
+            ring_full: kernel.ring_full,
+            fill_ring_empty: kernel.no_memory,
+            ring_drops: kernel.dropped,
+            ..self.counters
+        }
     }
 }
 

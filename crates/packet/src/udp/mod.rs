@@ -22,6 +22,7 @@
 //! the kernel sends and checks, makes up for some of it.
 
 mod control;
+mod group;
 mod queue;
 pub(crate) mod socket;
 
@@ -35,6 +36,7 @@ use sluice_wire::icrc::{self, Icrc, Unseen};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Ecn, ipv4};
 
+pub use self::group::Group;
 use self::queue::Queue;
 use self::socket::{Datagram, Incoming, Name};
 use crate::{Path, Port, PortCounters, Received, SendError};
@@ -452,6 +454,9 @@ impl Port for UdpPort {
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        PortCounters {
+            socket_drops: self.dropped(),
+            ..self.counters
+        }
     }
 }

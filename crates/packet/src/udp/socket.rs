@@ -113,6 +113,72 @@ pub fn set_int(socket: &Fd, level: i32, option: i32, value: i32) -> Result<(), E
     set(socket, level, option, &value.to_ne_bytes())
 }
 
+/// Another descriptor of the same socket.
+pub fn duplicate(socket: &Fd) -> Result<Fd, Errno> {
+    // SAFETY: F_DUPFD_CLOEXEC takes integers only.
+    let ret = unsafe {
+        syscall3(
+            libc::SYS_fcntl,
+            int(socket.raw()),
+            int(libc::F_DUPFD_CLOEXEC),
+            0,
+        )
+    };
+    check(ret).map(|fd| Fd::own(fd as RawFd))
+}
+
+/// One instruction of a classic BPF program (`struct sock_filter`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Instruction {
+    code: u16,
+    if_true: u8,
+    if_false: u8,
+    k: u32,
+}
+
+impl Instruction {
+    /// `code` as <linux/filter.h> has it; how many instructions are left out if a jump's condition
+    /// holds, and if it does not.
+    pub const fn new(code: u32, if_true: u8, if_false: u8, k: u32) -> Self {
+        Self {
+            code: code as u16,
+            if_true,
+            if_false,
+            k,
+        }
+    }
+}
+
+/// Has a program choose which socket of the group a packet comes to, in place of any other that
+/// chose.
+pub fn steer_group(socket: RawFd, program: &[Instruction]) -> Result<(), Errno> {
+    /// `struct sock_fprog`.
+    #[repr(C)]
+    struct Program {
+        length: u16,
+        start: *const Instruction,
+    }
+    let program = Program {
+        length: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
+        start: program.as_ptr(),
+    };
+    // SAFETY: the kernel reads the structure, which it gets the length of, and behind its pointer
+    // as many instructions as it says, which the caller lends for this call. Instructions have
+    // the kernel's layout: they are 8 bytes without padding.
+    let ret = unsafe {
+        syscall5(
+            libc::SYS_setsockopt,
+            int(socket),
+            int(libc::SOL_SOCKET),
+            int(libc::SO_ATTACH_REUSEPORT_CBPF),
+            &raw const program as usize,
+            size_of::<Program>(),
+        )
+    };
+    check(ret).map(drop)
+}
+
 /// What the kernel has dropped that came for the socket; 0 where it does not say.
 pub fn drops(socket: &Fd) -> u32 {
     // Of the 32-bit numbers that SO_MEMINFO gives, SK_MEMINFO_DROPS is at place 8.
