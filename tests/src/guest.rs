@@ -27,7 +27,7 @@ use crate::guest::initramfs::Archive;
 use crate::guest::machine::Machine;
 use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
-use crate::hosts::ports::{Protocol, listens};
+use crate::hosts::ports::{Protocol, group_word, has_word, listens};
 use crate::hosts::{self, Host};
 use crate::job::{Job, command, find_program, run, wait_until};
 use crate::suite::{Verdict, fail, skip};
@@ -45,7 +45,7 @@ pub const TWIN_LINKS: [&str; 2] = ["twin1", "twin2"];
 const AGENT_PORT: u16 = 791;
 
 /// From switching it on to an answer. It takes seconds, unless the machine is loaded.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
 /// What the cable can carry, in bytes (IP packet).
 const MTU_MAX: u32 = 9000;
@@ -171,6 +171,19 @@ impl Guest {
         let mut command = self.command(host, "cat");
         command.args(protocol.tables().map(|table| format!("/proc/net/{table}")));
         Ok(listens(&self.output(command)?, protocol, port))
+    }
+
+    /// Whether the guest's RDMA device takes what is sent to the multicast group. The kernel joins
+    /// groups of IPv4 for it, and takes those of IPv6 by their Ethernet address alone
+    /// (`cma_iboe_join_multicast`, `rxe_mcast_add`).
+    pub fn is_member(&self, host: &Host, group: IpAddr) -> Verdict<bool> {
+        let (table, wanted) = match group {
+            IpAddr::V4(_) => ("igmp", group_word(group)),
+            IpAddr::V6(group) => ("dev_mcast", format!("3333{:08x}", u128::from(group) as u32)),
+        };
+        let mut command = self.command(host, "cat");
+        command.arg(format!("/proc/net/{table}"));
+        Ok(has_word(&self.output(command)?, &wanted))
     }
 
     /// Waits until somebody in the guest listens; fails at once when the server that should do so
