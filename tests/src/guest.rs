@@ -63,6 +63,9 @@ pub struct Settings {
     pub memory_mib: u32,
     /// Whether a fault injector lies between the host (left) and the guest (right).
     pub faults: bool,
+    /// Whether the processors are this machine's own (KVM) and not emulated. Tests do without: that
+    /// a machine has /dev/kvm does not say that this kernel boots there.
+    pub kvm: bool,
 }
 
 impl Default for Settings {
@@ -72,6 +75,7 @@ impl Default for Settings {
             processors: 2,
             memory_mib: 768,
             faults: false,
+            kvm: false,
         }
     }
 }
@@ -412,9 +416,13 @@ impl Files {
     fn machine(&self, place: &Namespace, image: &Path, settings: Settings) -> Command {
         let mut command = command(&self.qemu);
         place.enter(&mut command);
+        let (accelerator, processor) = match settings.kvm {
+            true => ("kvm", "host"),
+            false => ("tcg,thread=multi,tb-size=256", "max"),
+        };
         command
-            .args(["-M", "q35", "-accel", "tcg,thread=multi,tb-size=256"])
-            .args(["-cpu", "max", "-nodefaults", "-no-user-config"])
+            .args(["-M", "q35", "-accel", accelerator])
+            .args(["-cpu", processor, "-nodefaults", "-no-user-config"])
             .args(["-display", "none", "-no-reboot"])
             .args(["-smp", &settings.processors.to_string()])
             .args(["-m", &settings.memory_mib.to_string()])
