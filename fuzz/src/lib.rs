@@ -3,6 +3,8 @@
 //! driver of this crate that needs nothing but a stable compiler, and over the seeds by
 //! `scripts/test` (`main.rs`).
 
+use std::time::Duration;
+
 mod guarded;
 mod input;
 mod parsers;
@@ -15,6 +17,13 @@ pub mod verbs_peer;
 pub mod verbs_records;
 
 pub use parsers::{cm_message, control_message, program_file, rsocket_message, verbs_hello};
+
+/// How long one input may take: 20 s, or as many as `SLUICE_FUZZ_PATIENCE` says, for runs on a
+/// machine that stops them or gives them little of its processors.
+fn patience() -> Duration {
+    let asked = std::env::var("SLUICE_FUZZ_PATIENCE");
+    Duration::from_secs(asked.ok().and_then(|s| s.parse().ok()).unwrap_or(20))
+}
 
 /// A target's name and function.
 pub type Target = (&'static str, fn(&[u8]));

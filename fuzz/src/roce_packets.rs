@@ -23,12 +23,10 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const MEMORY_BYTES: usize = 64 * 1024;
 const QKEY: u32 = 0x1111_1111;
-/// Anything that is to happen happens within this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps of one input.
 const STEPS_MAX: usize = 200;
 const IP_BYTES: u32 = 1500;
@@ -164,8 +162,8 @@ impl Victim {
             staged: 0,
         };
         let path = std::env::temp_dir().join(format!("sluice-fuzz-roce-{}", std::process::id()));
-        let transport = RoceTransport::with_ports(vec![Box::new(plug)], &path, IP_BYTES)
-            .expect("a transport");
+        let transport =
+            RoceTransport::with_ports(vec![Box::new(plug)], &path, IP_BYTES).expect("a transport");
         let device = Device::new("sluice0", transport);
         let context = device.open().expect("open");
         let pd = context.alloc_pd().expect("a protection domain");
@@ -283,8 +281,7 @@ impl Victim {
                 if !simple {
                     mask |= qp_mask::TIMEOUT;
                     if qp.qp_type() != QpType::XrcRecv {
-                        mask |=
-                            qp_mask::RETRY_CNT | qp_mask::RNR_RETRY | qp_mask::MAX_QP_RD_ATOMIC;
+                        mask |= qp_mask::RETRY_CNT | qp_mask::RNR_RETRY | qp_mask::MAX_QP_RD_ATOMIC;
                     }
                 }
             }
@@ -331,7 +328,10 @@ impl Victim {
         };
         let psn = FIRST_PSN.wrapping_add(input.u8() as i8 as u32) & 0xff_ffff;
         let flags = input.u8();
-        let mut bytes = vec![opcode, flags & 0xcf | ((payload as u8).wrapping_neg() & 3) << 4];
+        let mut bytes = vec![
+            opcode,
+            flags & 0xcf | ((payload as u8).wrapping_neg() & 3) << 4,
+        ];
         bytes.extend_from_slice(&[0xff, 0xff, 0]);
         bytes.extend_from_slice(&qpn.to_be_bytes()[1..]);
         bytes.push(if flags & 0x30 == 0 { 0 } else { 0x80 });
@@ -403,7 +403,7 @@ pub fn run(data: &[u8]) {
     }
     while victim.cq.poll_one().is_some() {}
     assert!(
-        start.elapsed() < PATIENCE,
+        start.elapsed() < crate::patience(),
         "an input took {:?}",
         start.elapsed()
     );
@@ -451,7 +451,9 @@ fn put(victim: &Victim, input: &mut Input, packet: Vec<u8>) {
         source[15] ^= how;
     }
     let mut network = lock(&victim.network);
-    network.packets.push_back((IpAddr::from(source), how & 3, packet));
+    network
+        .packets
+        .push_back((IpAddr::from(source), how & 3, packet));
     drop(network);
     wake::ring(victim.bell.raw());
 }

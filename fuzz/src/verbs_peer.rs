@@ -8,19 +8,19 @@
 use crate::guarded::Guarded;
 use crate::input::Input;
 use core::sync::atomic::{AtomicU64, Ordering};
+use sluice_rendezvous::{Block, Rendezvous};
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_shmem::verbs::directory::{BLOCK_QPS, DIRECTORY_BYTES, Directory, KeyEntry, QpEntry};
 use sluice_shmem::verbs::record::{Header, Ring, Writer};
 use sluice_sys::unix::{self, Fd};
 use sluice_sys::{errno::Errno, memfd};
 use sluice_transport_shm::ShmTransport;
-use sluice_rendezvous::{Block, Rendezvous};
 use sluice_verbs::{
     Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, WrOpcode,
     access, qp_mask, send_flags,
 };
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The layout of a link, as `link.rs` of the transport describes it.
 const REQUESTS_OFFSET: usize = 8192;
@@ -38,8 +38,6 @@ const REGION: u64 = 3;
 const MEMORY_BYTES: usize = 64 * 1024;
 /// The attacker's queue pair in its block.
 const ATTACKER_INDEX: u32 = 5;
-/// Anything that is to happen happens within this.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Steps of one input.
 const STEPS_MAX: usize = 200;
 
@@ -176,7 +174,7 @@ fn ring(bell: &Fd) {
 
 /// Waits for something to read. The fuzzer's own timer interrupts.
 fn wait(fd: i32) {
-    let patience = PATIENCE.as_millis() as i32;
+    let patience = crate::patience().as_millis() as i32;
     while unix::wait_readable(fd, patience) == Err(Errno(libc::EINTR)) {}
 }
 
@@ -422,7 +420,7 @@ pub fn run(data: &[u8]) {
         while meeting.cq.poll_one().is_some() {}
     }
     assert!(
-        start.elapsed() < PATIENCE,
+        start.elapsed() < crate::patience(),
         "an input took {:?}",
         start.elapsed()
     );

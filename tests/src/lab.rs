@@ -136,6 +136,19 @@ impl Lab {
         ))
     }
 
+    /// Fails unless a connection got a lane and bytes went through it, however few: on a machine
+    /// whose processors others want too, ends that sleep are woken by TCP with the bytes in it.
+    pub fn require_lanes(&self) -> Verdict {
+        if self.is_standin() {
+            return Ok(());
+        }
+        let totals = self.totals()?;
+        if totals.laned > 0 && totals.lane_bytes() > 0 {
+            return Ok(());
+        }
+        fail(format!("no lane was used: {totals:?}"))
+    }
+
     fn socket(&self) -> PathBuf {
         self.path().join("control.sock")
     }

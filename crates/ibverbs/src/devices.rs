@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use sluice_sys::errno::Errno;
-use sluice_transport_roce::RoceTransport;
+use sluice_transport_roce::{ENGINES_VARIABLE, Engines, RoceTransport};
 use sluice_transport_shm::ShmTransport;
 use sluice_verbs::fault::{self, Faults};
 use sluice_verbs::{Device, Transport};
@@ -47,8 +47,13 @@ fn transport(
 ) -> Result<Arc<dyn Transport>, Box<dyn std::error::Error>> {
     Ok(match kind {
         "shm" => ShmTransport::new(faults.copied())?,
-        "roce" => RoceTransport::over_xdp()?,
-        "roce-udp" => RoceTransport::over_udp()?,
+        "roce" => RoceTransport::over_xdp(engines()?)?,
+        "roce-udp" => RoceTransport::over_udp(engines()?)?,
         _ => return Err("there is no such kind; shm, roce and roce-udp are".into()),
     })
+}
+
+/// How many engine threads each device over a network has.
+fn engines() -> Result<Engines, String> {
+    Engines::from_environment().map_err(|error| format!("{ENGINES_VARIABLE}: {error}"))
 }

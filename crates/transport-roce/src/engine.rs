@@ -1,4 +1,5 @@
-//! The thread that makes progress when nobody polls, and sleeps when there is nothing to do.
+//! The threads that make progress when nobody polls, and sleep when there is nothing to do: one for
+//! each lane.
 //!
 //! Packets announce themselves: a port's descriptor is readable as long as there are some. So the
 //! thread sleeps on these descriptors, unless a program polls its completion queues, and takes the
@@ -8,14 +9,16 @@
 //! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
 //! programs that poll.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 use sluice_sys::errno::Errno;
+use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::{block_signals, now_ns};
-use sluice_sys::wake::drain;
+use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
-use crate::lane::Worker;
+use crate::lane::{Lane, Worker};
 use crate::node::Node;
 
 pub const KICK: u64 = 0;
@@ -38,17 +41,95 @@ pub fn token(kind: u64, id: u64) -> u64 {
     kind << 56 | (id & ((1 << 56) - 1))
 }
 
-/// Starts the thread. It ends when the node is gone or told to stop.
-pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
-    let weak = Arc::downgrade(node);
-    std::thread::Builder::new()
-        .name("sluice-roce".into())
-        .spawn(move || {
-            block_signals();
-            run(&weak);
+/// By what a lane's thread is woken, and what others know of its sleep.
+pub struct Sleeper {
+    /// What it waits for: everything, and what is left while others poll the ports.
+    sleeping: Epoll,
+    watching: Epoll,
+    kick: LocalFd,
+    /// Until when it sleeps, nanoseconds; 0: it is awake.
+    until: AtomicU64,
+    /// It is woken by every packet, or is about to look.
+    hears: AtomicBool,
+}
+
+/// A thread that sleeps no longer than this is not woken for a deadline.
+const NAP_NS: u64 = 1_000_000;
+
+impl Sleeper {
+    pub fn new() -> Result<Self, Errno> {
+        let (sleeping, watching) = (Epoll::new()?, Epoll::new()?);
+        let kick = LocalFd::own(eventfd()?);
+        watching.add(kick.raw(), token(KICK, 0))?;
+        sleeping.add(watching.raw(), token(WATCHED, 0))?;
+        Ok(Self {
+            sleeping,
+            watching,
+            kick,
+            until: AtomicU64::new(0),
+            hears: AtomicBool::new(false),
         })
-        .map(drop)
-        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+    }
+
+    /// It is woken by a port unless a program polls. `kind`: [`UDP`] or [`XDP`].
+    pub fn add_port(&self, descriptor: RawFd, kind: u64) -> Result<(), Errno> {
+        self.sleeping.add(descriptor, token(PORT, kind))
+    }
+
+    /// It is woken by something else, always.
+    pub fn watch(&self, descriptor: RawFd, token: u64) -> Result<(), Errno> {
+        self.watching.add(descriptor, token)
+    }
+
+    pub fn forget(&self, descriptor: RawFd) {
+        self.watching.remove(descriptor);
+    }
+
+    pub fn wake(&self) {
+        ring(self.kick.raw());
+    }
+
+    /// Somebody waits for packets without polling, and has said so where the thread looks.
+    pub fn wake_to_hear(&self) {
+        // It says that it is going to look before it does.
+        if !self.hears.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Sees to it that it does not sleep for long while something is due.
+    pub fn wake_for(&self, deadline: u64) {
+        if deadline == u64::MAX {
+            return;
+        }
+        let until = self.until.load(Ordering::SeqCst);
+        if until > deadline && until > now_ns() + NAP_NS {
+            self.wake();
+        }
+    }
+}
+
+/// Starts the threads. They end when the node is gone or told to stop.
+pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
+    for lane in 0..node.lanes.len() {
+        let weak = Arc::downgrade(node);
+        let name = match lane {
+            0 => "sluice-roce".to_owned(),
+            _ => format!("sluice-roce-{lane}"),
+        };
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                block_signals();
+                run(&weak, lane);
+            })
+            .map_err(|error| {
+                // Those that run must not stay.
+                node.stop();
+                Errno(error.raw_os_error().unwrap_or(libc::EAGAIN))
+            })?;
+    }
+    Ok(())
 }
 
 /// How sure the thread is that programs leave packets to it: above the middle it sleeps on the
@@ -75,7 +156,7 @@ impl Alone {
     }
 }
 
-fn run(weak: &Weak<Node>) {
+fn run(weak: &Weak<Node>, number: usize) {
     let mut tokens = [0; 64];
     let mut before = 0;
     // Rounds without anything; starts as if there had been none for long.
@@ -86,12 +167,16 @@ fn run(weak: &Weak<Node>) {
         if node.stop.load(Ordering::Acquire) {
             return;
         }
-        node.engine_until.store(0, Ordering::SeqCst);
-        let polled = node.lane.polled.load(Ordering::Relaxed);
+        let lane: &Lane = &node.lanes[number];
+        let sleeper = &lane.sleeper;
+        sleeper.until.store(0, Ordering::SeqCst);
+        // In front of the look at who waits.
+        sleeper.hears.store(false, Ordering::SeqCst);
+        let polled = lane.polled.load(Ordering::Relaxed);
         let others = polled != before;
         before = polled;
         // Somebody else may be at it this very moment.
-        let found = node.lane.progress(&node, Worker::Engine { udp });
+        let found = lane.progress(&node, Worker::Engine { udp });
         alone.looked(found.unwrap_or(0), others || found.is_none());
         quiet = match found {
             Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
@@ -103,7 +188,8 @@ fn run(weak: &Weak<Node>) {
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);
         }
-        let deadline = node.lane.deadline.load(Ordering::SeqCst);
+        sleeper.hears.store(asleep, Ordering::SeqCst);
+        let deadline = lane.deadline.load(Ordering::SeqCst);
         let until = match asleep {
             // There is more to send at once.
             true if deadline == 0 => now,
@@ -112,35 +198,35 @@ fn run(weak: &Weak<Node>) {
             true => deadline.max(now + WATCH_NS),
             false => now + WATCH_NS,
         };
-        node.engine_until.store(until, Ordering::SeqCst);
+        sleeper.until.store(until, Ordering::SeqCst);
         // One that was set in between did not see for how long we sleep.
-        let sooner = node.lane.deadline.load(Ordering::SeqCst);
+        let sooner = lane.deadline.load(Ordering::SeqCst);
         if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {
             continue;
         }
         let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
         let epoll = if asleep {
-            &node.sleeping
+            &sleeper.sleeping
         } else {
-            &node.watching
+            &sleeper.watching
         };
         let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
         // Who was not woken by another port looks at all.
         udp = !ready.contains(&token(PORT, XDP)) || ready.contains(&token(PORT, UDP));
         for token in ready {
-            event(&node, *token);
+            event(&node, sleeper, *token);
         }
     }
 }
 
-fn event(node: &Arc<Node>, token: u64) {
+fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
     let id = token & ((1 << 56) - 1);
     match token >> 56 {
-        KICK => drain(node.kick.raw()),
+        KICK => drain(sleeper.kick.raw()),
         WATCHED => {
             let mut tokens = [0; 64];
-            for token in node.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {
-                event(node, *token);
+            for token in sleeper.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {
+                event(node, sleeper, *token);
             }
         }
         NETWORK => node.network_changed(),

@@ -121,7 +121,7 @@ impl Forward {
     /// A block is this process's now: others may bring packets for it.
     pub fn listen(&self, node: &Node, block: &Block) -> Result<(), Errno> {
         let token = token(LISTENER, u64::from(block.number));
-        node.watching.add(block.listener.raw(), token)
+        node.first_lane().sleeper.watch(block.listener.raw(), token)
     }
 
     /// Somebody wants to bring packets.
@@ -140,11 +140,8 @@ impl Forward {
             let mut from = lock(&self.from);
             from.next += 1;
             let id = from.next;
-            if node
-                .watching
-                .add(socket.raw(), token(NEIGHBOUR, id))
-                .is_ok()
-            {
+            let sleeper = &node.first_lane().sleeper;
+            if sleeper.watch(socket.raw(), token(NEIGHBOUR, id)).is_ok() {
                 from.sockets.insert(id, socket);
             }
         }
@@ -172,7 +169,7 @@ impl Forward {
                 _ => {
                     let socket = lock(&self.from).sockets.remove(&id);
                     if let Some(socket) = socket {
-                        node.watching.remove(socket.raw());
+                        node.first_lane().sleeper.forget(socket.raw());
                     }
                     return;
                 }
@@ -238,10 +235,21 @@ impl Forward {
     }
 }
 
+/// The queue pair that a packet is for, as its base transport header says (IBTA 9.2).
+fn destination(packet: &[u8]) -> Option<u32> {
+    let [_, high, middle, low] = packet.get(4..8)? else {
+        return None;
+    };
+    Some(u32::from_be_bytes([0, *high, *middle, *low]))
+}
+
 /// Takes in what another process has brought.
 fn deliver(node: &Node, kind: u8, received: &Received<'_>) {
     match (kind, <&[u8; MAD_BYTES]>::try_from(received.packet)) {
-        (PACKET, _) => node.lane.inject(node, received),
+        (PACKET, _) => {
+            let destination = destination(received.packet).unwrap_or_default();
+            node.lane_of(destination).inject(node, received);
+        }
         (MAD, Ok(mad)) => {
             let path = MadPath {
                 source: gid(received.source),

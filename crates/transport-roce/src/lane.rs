@@ -1,7 +1,12 @@
 //! A lane: packet ports and the queue pairs whose packets leave by them, worked on by one thread
 //! at a time, whichever has the time.
 //!
-//! **Order of locks:** a lane, then a machine, then the engine's own (a send half among them).
+//! A packet that comes by the ports of another lane than its queue pair's is handed over
+//! ([`Lane::hand_over`]): nobody but the lane's holder works on its queue pairs. Datagrams to groups
+//! are the exception; they are given to all members where they come, and nobody answers them.
+//!
+//! **Order of locks:** a lane, then a machine, then the engine's own (a send half among them). Who
+//! holds a lane takes no other, but may put packets into what another waits with.
 //! Whoever posts holds a send half already. So it only tries the other two, reports nothing, and
 //! leaves a note ([`Lane::inbox`]) that the lane's present holder reads when it lets go.
 
@@ -10,13 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use sluice_packet::{Port, Received, SendError};
 use sluice_protocol::{Instant, Scheduler};
+use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::{Packet, Qpn};
 
 use crate::brought::Brought;
+use crate::engine::Sleeper;
 use crate::gsi;
+use crate::lanes::Set;
 use crate::machine::Machine;
 use crate::node::{Node, Table, lock};
 use crate::part::Part;
@@ -64,13 +72,19 @@ pub struct Posting {
 
 /// Packet ports and whose packets leave by them.
 pub struct Lane {
+    /// Its place among the node's.
+    number: usize,
+    /// By what its thread is woken.
+    pub sleeper: Sleeper,
     state: Mutex<State>,
     /// Queue pairs that may have something to send.
     inbox: Mutex<Vec<usize>>,
     /// How many, to look without the lock.
     pending: AtomicUsize,
-    /// Packets that other processes got.
+    /// Packets that other processes got, or other lanes.
     brought: Brought,
+    /// Lanes that have handed packets over to this one.
+    fed_by: AtomicU64,
     /// When somebody must look at the lane again, nanoseconds; [`u64::MAX`]: no need.
     pub deadline: AtomicU64,
     /// Packets that pollers have found.
@@ -89,6 +103,8 @@ pub struct LaneCounters {
     pub not_taken: AtomicU64,
     /// There was no way to the destination.
     pub unreachable: AtomicU64,
+    /// Too many waited for the lane that were brought to it.
+    pub crowded: AtomicU64,
 }
 
 fn count(counter: &AtomicU64) {
@@ -119,8 +135,10 @@ struct State {
 }
 
 impl Lane {
-    pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
-        Self {
+    pub fn new(number: usize, ports: Vec<Box<dyn Port>>) -> Result<Self, Errno> {
+        Ok(Self {
+            number,
+            sleeper: Sleeper::new()?,
             state: Mutex::new(State {
                 ports,
                 scheduler: Scheduler::new(64 << 10),
@@ -139,10 +157,16 @@ impl Lane {
             inbox: Mutex::default(),
             pending: AtomicUsize::new(0),
             brought: Brought::default(),
+            fed_by: AtomicU64::new(0),
             deadline: AtomicU64::new(u64::MAX),
             polled: AtomicU64::new(0),
             counters: LaneCounters::default(),
-        }
+        })
+    }
+
+    /// Lanes by whose ports packets for this one have come.
+    pub fn fed_by(&self) -> Set {
+        Set(self.fed_by.load(Ordering::Relaxed))
     }
 
     fn try_state(&self) -> Option<MutexGuard<'_, State>> {
@@ -211,11 +235,48 @@ impl Lane {
         Some(came)
     }
 
-    /// Takes in a packet that another process got, or has whoever is at it take it. By the engine
+    /// A program polls. How many packets came.
+    pub fn poll(&self, node: &Node) -> usize {
+        let came = self.progress(node, Worker::Poller).unwrap_or(0);
+        if came > 0 {
+            self.wake_for_deadline();
+        }
+        came
+    }
+
+    /// Sees to it that the engine thread does not sleep for long while something is due.
+    pub fn wake_for_deadline(&self) {
+        self.sleeper.wake_for(self.deadline.load(Ordering::SeqCst));
+    }
+
+    /// Takes in a packet that another process got, or has whoever is at it take it. By an engine
     /// thread.
     pub fn inject(&self, node: &Node, received: &Received<'_>) {
-        self.brought.put(received);
+        self.bring(received);
         self.progress(node, Worker::Engine { udp: false });
+    }
+
+    fn bring(&self, received: &Received<'_>) {
+        if !self.brought.put(received) {
+            count(&self.counters.crowded);
+        }
+    }
+
+    /// Another lane's holder got a packet for this one. [`Lane::nudge`] must follow.
+    fn hand_over(&self, from: usize, received: &Received<'_>) {
+        self.bring(received);
+        let mut fed_by = self.fed_by();
+        fed_by.insert(from);
+        if fed_by != self.fed_by() {
+            self.fed_by.fetch_or(fed_by.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
+    /// who polls next, which costs no call of the kernel; or by the engine thread.
+    fn nudge(&self) {
+        self.deadline.store(0, Ordering::SeqCst);
+        self.wake_for_deadline();
     }
 
     /// Sends what is due, behind whoever is at it now: what came is answered before its queue
@@ -243,7 +304,7 @@ impl Lane {
             drop(state);
             if kick {
                 // Should the program neither post nor poll any more.
-                node.wake_engine();
+                self.sleeper.wake();
             }
             if !self.is_noted() {
                 break;
@@ -304,7 +365,7 @@ impl State {
             && self.unreported.is_empty()
             && self.scheduler.is_idle()
             && lane.pending.load(Ordering::Relaxed) == 0
-            && !node.gsi.has_waiting()
+            && !(lane.number == 0 && node.gsi.has_waiting())
     }
 
     /// One batch of each port.
@@ -324,24 +385,28 @@ impl State {
             ..
         } = self;
         let mut came = 0;
+        let mut intake = Intake {
+            lane,
+            node,
+            table,
+            touched,
+            mads,
+            handed: Set::default(),
+        };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
         for port in ports.iter_mut().skip(usize::from(skip_udp)) {
             came += port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
-                let dropped = take(table, touched, mads, node, now, received);
-                if let Some(reason) = dropped {
-                    count(reason.counter(&lane.counters));
-                }
+                intake.packet(now, received);
             });
         }
         if !lane.brought.is_empty() {
             let now = Instant::from_nanos(now_ns());
-            came += lane.brought.take(|received| {
-                if let Some(reason) = take(table, touched, mads, node, now, received) {
-                    count(reason.counter(&lane.counters));
-                }
-            });
+            came += lane.brought.take(|received| intake.packet(now, received));
+        }
+        for other in intake.handed {
+            node.lanes[other].nudge();
         }
         came
     }
@@ -371,7 +436,9 @@ impl State {
             }
         }
         self.blocked = false;
-        self.gsi.send(node, self.ports[UDP_PORT].as_mut());
+        if lane.number == 0 {
+            self.gsi.send(node, self.ports[UDP_PORT].as_mut());
+        }
         let now = Instant::from_nanos(now_ns());
         let mut done = None;
         for _ in 0..TURNS {
@@ -521,50 +588,79 @@ impl Dropped {
     }
 }
 
-/// Takes in one packet.
-fn take(
-    table: &Table,
-    touched: &mut Vec<usize>,
-    mads: &mut Vec<(MadPath, [u8; MAD_BYTES])>,
-    node: &Node,
-    now: Instant,
-    received: &Received<'_>,
-) -> Option<Dropped> {
-    let Ok(packet) = Packet::parse(received.packet) else {
-        return Some(Dropped::Malformed);
-    };
-    let destination = packet.bth().destination;
-    if destination == Qpn::GSI {
-        return match gsi::datagram(&packet, received) {
-            Some(mad) => {
-                mads.push(mad);
+/// Where packets go that come in a round.
+struct Intake<'a> {
+    lane: &'a Lane,
+    node: &'a Node,
+    table: &'a Table,
+    touched: &'a mut Vec<usize>,
+    mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
+    /// Lanes that were handed something.
+    handed: Set,
+}
+
+impl Intake<'_> {
+    fn packet(&mut self, now: Instant, received: &Received<'_>) {
+        if let Some(reason) = self.take(now, received) {
+            count(reason.counter(&self.lane.counters));
+        }
+    }
+
+    /// Takes in one packet.
+    fn take(&mut self, now: Instant, received: &Received<'_>) -> Option<Dropped> {
+        let Ok(packet) = Packet::parse(received.packet) else {
+            return Some(Dropped::Malformed);
+        };
+        let destination = packet.bth().destination;
+        if destination == Qpn::GSI {
+            return match gsi::datagram(&packet, received) {
+                Some(mad) => {
+                    self.mads.push(mad);
+                    None
+                }
+                None => Some(Dropped::Malformed),
+            };
+        }
+        if destination == Qpn::MULTICAST {
+            for part in self.node.groups.members(received) {
+                self.give(&part, now, &packet, received);
+            }
+            return None;
+        }
+        let qpn = destination.get();
+        match self.table.by_qpn.get(&qpn) {
+            Some(part) if part.lane == self.lane.number => {
+                let taken = self.give(part, now, &packet, received);
+                (!taken).then_some(Dropped::NotTaken)
+            }
+            Some(part) => {
+                part.lane().hand_over(self.lane.number, received);
+                self.handed.insert(part.lane);
                 None
             }
-            None => Some(Dropped::Malformed),
-        };
+            None if self.node.forward.pass_on(self.node, qpn, received) => None,
+            None => Some(Dropped::UnknownQp),
+        }
     }
-    let mut give = |part: &Part| {
-        if touched.last() != Some(&part.index) {
-            touched.push(part.index);
+
+    fn give(
+        &mut self,
+        part: &Part,
+        now: Instant,
+        packet: &Packet<'_>,
+        received: &Received<'_>,
+    ) -> bool {
+        // Another lane's has got a datagram, behind which nothing is to be sent.
+        if part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
+            self.touched.push(part.index);
         }
         let mut machine = part.lock();
-        let taken = machine.receive(now, &packet, received);
+        let taken = machine.receive(now, packet, received);
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.
         if machine.has_news() {
             machine.report();
         }
         taken
-    };
-    if destination == Qpn::MULTICAST {
-        for part in node.groups.members(received) {
-            give(&part);
-        }
-        return None;
-    }
-    match table.by_qpn.get(&destination.get()) {
-        Some(part) => (!give(part)).then_some(Dropped::NotTaken),
-        None if node.forward.pass_on(node, destination.get(), received) => None,
-        None => Some(Dropped::UnknownQp),
     }
 }

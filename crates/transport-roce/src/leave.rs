@@ -9,7 +9,7 @@ use crate::node::Node;
 
 impl AtExit for Node {
     fn leave(&self) {
-        self.lane.settle(self);
+        self.settle();
         // A thread that holds this is about to claim one more; who comes later sweeps it up.
         if let Some(numbers) = self.try_numbers() {
             numbers.take_names_away(&self.rendezvous);

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
 //! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
+//! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
@@ -22,6 +23,7 @@ mod forward;
 mod gsi;
 mod impair;
 mod lane;
+mod lanes;
 mod leave;
 mod machine;
 mod multicast;
@@ -31,6 +33,7 @@ mod part;
 mod path;
 mod ports;
 mod requests;
+mod share;
 mod tap;
 mod timer;
 
@@ -48,7 +51,10 @@ use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
-use crate::lane::Lane;
+pub use crate::lanes::{ENGINES_VARIABLE, Engines, LANES_MAX, NotEngines};
+
+use crate::lane::LaneCounters;
+use crate::lanes::Sources;
 use crate::network::Network;
 use crate::node::Node;
 use crate::part::{Part, RoceQp};
@@ -97,26 +103,29 @@ pub struct RoceTransport {
 impl RoceTransport {
     /// A transport over UDP, which needs no privileges. It serves the network namespace of the
     /// calling thread.
-    pub fn over_udp() -> core::result::Result<Arc<Self>, OpenError> {
-        Self::open(false)
+    pub fn over_udp(engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
+        Self::open(false, engines)
     }
 
     /// A transport that takes its packets past the kernel's stack, by AF_XDP, on each interface
     /// where that is possible and allowed, and over UDP on the others.
-    pub fn over_xdp() -> core::result::Result<Arc<Self>, OpenError> {
-        Self::open(true)
+    pub fn over_xdp(engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
+        Self::open(true, engines)
     }
 
-    fn open(xdp: bool) -> core::result::Result<Arc<Self>, OpenError> {
-        let port = UdpPort::open(&udp::Config::default()).map_err(OpenError::Port)?;
+    fn open(xdp: bool, engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
+        let ports: core::result::Result<Vec<_>, _> = (0..engines.count())
+            .map(|_| UdpPort::open(&udp::Config::default()))
+            .collect();
+        let ports = ports.map_err(OpenError::Port)?;
         let namespace = namespace().map_err(OpenError::System)?;
         let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
-        Self::of(
-            rendezvous,
-            network,
-            vec![ports::dressed(port, Below::Socket)],
-        )
+        let lanes = ports
+            .into_iter()
+            .map(|port| vec![ports::dressed(port, Below::Socket)])
+            .collect();
+        Self::of(rendezvous, network, lanes)
     }
 
     /// A transport over ports of somebody's own, of which the first reaches every address, in IP
@@ -129,19 +138,29 @@ impl RoceTransport {
         directory: &Path,
         ip_bytes: u32,
     ) -> core::result::Result<Arc<Self>, OpenError> {
+        Self::with_lanes(vec![ports], directory, ip_bytes)
+    }
+
+    /// The same with several engine threads, each with the ports of its lane: 1 to [`LANES_MAX`].
+    #[doc(hidden)]
+    pub fn with_lanes(
+        lanes: Vec<Vec<Box<dyn Port>>>,
+        directory: &Path,
+        ip_bytes: u32,
+    ) -> core::result::Result<Arc<Self>, OpenError> {
         let rendezvous = Rendezvous::open(directory).map_err(OpenError::Rendezvous)?;
-        Self::of(rendezvous, Network::everywhere(ip_bytes), ports)
+        Self::of(rendezvous, Network::everywhere(ip_bytes), lanes)
     }
 
     fn of(
         rendezvous: Rendezvous,
         network: Network,
-        ports: Vec<Box<dyn Port>>,
+        lanes: Vec<Vec<Box<dyn Port>>>,
     ) -> core::result::Result<Arc<Self>, OpenError> {
         let node = Node::new(node::Parts {
             rendezvous,
             network,
-            lane: Lane::new(ports),
+            lanes,
         })
         .map_err(OpenError::System)?;
         engine::start(&node).map_err(OpenError::System)?;
@@ -166,19 +185,24 @@ pub struct Dropped {
     pub not_taken: u64,
     /// There was no way to the destination.
     pub unreachable: u64,
+    /// Came by another lane's ports, or to another process, when too many of these waited.
+    pub crowded: u64,
 }
 
 impl RoceTransport {
     /// What was dropped so far.
     #[doc(hidden)]
     pub fn dropped(&self) -> Dropped {
-        let counters = &self.node.lane.counters;
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let sum = |of: fn(&LaneCounters) -> &AtomicU64| {
+            let each = self.node.lanes.iter().map(|lane| of(&lane.counters));
+            each.map(|counter| counter.load(Ordering::Relaxed)).sum()
+        };
         Dropped {
-            malformed: read(&counters.malformed),
-            unknown_qp: read(&counters.unknown_qp),
-            not_taken: read(&counters.not_taken),
-            unreachable: read(&counters.unreachable),
+            malformed: sum(|lane| &lane.malformed),
+            unknown_qp: sum(|lane| &lane.unknown_qp),
+            not_taken: sum(|lane| &lane.not_taken),
+            unreachable: sum(|lane| &lane.unreachable),
+            crowded: sum(|lane| &lane.crowded),
         }
     }
 }
@@ -203,8 +227,7 @@ fn meet_in(namespace: u64) -> std::io::Result<Rendezvous> {
 
 impl Drop for RoceTransport {
     fn drop(&mut self) {
-        self.node.stop.store(true, Ordering::Release);
-        self.node.wake_engine();
+        self.node.stop();
     }
 }
 
@@ -227,15 +250,21 @@ impl Transport for RoceTransport {
         let qpn = self.node.take_number()?;
         let index = self.node.take_index();
         let part = Arc::new(Part::new(&self.node, qpn, index, params));
+        if self.node.armed.load(Ordering::SeqCst) != 0 {
+            // A queue may be armed that had nothing on this lane.
+            part.lane().sleeper.wake_to_hear();
+        }
         Ok(NewQp {
             qpn,
             transport: Box::new(RoceQp(part)),
         })
     }
 
-    fn create_cq(&self, _id: u32) -> Result<Box<dyn CqTransport>> {
+    fn create_cq(&self, id: u32) -> Result<Box<dyn CqTransport>> {
         Ok(Box::new(RoceCq {
             node: self.node.clone(),
+            id,
+            sources: self.node.completions.add(id),
             idle_polls: AtomicU32::new(0),
         }))
     }
@@ -263,13 +292,16 @@ impl Transport for RoceTransport {
 /// A completion queue's part.
 struct RoceCq {
     node: Arc<Node>,
+    id: u32,
+    /// The lanes that its completions come from.
+    sources: Arc<Sources>,
     /// Polls in a row that found nothing to do.
     idle_polls: AtomicU32,
 }
 
 impl CqTransport for RoceCq {
     fn progress(&self, _cq: &Cq) {
-        if self.node.poll() > 0 {
+        if self.node.poll(&self.sources) > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);
             return;
         }
@@ -280,13 +312,14 @@ impl CqTransport for RoceCq {
     }
 
     fn armed(&self) {
-        // From now on the thread must hear of every packet.
-        if self.node.armed.fetch_add(1, Ordering::SeqCst) == 0 {
-            self.node.wake_engine();
-        }
+        self.node.arm(&self.sources);
     }
 
     fn disarmed(&self) {
-        self.node.armed.fetch_sub(1, Ordering::SeqCst);
+        self.node.disarm();
+    }
+
+    fn destroy(&self) {
+        self.node.completions.remove(self.id, &self.sources);
     }
 }

@@ -85,7 +85,9 @@ impl Groups {
 fn join(part: &Part, group: IpAddr, join: bool) -> Result<()> {
     let node = &part.node;
     let interfaces = node.network.multicast_interfaces();
-    let joined = node.lane.with_ports(|ports| {
+    // Of the sockets at one port each that has joined gets a datagram to a group: one is enough.
+    let lane = node.first_lane();
+    let joined = lane.with_ports(|ports| {
         let port = &ports[UDP_PORT];
         let tried = interfaces
             .iter()
@@ -93,7 +95,7 @@ fn join(part: &Part, group: IpAddr, join: bool) -> Result<()> {
         tried.filter(core::result::Result::is_ok).count()
     });
     // Whoever posted while the lane was held left a note.
-    node.wake_engine();
+    lane.sleeper.wake();
     if joined > 0 {
         Ok(())
     } else {

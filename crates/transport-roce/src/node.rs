@@ -4,19 +4,18 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use sluice_packet::Path;
+use sluice_packet::{Path, Port};
 use sluice_rendezvous::{Numbers, Rendezvous};
 use sluice_sys::errno::Errno;
-use sluice_sys::local_fd::{ClosedInChildren, LocalFd};
-use sluice_sys::process::now_ns;
-use sluice_sys::wake::{Epoll, eventfd, ring};
+use sluice_sys::local_fd::ClosedInChildren;
 use sluice_verbs::{Result, SendDone};
 use sluice_wire::Mtu;
 
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
-use crate::lane::{Lane, Posting, Worker};
+use crate::lane::{Lane, Posting};
+use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
 use crate::part::Part;
@@ -25,8 +24,6 @@ use crate::tap::Below;
 
 /// Blocks of queue pair numbers of one process.
 const BLOCKS_MAX: usize = 256;
-/// An engine thread that sleeps no longer than this is not woken for a deadline.
-const NAP_NS: u64 = 1_000_000;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
@@ -54,7 +51,7 @@ struct Indices {
 /// One transport's share of the process.
 pub struct Node {
     /// Descriptors of ports, which would keep the address taken in a child of fork. In front of
-    /// the lane, which closes them.
+    /// the lanes, which close them.
     private: Mutex<Vec<ClosedInChildren>>,
     pub rendezvous: Rendezvous,
     numbers: Mutex<Numbers>,
@@ -62,24 +59,37 @@ pub struct Node {
     table: RwLock<Arc<Table>>,
     /// Counts changes of the table.
     pub generation: AtomicU64,
-    pub lane: Lane,
+    /// At least one. The first has what is the whole node's: queue pair 1, groups, neighbours.
+    pub lanes: Box<[Lane]>,
+    pub completions: Completions,
+    /// Held by whoever gives the lanes more ports, so that all have them in one order. In front
+    /// of the lanes' locks.
+    serving: Mutex<()>,
     pub network: Network,
     pub gsi: Gsi,
     pub groups: Groups,
     pub forward: Forward,
-    /// What a sleeping engine thread waits for: everything, and what is left while others poll
-    /// the ports.
-    pub sleeping: Epoll,
-    pub watching: Epoll,
-    pub kick: LocalFd,
     /// Completion queues that wait for an event.
     pub armed: AtomicU32,
-    /// Until when the engine thread sleeps, nanoseconds; 0: it is awake.
-    pub engine_until: AtomicU64,
     pub stop: AtomicBool,
 }
 
 impl Node {
+    /// The number of the lane that a queue pair is on.
+    pub fn lane_number(&self, qpn: u32) -> usize {
+        qpn as usize % self.lanes.len()
+    }
+
+    /// The lane that a queue pair is on.
+    pub fn lane_of(&self, qpn: u32) -> &Lane {
+        &self.lanes[self.lane_number(qpn)]
+    }
+
+    /// The lane that has what is the whole node's.
+    pub fn first_lane(&self) -> &Lane {
+        &self.lanes[0]
+    }
+
     pub fn table(&self) -> Arc<Table> {
         unpoisoned(self.table.read()).clone()
     }
@@ -171,29 +181,34 @@ impl Node {
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
         let interface = sluice_xdp::Interface::by_index(index)?;
         let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
-        let ports: Vec<_> = ports
+        let ports = ports
             .into_iter()
             .map(|port| crate::ports::dressed(port, Below::Port))
             .collect();
-        let descriptors: Vec<i32> = ports.iter().flat_map(|port| port.descriptors()).collect();
-        let first = self.lane.with_ports(|all| {
-            let first = all.len();
-            all.extend(ports);
-            first
-        });
-        let mut private = lock(&self.private);
-        let all = descriptors.iter().copied().chain(steering.descriptors());
-        private.extend(all.map(ClosedInChildren::new));
-        drop(private);
-        for descriptor in descriptors {
-            // A port that is not watched is found by the watching thread's rounds.
-            let _ = self
-                .sleeping
-                .add(descriptor, engine::token(engine::PORT, engine::XDP));
+        let shares = crate::share::deal(ports, self.lanes.len());
+        let mut descriptors = Vec::new();
+        let serving = lock(&self.serving);
+        let mut first = 0;
+        for (lane, port) in self.lanes.iter().zip(shares) {
+            let own = port.descriptors();
+            first = lane.with_ports(|all| {
+                all.push(port);
+                all.len() - 1
+            });
+            for descriptor in &own {
+                // A port that is not watched is found by the watching thread's rounds.
+                let _ = lane.sleeper.add_port(*descriptor, engine::XDP);
+            }
+            descriptors.extend(own);
         }
+        drop(serving);
+        let all = descriptors.into_iter().chain(steering.descriptors());
+        lock(&self.private).extend(all.map(ClosedInChildren::new));
         self.network.serve(steering, first);
-        // Whoever posted while the lane was held left a note.
-        self.wake_engine();
+        // Whoever posted while a lane was held left a note.
+        for lane in &self.lanes {
+            lane.sleeper.wake();
+        }
         Ok(())
     }
 
@@ -204,13 +219,14 @@ impl Node {
 
     /// A queue pair was given a request. Its end, if that is all there is to tell.
     pub fn posted(&self, part: &Part, seq: u64) -> Option<SendDone> {
-        self.lane.note(part.index);
+        let lane = part.lane();
+        lane.note(part.index);
         let posting = Posting {
             index: part.index,
             seq,
         };
-        let done = self.lane.send_noted(self, &posting);
-        self.wake_for_deadline();
+        let done = lane.send_noted(self, &posting);
+        lane.wake_for_deadline();
         done
     }
 
@@ -220,8 +236,9 @@ impl Node {
             index: usize::MAX,
             seq: 0,
         };
-        self.lane.send_noted(self, &nobody);
-        self.wake_for_deadline();
+        let lane = self.first_lane();
+        lane.send_noted(self, &nobody);
+        lane.wake_for_deadline();
     }
 
     /// Routes, neighbours or addresses have changed.
@@ -234,29 +251,56 @@ impl Node {
         }
     }
 
-    /// A poll found nothing: looks at the ports. How many packets came.
-    pub fn poll(&self) -> usize {
-        let came = self.lane.progress(self, Worker::Poller).unwrap_or(0);
-        if came > 0 {
-            self.wake_for_deadline();
+    /// A poll of a completion queue found nothing: looks at the ports of the lanes that its
+    /// completions come from. How many packets came.
+    pub fn poll(&self, queue: &Sources) -> usize {
+        if let [only] = &*self.lanes {
+            return only.poll(self);
         }
-        came
+        self.lanes_of(queue)
+            .map(|lane| self.lanes[lane].poll(self))
+            .sum()
     }
 
-    /// Sees to it that the engine thread does not sleep for long while something is due.
-    fn wake_for_deadline(&self) {
-        let deadline = self.lane.deadline.load(Ordering::SeqCst);
-        if deadline == u64::MAX {
-            return;
+    /// The lanes where packets may be that end in a completion in this queue.
+    fn lanes_of(&self, queue: &Sources) -> Set {
+        let all = Set::first(self.lanes.len());
+        let own = self.completions.sources(queue);
+        if own.is_empty() {
+            // Somebody polls, for whatever reason: it is everybody's gain.
+            return all;
         }
-        let until = self.engine_until.load(Ordering::SeqCst);
-        if until > deadline && until > now_ns() + NAP_NS {
-            self.wake_engine();
+        let fed = own.map(|lane| self.lanes[lane].fed_by().0);
+        Set(fed.fold(own.0, |set, by| set | by) & all.0)
+    }
+
+    /// Somebody waits for a completion in this queue without polling.
+    pub fn arm(&self, queue: &Sources) {
+        self.armed.fetch_add(1, Ordering::SeqCst);
+        // From now on the threads must hear of every packet.
+        for lane in self.lanes_of(queue) {
+            self.lanes[lane].sleeper.wake_to_hear();
         }
     }
 
-    pub fn wake_engine(&self) {
-        ring(self.kick.raw());
+    /// No longer.
+    pub fn disarm(&self) {
+        self.armed.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sends what is due on every lane, see [`Lane::settle`].
+    pub fn settle(&self) {
+        for lane in &self.lanes {
+            lane.settle(self);
+        }
+    }
+
+    /// The engine threads are to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        for lane in &self.lanes {
+            lane.sleeper.wake();
+        }
     }
 }
 
@@ -264,47 +308,45 @@ impl Node {
 pub struct Parts {
     pub rendezvous: Rendezvous,
     pub network: Network,
-    pub lane: Lane,
+    /// The ports of each lane, at least of one.
+    pub lanes: Vec<Vec<Box<dyn Port>>>,
 }
 
 impl Node {
     pub fn new(parts: Parts) -> core::result::Result<Arc<Self>, Errno> {
-        let (sleeping, watching) = (Epoll::new()?, Epoll::new()?);
-        let kick = LocalFd::own(eventfd()?);
-        watching.add(kick.raw(), engine::token(engine::KICK, 0))?;
-        sleeping.add(watching.raw(), engine::token(engine::WATCHED, 0))?;
-        let descriptors: Vec<i32> = parts.lane.with_ports(|ports| {
-            let each = ports.iter().flat_map(|port| port.descriptors());
-            each.collect()
-        });
-        let private = descriptors
-            .iter()
-            .copied()
-            .chain(parts.network.descriptor());
-        let private = private.map(ClosedInChildren::new).collect();
-        for descriptor in descriptors {
-            sleeping.add(descriptor, engine::token(engine::PORT, engine::UDP))?;
+        if !(1..=LANES_MAX).contains(&parts.lanes.len()) {
+            return Err(Errno::INVAL);
         }
-        if let Some(network) = parts.network.descriptor() {
-            watching.add(network, engine::token(engine::NETWORK, 0))?;
+        let mut private: Vec<_> = parts.network.descriptor().into_iter().collect();
+        let mut lanes = Vec::new();
+        for (number, ports) in parts.lanes.into_iter().enumerate() {
+            let descriptors: Vec<_> = ports.iter().flat_map(|port| port.descriptors()).collect();
+            let lane = Lane::new(number, ports)?;
+            for descriptor in &descriptors {
+                lane.sleeper.add_port(*descriptor, engine::UDP)?;
+            }
+            private.extend(descriptors);
+            lanes.push(lane);
+        }
+        if let (Some(network), Some(lane)) = (parts.network.descriptor(), lanes.first()) {
+            lane.sleeper
+                .watch(network, engine::token(engine::NETWORK, 0))?;
         }
         Ok(Arc::new(Self {
-            private: Mutex::new(private),
+            private: Mutex::new(private.into_iter().map(ClosedInChildren::new).collect()),
             rendezvous: parts.rendezvous,
             numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
             indices: Mutex::default(),
             table: RwLock::default(),
             generation: AtomicU64::new(1),
-            lane: parts.lane,
+            lanes: lanes.into(),
+            completions: Completions::default(),
+            serving: Mutex::default(),
             network: parts.network,
             gsi: Gsi::default(),
             groups: Groups::default(),
             forward: Forward::default(),
-            sleeping,
-            watching,
-            kick,
             armed: AtomicU32::new(0),
-            engine_until: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }))
     }

@@ -11,6 +11,8 @@ use sluice_verbs::{Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDo
 use sluice_verbs::{WcStatus, Wqe};
 use sluice_wire::Qpn;
 
+use crate::lane::Lane;
+use crate::lanes::Member;
 use crate::machine::Machine;
 use crate::node::{Node, lock};
 use crate::path::{self, Way};
@@ -28,6 +30,10 @@ pub struct Part {
     /// Its number among the node's queue pairs, for the scheduler.
     pub index: usize,
     pub kind: QpType,
+    /// The lane that works on it.
+    pub lane: usize,
+    /// Tells its completion queues of the lane.
+    _member: Member,
     outbox: Mutex<Outbox>,
     machine: Mutex<Machine>,
     /// Which thread holds the machine; 0: none.
@@ -91,16 +97,25 @@ fn this_thread() -> u64 {
 
 impl Part {
     pub fn new(node: &Arc<Node>, qpn: u32, index: usize, params: &QpParams) -> Self {
+        let lane = node.lane_number(qpn);
+        let queues = [params.send_cq, params.recv_cq];
         Self {
             node: node.clone(),
             qpn,
             index,
             kind: params.qp_type,
+            lane,
+            _member: node.completions.join(lane, queues),
             outbox: Mutex::default(),
             machine: Mutex::new(Machine::new(params.cap)),
             holder: AtomicU64::new(0),
             asked: AtomicU8::new(0),
         }
+    }
+
+    /// The lane that works on it.
+    pub fn lane(&self) -> &Lane {
+        &self.node.lanes[self.lane]
     }
 
     /// The machine. Not twice in one thread, and not with the send half's lock held.
@@ -200,7 +215,7 @@ impl QpTransport for RoceQp {
                 // What the program has seen come is answered: its peer may wait for that, and the
                 // queue pair will be gone when it asks again.
                 if part.holder.load(Ordering::Relaxed) != this_thread() {
-                    part.node.lane.settle(&part.node);
+                    part.lane().settle(&part.node);
                 }
                 lock(&part.outbox).clear();
                 part.ask(CLEAR);

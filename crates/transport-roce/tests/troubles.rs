@@ -3,18 +3,12 @@
 
 mod common;
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::cable::Frame;
-use common::{End, MTU, QKEY, connected, until, world};
-use sluice_packet::Path;
+use common::{End, MTU, QKEY, connected, stray, until, world};
 use sluice_verbs::{
     Gid, QpState, QpType, SendWr, UdDestination, WcStatus, WrOpcode, access, send_flags,
 };
-use sluice_wire::bth::Bth;
-use sluice_wire::opcode::{Operation, Service};
-use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 
 const AREA: usize = 1 << 20;
 /// Several packets.
@@ -406,29 +400,6 @@ fn who_posts_while_another_looks_in_vain_is_not_forgotten() {
             posted.store(true, Ordering::Release);
         });
         until("a word that nobody polls for", || b.memory.word(0) == round);
-    }
-}
-
-/// A packet of a stranger's for a queue pair of `qpn`.
-fn stray(from: &Gid, to: &Gid, qpn: u32) -> Frame {
-    let address = |gid: &Gid| IpAddr::from(gid.0);
-    let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
-    let headers = Headers::new(Bth::new(opcode, Qpn::new(qpn), Psn::new(1)));
-    let mut packet = vec![0; headers.bytes()];
-    headers.emit(&[], &mut packet).unwrap();
-    Frame {
-        path: Path {
-            source: address(from),
-            destination: address(to),
-            interface: 1,
-            ethernet: None,
-            source_port: 0xc000,
-            dscp: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        },
-        ecn: Ecn::NotCapable,
-        packet,
     }
 }
 

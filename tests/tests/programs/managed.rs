@@ -106,7 +106,7 @@ fn echo(server: Language, client: Language) -> Verdict {
     let (server_job, port) = start_server(&mut stage, server)?;
     run_client(&mut stage, client, port)?;
     if server != Language::Go && client != Language::Go {
-        stage.lab.require_lane_bytes(1_000_000)?;
+        stage.lab.require_lanes()?;
     }
     server_job.stop(LIMIT)?;
     Ok(())
@@ -129,9 +129,17 @@ fn server_outlives_clients() -> Verdict {
     for _ in 1..CLIENTS {
         stage.lab.reset_totals()?;
         run_client(&mut stage, Language::Python, port)?;
-        stage.lab.require_lane_bytes(1_000_000)?;
+        stage.lab.require_lanes()?;
     }
-    let last = shared()?;
+    let mut last = shared()?;
+    for _ in 0..CLIENTS {
+        if last <= first + SLACK {
+            break;
+        }
+        // A daemon without a processor gives back later; a leak would grow with each client.
+        run_client(&mut stage, Language::Python, port)?;
+        last = shared()?;
+    }
     server_job.stop(LIMIT)?;
     ensure(last <= first + SLACK, || {
         format!("{first} shared mappings after one client, {last} after {CLIENTS}")

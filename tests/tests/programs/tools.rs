@@ -11,8 +11,9 @@ use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::net::{await_listener, free_port};
 use sluice_tests::suite::{Verdict, ensure, skip};
 
-/// Bound of one program's run; none of them is near it when all is well.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// Bound of one program's run; none of them is near it when all is well, but a program that takes
+/// turns with another one is many times slower on processors that others keep busy.
+pub const LIMIT: Duration = Duration::from_secs(180);
 
 /// A test's lab with the little rituals of starting servers and clients.
 pub struct Stage {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
@@ -27,6 +27,8 @@ pub struct Frame {
 /// One end of the cable, as a test sees it.
 pub struct Inbox {
     state: Mutex<State>,
+    /// Who takes packets waits for this while they are kept.
+    released: Condvar,
     bell: Fd,
 }
 
@@ -39,6 +41,9 @@ struct State {
     allowed: usize,
     cut: bool,
     seen: usize,
+    kept: bool,
+    /// Somebody waits for them.
+    asked: bool,
 }
 
 impl Inbox {
@@ -48,6 +53,7 @@ impl Inbox {
                 allowed: usize::MAX,
                 ..State::default()
             }),
+            released: Condvar::new(),
             bell: wake::eventfd().unwrap(),
         })
     }
@@ -93,6 +99,19 @@ impl Inbox {
         self.state.lock().unwrap().cut = cut;
     }
 
+    /// Whoever takes packets next gets stuck in it, until they are not kept any more.
+    pub fn keep(&self, kept: bool) {
+        let mut state = self.state.lock().unwrap();
+        (state.kept, state.asked) = (kept, false);
+        self.released.notify_all();
+        wake::ring(self.bell.raw());
+    }
+
+    /// Whether somebody is stuck.
+    pub fn has_stuck(&self) -> bool {
+        self.state.lock().unwrap().asked
+    }
+
     /// Whether everything has been taken.
     pub fn is_empty(&self) -> bool {
         self.state.lock().unwrap().packets.is_empty()
@@ -110,6 +129,8 @@ impl Inbox {
 
     fn take(&self) -> Vec<Frame> {
         let mut state = self.state.lock().unwrap();
+        state.asked = state.kept;
+        let mut state = self.released.wait_while(state, |state| state.kept).unwrap();
         let count = state.packets.len().min(BATCH);
         let batch = state.packets.drain(..count).collect();
         if state.packets.is_empty() {
@@ -119,10 +140,37 @@ impl Inbox {
     }
 }
 
+/// By which of a host's ports a packet comes, where it has several: a port for each lane.
+#[derive(Clone, Copy, Debug)]
+pub enum Steer {
+    /// Its lane's, as the queue pair's number says.
+    Right,
+    /// Always another lane's.
+    Wrong,
+    /// The first, as with an interface that has one queue.
+    First,
+}
+
+impl Steer {
+    fn port(self, packet: &[u8], ports: usize) -> usize {
+        // Of the base transport header.
+        let number = packet[5..8]
+            .iter()
+            .fold(0, |number, byte| number << 8 | usize::from(*byte));
+        match self {
+            Self::Right => number % ports,
+            Self::Wrong => (number + 1) % ports,
+            Self::First => 0,
+        }
+    }
+}
+
 /// A port at one end.
 pub struct Plug {
     own: Arc<Inbox>,
-    peer: Arc<Inbox>,
+    /// Of the other end's lanes.
+    peers: Vec<Arc<Inbox>>,
+    steer: Steer,
     staged: Vec<Frame>,
     faults: Option<(Injector, Option<Frame>)>,
     counters: PortCounters,
@@ -133,7 +181,8 @@ pub fn cable(faults: Option<&Faults>) -> [(Plug, Arc<Inbox>); 2] {
     let (left, right) = (Inbox::new(), Inbox::new());
     let plug = |own: &Arc<Inbox>, peer: &Arc<Inbox>, number| Plug {
         own: own.clone(),
-        peer: peer.clone(),
+        peers: vec![peer.clone()],
+        steer: Steer::Right,
         staged: Vec::new(),
         faults: faults.map(|faults| (faults.injector(number), None)),
         counters: PortCounters::default(),
@@ -144,6 +193,29 @@ pub fn cable(faults: Option<&Faults>) -> [(Plug, Arc<Inbox>); 2] {
     ]
 }
 
+/// Two hosts' plugs, with so many lanes each.
+pub fn lanes(
+    faults: Option<&Faults>,
+    counts: [usize; 2],
+    steer: Steer,
+) -> [Vec<(Plug, Arc<Inbox>)>; 2] {
+    let inboxes = counts.map(|count| (0..count).map(|_| Inbox::new()).collect::<Vec<_>>());
+    [(0, 1), (1, 0)].map(|(own, peer): (usize, usize)| {
+        let plug = |(lane, inbox): (usize, &Arc<Inbox>)| {
+            let plug = Plug {
+                own: inbox.clone(),
+                peers: inboxes[peer].clone(),
+                steer,
+                staged: Vec::new(),
+                faults: faults.map(|faults| (faults.injector((lane * 2 + own) as u64 + 1), None)),
+                counters: PortCounters::default(),
+            };
+            (plug, inbox.clone())
+        };
+        inboxes[own].iter().enumerate().map(plug).collect()
+    })
+}
+
 impl Plug {
     /// A port of another process behind the address of `like`'s: what it sends goes the same way,
     /// and nothing comes to it.
@@ -151,7 +223,8 @@ impl Plug {
         let own = Inbox::new();
         let plug = Plug {
             own: own.clone(),
-            peer: like.peer.clone(),
+            peers: like.peers.clone(),
+            steer: like.steer,
             staged: Vec::new(),
             faults: None,
             counters: PortCounters::default(),
@@ -160,8 +233,10 @@ impl Plug {
     }
 
     fn carry(&mut self, frame: Frame) {
+        let (peers, steer) = (&self.peers, self.steer);
+        let put = |frame: Frame| peers[steer.port(&frame.packet, peers.len())].put(frame);
         let Some((injector, late)) = &mut self.faults else {
-            return self.peer.put(frame);
+            return put(frame);
         };
         match injector.fate() {
             Fate::Drop | Fate::Corrupt => return,
@@ -169,12 +244,12 @@ impl Plug {
                 *late = Some(frame);
                 return;
             }
-            Fate::Duplicate => self.peer.put(frame.clone()),
+            Fate::Duplicate => put(frame.clone()),
             Fate::Late | Fate::Pass => {}
         }
-        self.peer.put(frame);
+        put(frame);
         if let Some(overtaken) = late.take() {
-            self.peer.put(overtaken);
+            put(overtaken);
         }
     }
 }

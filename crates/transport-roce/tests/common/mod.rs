@@ -3,11 +3,13 @@
 
 pub mod cable;
 
+use std::net::IpAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sluice_packet::{Path, Port};
 use sluice_transport_roce::RoceTransport;
 use sluice_verbs::fault::Faults;
 use sluice_verbs::{
@@ -16,7 +18,11 @@ use sluice_verbs::{
 pub use sluice_verbs_testing::{EVERYTHING, Memory, PATIENCE, QKEY, pattern, until};
 use sluice_verbs_testing::{Remote, init};
 
-use self::cable::{Inbox, Plug, cable};
+use sluice_wire::bth::Bth;
+use sluice_wire::opcode::{Operation, Service};
+use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
+
+use self::cable::{Frame, Inbox, Plug, Steer, cable};
 
 /// Room for an MTU of 1024.
 const IP_BYTES: u32 = 1500;
@@ -29,8 +35,10 @@ pub struct Side {
     pub device: Arc<Device>,
     pub context: Arc<Context>,
     pub pd: Arc<Pd>,
-    /// What comes to it.
+    /// What comes to it, or to its first lane.
     pub inbox: Arc<Inbox>,
+    /// What comes to each lane.
+    pub inboxes: Vec<Arc<Inbox>>,
     directory: PathBuf,
 }
 
@@ -50,6 +58,24 @@ fn directory(name: &str) -> PathBuf {
 
 fn side((plug, inbox): (Plug, Arc<Inbox>), name: &str, directory: PathBuf) -> Side {
     let transport = RoceTransport::with_ports(vec![Box::new(plug)], &directory, IP_BYTES).unwrap();
+    of_transport(transport, vec![inbox], name, directory)
+}
+
+fn side_of_lanes(plugs: Vec<(Plug, Arc<Inbox>)>, name: &str, directory: PathBuf) -> Side {
+    let inboxes = plugs.iter().map(|(_, inbox)| inbox.clone()).collect();
+    let lanes = plugs
+        .into_iter()
+        .map(|(plug, _)| -> Vec<Box<dyn Port>> { vec![Box::new(plug)] });
+    let transport = RoceTransport::with_lanes(lanes.collect(), &directory, IP_BYTES).unwrap();
+    of_transport(transport, inboxes, name, directory)
+}
+
+fn of_transport(
+    transport: Arc<RoceTransport>,
+    inboxes: Vec<Arc<Inbox>>,
+    name: &str,
+    directory: PathBuf,
+) -> Side {
     // The name makes the address.
     let device = Device::new(name, transport.clone());
     let context = device.open().unwrap();
@@ -59,7 +85,8 @@ fn side((plug, inbox): (Plug, Arc<Inbox>), name: &str, directory: PathBuf) -> Si
         device,
         context,
         pd,
-        inbox,
+        inbox: inboxes[0].clone(),
+        inboxes,
         directory,
     }
 }
@@ -72,6 +99,29 @@ pub fn world(faults: &str) -> (Side, Side) {
         side(left, "left", directory("left")),
         side(right, "right", directory("right")),
     )
+}
+
+/// Two hosts with so many lanes.
+pub fn world_of_lanes(faults: &str, counts: [usize; 2], steer: Steer) -> (Side, Side) {
+    let faults: Option<Faults> = (!faults.is_empty()).then(|| faults.parse().unwrap());
+    let [left, right] = cable::lanes(faults.as_ref(), counts, steer);
+    (
+        side_of_lanes(left, "left", directory("left")),
+        side_of_lanes(right, "right", directory("right")),
+    )
+}
+
+/// The same, and another process on the right host, with so many lanes too. All packets come to
+/// the lanes of the first.
+pub fn world_of_three_with_lanes(counts: [usize; 3], steer: Steer) -> [Side; 3] {
+    let [left, right] = cable::lanes(None, [counts[0], counts[1]], steer);
+    let other = (0..counts[2]).map(|_| Plug::beside(&right[0].0)).collect();
+    let shared = directory("right");
+    [
+        side_of_lanes(left, "left", directory("left")),
+        side_of_lanes(right, "right", shared.clone()),
+        side_of_lanes(other, "right", shared),
+    ]
 }
 
 /// Two hosts, and another process on the right one, whose packets all come to the first.
@@ -171,5 +221,28 @@ impl End {
     ) -> SendWr<'a> {
         let address = peer.memory.start as u64 + remote as u64;
         sluice_verbs_testing::request(opcode, id, sges, address, peer.mr.rkey())
+    }
+}
+
+/// A packet of a stranger's for a queue pair of `qpn`.
+pub fn stray(from: &Gid, to: &Gid, qpn: u32) -> Frame {
+    let address = |gid: &Gid| IpAddr::from(gid.0);
+    let opcode = Opcode::new(Service::Rc, Operation::SendOnly).unwrap();
+    let headers = Headers::new(Bth::new(opcode, Qpn::new(qpn), Psn::new(1)));
+    let mut packet = vec![0; headers.bytes()];
+    headers.emit(&[], &mut packet).unwrap();
+    Frame {
+        path: Path {
+            source: address(from),
+            destination: address(to),
+            interface: 1,
+            ethernet: None,
+            source_port: 0xc000,
+            dscp: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        },
+        ecn: Ecn::NotCapable,
+        packet,
     }
 }
