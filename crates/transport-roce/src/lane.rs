@@ -291,6 +291,19 @@ impl Lane {
         }
     }
 
+    /// Takes in what waits at the ports, the UDP sockets too, until nothing does. Not for long:
+    /// peers may send more than that.
+    pub fn drain(&self, node: &Node) {
+        let until = now_ns() + SETTLE_NS;
+        while now_ns() < until {
+            match self.progress(node, Worker::Engine { udp: true }) {
+                Some(0) => return,
+                Some(_) => {}
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {

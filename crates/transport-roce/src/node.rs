@@ -295,6 +295,14 @@ impl Node {
         }
     }
 
+    /// Takes in what waits at every lane's ports. What is another process's is handed on, and would
+    /// be lost when the sockets are closed.
+    pub fn drain(&self) {
+        for lane in &self.lanes {
+            lane.drain(self);
+        }
+    }
+
     /// The engine threads are to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
