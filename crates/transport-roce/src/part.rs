@@ -185,7 +185,8 @@ impl QpTransport for RoceQp {
         };
         let to = match (part.kind, wqe.wr.ud) {
             (QpType::Ud, Some(ud)) => {
-                let way = path::of(qp, ud.ah, ud.qpn).and_then(|path| part.node.way(&path, 0));
+                let way = path::of(qp, ud.ah, ud.qpn)
+                    .and_then(|path| part.node.way_and_serve_soon(&path));
                 let Ok(way) = way else {
                     // Nobody hears of a datagram that finds no way, as on a network.
                     return Posted::Done(SendDone::ok(wqe.length as u32));
