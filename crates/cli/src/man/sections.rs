@@ -540,6 +540,11 @@ pub static PAGES: [Page; 11] = [
                 blocks: &[
                     Example("Look at this machine:", "sluice doctor"),
                     Example(
+                        "Whether a driver helps verbs programs (as root; its link may go down for a \
+                         moment):",
+                        "sluice doctor --interface eth0",
+                    ),
+                    Example(
                         "In a script, before a measurement:",
                         "sluice doctor > /dev/null || exit 1",
                     ),
