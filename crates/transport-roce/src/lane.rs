@@ -340,6 +340,13 @@ impl Lane {
         self.deadline.store(deadline, Ordering::SeqCst);
     }
 
+    /// Looks at each port, unless somebody is at work here.
+    pub fn try_ports(&self, look: impl FnMut(&dyn Port)) -> Option<()> {
+        let state = self.try_state()?;
+        state.ports.iter().map(|port| &**port).for_each(look);
+        Some(())
+    }
+
     /// Does something with the ports. Notes of the meantime are not read: wake the engine thread
     /// afterwards, unless nobody can have left one.
     pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {

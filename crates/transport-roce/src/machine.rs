@@ -11,6 +11,7 @@ use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
 use crate::bridge::{self, Bridge, Inbound};
+use crate::counters::Seen;
 use crate::path::Way;
 use crate::requests::{Outbox, Requests};
 
@@ -42,6 +43,8 @@ pub struct Machine {
     receives: bool,
     /// The program has been told of the refusal.
     refusal_told: bool,
+    /// What was seen, by earlier services too, but for the counters of `service`.
+    seen: Seen,
 }
 
 /// A packet that leaves, and where to.
@@ -61,7 +64,25 @@ impl Machine {
             inbound: Inbound::default(),
             receives: false,
             refusal_told: false,
+            seen: Seen::default(),
         }
+    }
+
+    /// What it has seen so far.
+    pub fn seen(&self) -> Seen {
+        let mut all = self.seen;
+        match &self.service {
+            Service::None => {}
+            Service::Rc(connection) => all.protocol += connection.counters(),
+            Service::Uc(connection) => all.protocol += connection.counters(),
+            Service::Ud(endpoint) => all.protocol += endpoint.counters(),
+        }
+        all
+    }
+
+    /// What it has seen so far, which is somebody else's to keep from now on. Without a service.
+    pub fn take_seen(&mut self) -> Seen {
+        core::mem::take(&mut self.seen)
     }
 
     /// What connected queue pairs are set up with.
@@ -103,6 +124,7 @@ impl Machine {
     pub fn ready_to_receive(&mut self, qp: &Qp, attr: &QpAttr, way: Option<Way>, port_mtu: Mtu) {
         self.way = way;
         self.refusal_told = false;
+        self.seen = self.seen();
         self.service = match qp.qp_type() {
             QpType::Ud => Service::Ud(Box::new(ud::Endpoint::new(&ud::Config {
                 source: Qpn::new(qp.num()),
@@ -185,6 +207,7 @@ impl Machine {
     /// RESET, and the end.
     pub fn clear(&mut self) {
         self.stop();
+        self.seen = self.seen();
         self.service = Service::None;
         self.receives = false;
         self.way = None;
@@ -206,7 +229,12 @@ impl Machine {
 
     /// A packet came for this queue pair. False: it is not from its peer, or not for its state.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, received: &Received<'_>) -> bool {
-        if !self.receives || packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
+        if !self.receives {
+            self.seen.not_taken.not_ready += 1;
+            return false;
+        }
+        if packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
+            self.seen.not_taken.bad_pkey += 1;
             return false;
         }
         let Some(qp) = self.qp.clone() else {
@@ -218,6 +246,7 @@ impl Machine {
                 way.path.destination != received.source || way.path.source != received.destination
             })
         {
+            self.seen.not_taken.wrong_peer += 1;
             return false;
         }
         let mut bridge = Bridge {

@@ -11,6 +11,7 @@ use sluice_sys::local_fd::ClosedInChildren;
 use sluice_verbs::{Result, SendDone};
 use sluice_wire::Mtu;
 
+use crate::counters::Seen;
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
@@ -71,6 +72,8 @@ pub struct Node {
     pub gsi: Gsi,
     pub groups: Groups,
     pub forward: Forward,
+    /// What queue pairs have seen that are gone.
+    pub gone: Mutex<Seen>,
     /// Completion queues that wait for an event.
     pub armed: AtomicU32,
     pub stop: AtomicBool,
@@ -378,6 +381,7 @@ impl Node {
             gsi: Gsi::default(),
             groups: Groups::default(),
             forward: Forward::default(),
+            gone: Mutex::default(),
             armed: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         }))

@@ -264,7 +264,9 @@ impl QpTransport for RoceQp {
         lock(&part.outbox).clear();
         part.ask(CLEAR);
         if part.holder.load(Ordering::Relaxed) != this_thread() {
-            part.lock().qp = None;
+            let mut machine = part.lock();
+            machine.qp = None;
+            *lock(&part.node.gone) += &machine.take_seen();
         }
         part.node.numbers().give(part.qpn);
     }
