@@ -201,6 +201,15 @@ fn xdp() -> Check {
 /// Tries AF_XDP on an interface as a verbs program would, and gives it back at once.
 pub fn trial(name: &str) -> Check {
     const NAME: &str = "AF_XDP trial";
+    if fs::read_to_string(format!("/sys/class/net/{name}/type"))
+        .is_ok_and(|kind| kind.trim() != ETHERNET)
+    {
+        return Check::note(
+            NAME,
+            format!("not tried on {name}, which is no Ethernet interface"),
+            "'sluice verbs --device roce' goes by UDP there",
+        );
+    }
     // No address is steered, so that no packet is taken from anybody.
     let options = Options {
         queues: Some(1),
@@ -280,6 +289,8 @@ mod tests {
         assert_eq!(check.verdict, super::super::Verdict::Note);
         assert!(check.found.contains("no network interface"), "{check:?}");
         assert!(check.hint.contains("UDP"));
+        let check = trial("lo");
+        assert!(check.found.contains("no Ethernet"), "{check:?}");
     }
 
     #[test]
