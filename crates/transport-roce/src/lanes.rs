@@ -1,7 +1,7 @@
 //! Which lanes there are, and whose packets are on which.
 //!
 //! A queue pair is on the lane that its number leaves as the remainder, so that whoever has a
-//! packet in hand, the kernel included ([`sluice_packet::udp::UdpPort::open_group`]), knows where
+//! packet in hand, the kernel included ([`sluice_packet::UdpPort::open_group`]), knows where
 //! it belongs from its header alone.
 
 use core::fmt;

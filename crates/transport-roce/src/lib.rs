@@ -6,6 +6,7 @@
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
 //! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
+//! | [`held`] | acknowledgements that wait for the program's answer |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
@@ -23,6 +24,7 @@ mod directions;
 mod engine;
 mod forward;
 mod gsi;
+mod held;
 mod impair;
 mod lane;
 mod lanes;
@@ -116,13 +118,12 @@ impl RoceTransport {
     }
 
     fn open(xdp: bool, engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
-        let ports: core::result::Result<Vec<_>, _> = (0..engines.count())
-            .map(|_| UdpPort::open(&udp::Config::default()))
-            .collect();
-        let ports = ports.map_err(OpenError::Port)?;
+        let (ports, group) = UdpPort::open_group(&udp::Config::default(), engines.count() as u32)
+            .map_err(OpenError::Port)?;
         let namespace = namespace().map_err(OpenError::System)?;
         let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
+        network.steer(group);
         let lanes = ports
             .into_iter()
             .map(|port| vec![ports::dressed(port, Below::Socket)])

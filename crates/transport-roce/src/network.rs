@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use sluice_packet::Path;
 use sluice_packet::routes::{Hop, Interface, RouteError, Routes};
+use sluice_packet::udp::Group;
 use sluice_sys::errno::Errno;
 use sluice_verbs::{Error, Result};
 use sluice_wire::Mtu;
@@ -40,6 +41,8 @@ struct State {
     /// Interfaces that AF_XDP was tried on.
     tried: BTreeSet<u32>,
     served: Vec<Served>,
+    /// The UDP sockets.
+    group: Option<Group>,
     blocks: Vec<u16>,
     confirmed: u64,
 }
@@ -120,6 +123,7 @@ impl Network {
                 hops: HashMap::new(),
                 tried: BTreeSet::new(),
                 served: Vec::new(),
+                group: None,
                 blocks: Vec::new(),
                 confirmed: 0,
             }),
@@ -146,10 +150,18 @@ impl Network {
         true
     }
 
+    /// Packets that the kernel takes come by these sockets. In front of the first block.
+    pub fn steer(&self, group: Group) {
+        lock(&self.state).group = Some(group);
+    }
+
     /// A block of queue pair numbers is this process's now.
     pub fn add_block(&self, block: u16) {
         let mut state = lock(&self.state);
         state.blocks.push(block);
+        if let Some(group) = &mut state.group {
+            group.add_block(block);
+        }
         for served in &mut state.served {
             // Packets that are not steered come by the kernel.
             let _ = served.steering.add_block(block);

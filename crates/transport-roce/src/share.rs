@@ -88,11 +88,11 @@ impl Port for Bundle {
     }
 
     fn counters(&self) -> PortCounters {
-        let all = self.ports.iter().map(|port| port.counters());
-        all.fold(PortCounters::default(), |mut sum, one| {
-            sum += one;
-            sum
-        })
+        let mut sum = PortCounters::default();
+        for port in &self.ports {
+            sum += port.counters();
+        }
+        sum
     }
 }
 

@@ -113,6 +113,72 @@ pub fn set_int(socket: &Fd, level: i32, option: i32, value: i32) -> Result<(), E
     set(socket, level, option, &value.to_ne_bytes())
 }
 
+/// Another descriptor of the same socket.
+pub fn duplicate(socket: &Fd) -> Result<Fd, Errno> {
+    // SAFETY: F_DUPFD_CLOEXEC takes integers only.
+    let ret = unsafe {
+        syscall3(
+            libc::SYS_fcntl,
+            int(socket.raw()),
+            int(libc::F_DUPFD_CLOEXEC),
+            0,
+        )
+    };
+    check(ret).map(|fd| Fd::own(fd as RawFd))
+}
+
+/// One instruction of a classic BPF program (`struct sock_filter`).
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Instruction {
+    code: u16,
+    if_true: u8,
+    if_false: u8,
+    k: u32,
+}
+
+impl Instruction {
+    /// `code` as <linux/filter.h> has it; how many instructions are left out if a jump's condition
+    /// holds, and if it does not.
+    pub const fn new(code: u32, if_true: u8, if_false: u8, k: u32) -> Self {
+        Self {
+            code: code as u16,
+            if_true,
+            if_false,
+            k,
+        }
+    }
+}
+
+/// Has a program choose which socket of the group a packet comes to, in place of any other that
+/// chose.
+pub fn steer_group(socket: RawFd, program: &[Instruction]) -> Result<(), Errno> {
+    /// `struct sock_fprog`.
+    #[repr(C)]
+    struct Program {
+        length: u16,
+        start: *const Instruction,
+    }
+    let program = Program {
+        length: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
+        start: program.as_ptr(),
+    };
+    // SAFETY: the kernel reads the structure, which it gets the length of, and behind its pointer
+    // as many instructions as it says, which the caller lends for this call. Instructions have
+    // the kernel's layout: they are 8 bytes without padding.
+    let ret = unsafe {
+        syscall5(
+            libc::SYS_setsockopt,
+            int(socket),
+            int(libc::SOL_SOCKET),
+            int(libc::SO_ATTACH_REUSEPORT_CBPF),
+            &raw const program as usize,
+            size_of::<Program>(),
+        )
+    };
+    check(ret).map(drop)
+}
+
 /// What the kernel has dropped that came for the socket; 0 where it does not say.
 pub fn drops(socket: &Fd) -> u32 {
     // Of the 32-bit numbers that SO_MEMINFO gives, SK_MEMINFO_DROPS is at place 8.
@@ -226,8 +292,8 @@ impl Incoming {
         self.filled = 0;
     }
 
-    /// Takes what has come, without waiting (`EAGAIN`). How many datagrams.
-    pub fn receive(&mut self, socket: &Fd) -> Result<usize, Errno> {
+    /// Takes what has come, up to so many datagrams, without waiting (`EAGAIN`). How many bytes.
+    pub fn receive(&mut self, socket: &Fd, limit: usize) -> Result<usize, Errno> {
         self.prepare();
         // SAFETY: every header points to one part, a name and a control buffer of this object,
         // and every part to a place in its buffer, with the lengths that these have. No vector
@@ -237,14 +303,15 @@ impl Incoming {
                 libc::SYS_recvmmsg,
                 int(socket.raw()),
                 self.headers.as_mut_ptr() as usize,
-                self.headers.len(),
+                self.headers.len().min(limit),
                 int(libc::MSG_DONTWAIT),
                 0,
             )
         };
         let count = check(ret)?;
         self.filled = count;
-        Ok(count)
+        let came = self.headers.iter().take(count);
+        Ok(came.map(|header| header.msg_len as usize).sum())
     }
 
     /// The datagrams of the last [`Incoming::receive`].

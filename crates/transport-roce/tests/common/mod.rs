@@ -17,7 +17,6 @@ use sluice_verbs::{
 };
 pub use sluice_verbs_testing::{EVERYTHING, Memory, PATIENCE, QKEY, pattern, until};
 use sluice_verbs_testing::{Remote, init};
-
 use sluice_wire::bth::Bth;
 use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
