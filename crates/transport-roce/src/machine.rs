@@ -47,10 +47,10 @@ pub struct Machine {
     receives: bool,
     /// The program has been told of the refusal.
     refusal_told: bool,
-    /// What was seen, by earlier services too, but for the counters of `service`.
-    seen: Seen,
     /// When the lane will look at it again, as [`Machine::deadline`] last said.
     told: Option<Instant>,
+    /// What was seen, by earlier services too, but for the counters of `service`.
+    seen: Seen,
 }
 
 /// What is to be done behind a packet that came.
@@ -81,8 +81,8 @@ impl Machine {
             inbound: Inbound::default(),
             receives: false,
             refusal_told: false,
-            seen: Seen::default(),
             told: None,
+            seen: Seen::default(),
         }
     }
 
