@@ -4,6 +4,7 @@
 //! A run has the rows that `USUAL` names; `SLUICE_ROWS=all` has all of them, which takes long, and not
 //! all are known to pass (docs/roce.md). Programs that meet through librdmacm have no rows yet.
 
+mod engines;
 mod hostile;
 mod link;
 mod paths;
@@ -28,6 +29,7 @@ const USUAL: &[&str] = &[
     "paths/loss-1%/",
     "paths/corruption/",
     "vanish/",
+    "engines/",
 ];
 
 fn main() -> ExitCode {
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     trials.extend(paths::trials());
     trials.extend(vanish::trials());
     trials.extend(hostile::trials());
+    trials.extend(engines::trials());
     let trials = suite::usual(trials, |name| {
         USUAL.iter().any(|usual| name.starts_with(usual))
     });
