@@ -88,6 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sluice-cli",
         &["sluice-control", "sluice-sys", "sluice-verbs"],
     ),
+    ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),
 ];
 

@@ -1,5 +1,6 @@
 //! What a way in and out is to the one who drives it.
 
+use core::ops::AddAssign;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
@@ -104,6 +105,12 @@ pub trait Port: Send {
     /// gives false: the kernel took only a part, the rest goes with a later call.
     fn flush(&mut self) -> bool;
 
+    /// More packets follow at once: sends of the batch what gains nothing by waiting for them. The
+    /// rest waits for [`Port::flush`]. False: as there.
+    fn hand_on(&mut self) -> bool {
+        self.flush()
+    }
+
     /// Packets that [`Port::send`] takes now without [`SendError::NoRoom`].
     fn room(&self) -> usize;
 
@@ -118,7 +125,7 @@ pub trait Port: Send {
         Err(Errno(libc::EOPNOTSUPP))
     }
 
-    /// What has happened so far.
+    /// What has happened so far. It may cost a call of the kernel.
     fn counters(&self) -> PortCounters;
 }
 
@@ -141,4 +148,45 @@ pub struct PortCounters {
     pub send_calls: u64,
     /// Packets that the kernel or the network interface refused.
     pub refused: u64,
+    /// Dropped by the kernel before a UDP socket: too many waited in it, or the UDP checksum was
+    /// wrong.
+    pub socket_drops: u64,
+    /// Dropped by the kernel before an AF_XDP socket: its receive ring was full
+    /// (`rx_ring_full` of `struct xdp_statistics`).
+    pub ring_full: u64,
+    /// The same: its fill ring had no memory to offer (`rx_fill_ring_empty_descs`).
+    pub fill_ring_empty: u64,
+    /// The same, for any other reason (`rx_dropped`).
+    pub ring_drops: u64,
+}
+
+impl AddAssign for PortCounters {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            received,
+            received_bytes,
+            bad_icrc,
+            malformed,
+            sent,
+            sent_bytes,
+            send_calls,
+            refused,
+            socket_drops,
+            ring_full,
+            fill_ring_empty,
+            ring_drops,
+        } = other;
+        self.received += received;
+        self.received_bytes += received_bytes;
+        self.bad_icrc += bad_icrc;
+        self.malformed += malformed;
+        self.sent += sent;
+        self.sent_bytes += sent_bytes;
+        self.send_calls += send_calls;
+        self.refused += refused;
+        self.socket_drops += socket_drops;
+        self.ring_full += ring_full;
+        self.fill_ring_empty += fill_ring_empty;
+        self.ring_drops += ring_drops;
+    }
 }

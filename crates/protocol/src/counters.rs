@@ -1,5 +1,7 @@
 //! What has happened, for whoever looks: counts since the beginning.
 
+use core::ops::AddAssign;
+
 macro_rules! counters {
     ($($(#[$meta:meta])* $name:ident),+ $(,)?) => {
         /// Events of one queue pair.
@@ -10,6 +12,12 @@ macro_rules! counters {
             /// Name and count of each.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),+].into_iter()
+            }
+        }
+
+        impl AddAssign<&Counters> for Counters {
+            fn add_assign(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)+
             }
         }
     };
@@ -46,8 +54,12 @@ counters! {
     bad_duplicates,
     /// Requests after a missing one, dropped.
     out_of_sequence,
-    /// WRITE data after missing packets that was kept.
+    /// Requests after a missing one that were kept until their turn came.
     early_packets,
+    /// Reports of these sent to a peer that is Sluice.
+    reports_sent,
+    /// Such reports of the peer's that were acted on.
+    reports,
     /// NAKs sent for missing packets.
     sequence_naks_sent,
     /// Receiver-not-ready NAKs sent.
@@ -60,6 +72,8 @@ counters! {
     messages_dropped,
     /// Packets of a service or an opcode that has no place here.
     misdirected,
+    /// Datagrams with another Q_Key than ours (IBTA 10.2.5).
+    bad_qkeys,
     /// Packets that routers had marked.
     marked_packets,
     /// Congestion notifications sent.

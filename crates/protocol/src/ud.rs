@@ -132,9 +132,15 @@ impl Endpoint {
     /// A packet came for this queue pair. Whatever is wrong with it, it is dropped (IBTA 9.8.3.2).
     pub fn receive(&mut self, packet: &Packet<'_>, memory: &mut impl Memory) {
         let headers = packet.headers();
-        let key_fits = headers.deth.is_some_and(|deth| deth.qkey == self.qkey);
-        if headers.bth.opcode.service() != Service::Ud || !key_fits {
+        let deth = headers
+            .deth
+            .filter(|_| headers.bth.opcode.service() == Service::Ud);
+        let Some(deth) = deth else {
             self.counters.misdirected += 1;
+            return;
+        };
+        if deth.qkey != self.qkey {
+            self.counters.bad_qkeys += 1;
         } else if !self.assembly.may_come(packet) || self.assembly.add(packet, memory).is_err() {
             self.counters.messages_dropped += 1;
         }

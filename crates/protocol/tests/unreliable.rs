@@ -304,7 +304,7 @@ fn datagrams_need_the_key_and_a_receive() {
         .collect();
     assert_eq!(lengths, [1024, 0]);
     let counters = to.counters();
-    assert_eq!((counters.misdirected, counters.messages_dropped), (1, 1));
+    assert_eq!((counters.bad_qkeys, counters.messages_dropped), (1, 1));
     let long = request(9, Operation::Send, 1025);
     assert_eq!(from.post(long, send(1)), Err(PostError::Illegal));
     let write = request(9, Operation::Write(REGION), 8);

@@ -4,8 +4,12 @@
 //! A block is claimed by a lock on one byte of the file `numbers`, which the kernel releases
 //! when the process ends, however it ends. Whoever holds the lock may replace the socket that
 //! an earlier owner left. Each claim sweeps up what killed processes left.
+//!
+//! A directory that belongs to something of which there may be many, such as a network namespace,
+//! goes with the last process that uses it ([`Rendezvous::open_passing`]).
 
 mod numbers;
+mod passing;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -24,6 +28,8 @@ pub use numbers::{BLOCK_NUMBERS, Numbers, block_of};
 
 /// Blocks are 1 to this; block 0 holds the reserved numbers 0 and 1.
 pub const BLOCK_MAX: u32 = 0xFFFE;
+/// The file whose bytes are locked: one for each block; byte 0 see [`passing`].
+const NUMBERS: &str = "numbers";
 /// Connections that wait for a listener to accept.
 const BACKLOG: i32 = 128;
 /// Entries of a directory that one sweep looks at.
@@ -34,6 +40,8 @@ const SWEEP_MAX: usize = 4096;
 pub struct Rendezvous {
     path: PathBuf,
     numbers: LocalFd,
+    /// It goes with its last user.
+    passing: Option<passing::Presence>,
 }
 
 /// A claimed block of 256 queue pair numbers. Released by [`Rendezvous::release`].
@@ -48,8 +56,13 @@ pub struct Block {
 pub fn default_path() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if Path::new(&dir).is_dir() => PathBuf::from(dir).join("sluice-verbs"),
-        _ => PathBuf::from(format!("/tmp/sluice-{}/verbs", process::uid())),
+        _ => own_parent().join("verbs"),
     }
+}
+
+/// Where this user's directories are without `$XDG_RUNTIME_DIR`.
+fn own_parent() -> PathBuf {
+    PathBuf::from(format!("/tmp/sluice-{}", process::uid()))
 }
 
 /// Makes a directory of ours or checks that the one that is there is: a directory itself and
@@ -73,26 +86,36 @@ fn own_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Opens the file of locks, which is made if necessary, and its directory with it.
+fn open_numbers(path: &Path) -> io::Result<File> {
+    if let Some(parent) = path.parent()
+        && parent == own_parent()
+    {
+        own_directory(parent)?;
+    }
+    own_directory(path)?;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
+        .open(path.join(NUMBERS))
+}
+
+fn local(file: File) -> LocalFd {
+    LocalFd::own(unix::Fd::from(std::os::fd::OwnedFd::from(file)))
+}
+
 impl Rendezvous {
     /// Opens the directory, or makes it.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if let Some(parent) = path.parent()
-            && parent.starts_with("/tmp/sluice-")
-        {
-            own_directory(parent)?;
-        }
-        own_directory(path)?;
-        let file: File = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC)
-            .open(path.join("numbers"))?;
+        let file = open_numbers(path)?;
         Ok(Self {
             path: path.to_path_buf(),
-            numbers: LocalFd::own(unix::Fd::from(std::os::fd::OwnedFd::from(file))),
+            numbers: local(file),
+            passing: None,
         })
     }
 
@@ -112,8 +135,15 @@ impl Rendezvous {
     }
 
     /// Claims a free block, looking from a random one on. `owned` are the caller's already: a
-    /// lock would be granted to the same open file again.
+    /// lock would be granted to the same open file again. `ESHUTDOWN`: this process has left.
     pub fn claim(&self, owned: &[u32]) -> Result<Block, Errno> {
+        if self
+            .passing
+            .as_ref()
+            .is_some_and(passing::Presence::has_left)
+        {
+            return Err(Errno(libc::ESHUTDOWN));
+        }
         let start = process::random()?[0] as u32;
         for step in 0..BLOCK_MAX {
             let number = start.wrapping_add(step) % BLOCK_MAX + 1;

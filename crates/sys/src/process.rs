@@ -38,7 +38,19 @@ pub fn random() -> Result<[u64; 2], Errno> {
 
 /// Takes an exclusive lock of the open file description on one byte. `EAGAIN`: taken.
 pub fn lock_byte(fd: RawFd, offset: u64, locked: bool) -> Result<(), Errno> {
-    let kind = if locked { libc::F_WRLCK } else { libc::F_UNLCK };
+    set_lock(
+        fd,
+        offset,
+        if locked { libc::F_WRLCK } else { libc::F_UNLCK },
+    )
+}
+
+/// Takes a lock that others may have at the same time. `EAGAIN`: somebody has an exclusive one.
+pub fn share_byte(fd: RawFd, offset: u64) -> Result<(), Errno> {
+    set_lock(fd, offset, libc::F_RDLCK)
+}
+
+fn set_lock(fd: RawFd, offset: u64, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: `flock` is integers, for which zero is valid.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
     lock.l_type = kind as libc::c_short;

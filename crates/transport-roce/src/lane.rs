@@ -24,8 +24,9 @@ use sluice_wire::{Packet, Qpn};
 use crate::brought::Brought;
 use crate::engine::Sleeper;
 use crate::gsi;
+use crate::held::Held;
 use crate::lanes::Set;
-use crate::machine::Machine;
+use crate::machine::{Due, Machine};
 use crate::node::{Node, Table, lock};
 use crate::part::Part;
 use crate::path::UDP_PORT;
@@ -64,6 +65,8 @@ pub enum Worker {
     Poller,
     /// The transport's own thread. `udp`: there may be something in the UDP sockets.
     Engine { udp: bool },
+    /// Who wants everything sent that is owed.
+    Leaver,
     /// Who has brought packets from elsewhere, and takes them in at once. Ports are not looked at,
     /// so that nothing is handed over from there in turn.
     Bringer,
@@ -133,8 +136,12 @@ struct State {
     burst: u32,
     /// Packets in the ports that the kernel has not been told of.
     gathered: u32,
+    /// Of these, when the ports last handed on what need not wait.
+    handed_on: u32,
     /// A poller has left answers to be sent.
     owes: bool,
+    /// Acknowledgements that wait for what the program posts.
+    held: Held,
     rounds: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
@@ -158,7 +165,9 @@ impl Lane {
                 blocked: false,
                 burst: 0,
                 gathered: 0,
+                handed_on: 0,
                 owes: false,
+                held: Held::default(),
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
@@ -225,10 +234,14 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) || state.gathered > 0 {
+            state.release(false);
+            if state.owes || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
+            if worker == Worker::Leaver {
+                state.release(true);
+            }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
             if !idle {
@@ -312,7 +325,7 @@ impl Lane {
     pub fn settle(&self, node: &Node) {
         let until = now_ns() + SETTLE_NS;
         while now_ns() < until {
-            if self.progress(node, Worker::Engine { udp: false }).is_some() {
+            if self.progress(node, Worker::Leaver).is_some() {
                 return;
             }
             std::thread::yield_now();
@@ -350,7 +363,9 @@ impl Lane {
         } else if !state.scheduler.is_idle() {
             0
         } else {
-            state.scheduler.deadline().map_or(u64::MAX, Instant::nanos)
+            let first = [state.scheduler.deadline(), state.held.until()];
+            let first = first.into_iter().flatten().min();
+            first.map_or(u64::MAX, Instant::nanos)
         };
         self.deadline.store(deadline, Ordering::SeqCst);
     }
@@ -404,12 +419,13 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
-                Worker::Bringer => true,
+                Worker::Leaver | Worker::Bringer => true,
             };
         let Self {
             ports,
             table,
             touched,
+            held,
             mads,
             handed,
             ..
@@ -424,6 +440,7 @@ impl State {
             node,
             table,
             touched,
+            held,
             mads,
             handed,
         };
@@ -440,6 +457,16 @@ impl State {
             came += lane.brought.take(|received| intake.packet(now, received));
         }
         came
+    }
+
+    /// Acknowledgements that have waited long enough are to be sent now, or all of them.
+    fn release(&mut self, all: bool) {
+        if all || self.held.is_due(|| Instant::from_nanos(now_ns())) {
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+                self.owes = true;
+            }
+        }
     }
 
     /// Tells the engine what posters could not tell, and lets those send that got something.
@@ -467,10 +494,17 @@ impl State {
             }
         }
         self.blocked = false;
+        self.owes = false;
         if lane.number == 0 {
             self.gsi.send(node, self.ports[UDP_PORT].as_mut());
         }
         let now = Instant::from_nanos(now_ns());
+        if posting.is_some() {
+            self.held.posted(now);
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+            }
+        }
         let mut done = None;
         for _ in 0..TURNS {
             let Some(index) = self.scheduler.turn(now) else {
@@ -483,8 +517,11 @@ impl State {
             let (end, posted) = self.turn(lane, &part, now, posting);
             done = done.or(posted);
             // Who gets them works on them while the next ones are made.
-            if self.gathered >= BURST_PACKETS {
-                self.blocked |= !self.flush();
+            if self.gathered - self.handed_on >= BURST_PACKETS {
+                self.handed_on = self.gathered;
+                for port in &mut self.ports {
+                    self.blocked |= !port.hand_on();
+                }
             }
             match end {
                 Turn::More => {}
@@ -515,7 +552,7 @@ impl State {
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
-        self.gathered = 0;
+        (self.gathered, self.handed_on) = (0, 0);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
@@ -625,6 +662,7 @@ struct Intake<'a> {
     node: &'a Node,
     table: &'a Table,
     touched: &'a mut Vec<usize>,
+    held: &'a mut Held,
     mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
     handed: &'a mut Set,
 }
@@ -680,12 +718,17 @@ impl Intake<'_> {
         packet: &Packet<'_>,
         received: &Received<'_>,
     ) -> bool {
-        // Another lane's has got a datagram, behind which nothing is to be sent.
-        if part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
-            self.touched.push(part.index);
-        }
         let mut machine = part.lock();
         let taken = machine.receive(now, packet, received);
+        let waits = match machine.due() {
+            Due::Nothing => true,
+            Due::Acknowledgement => self.held.came(part.index, now),
+            Due::Turn => false,
+        };
+        // Another lane's has got a datagram, behind which nothing is to be sent.
+        if !waits && part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
+            self.touched.push(part.index);
+        }
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.
         if machine.has_news() {

@@ -6,6 +6,7 @@
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
 //! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
+//! | [`held`] | acknowledgements that wait for the program's answer |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
@@ -21,6 +22,7 @@ mod directions;
 mod engine;
 mod forward;
 mod gsi;
+mod held;
 mod impair;
 mod lane;
 mod lanes;
@@ -116,9 +118,8 @@ impl RoceTransport {
     fn open(xdp: bool, engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
         let (ports, group) = UdpPort::open_group(&udp::Config::default(), engines.count() as u32)
             .map_err(OpenError::Port)?;
-        let mut path = sluice_rendezvous::default_path().into_os_string();
-        path.push(format!("-roce-{}", namespace().map_err(OpenError::System)?));
-        let rendezvous = Rendezvous::open(path.as_ref()).map_err(OpenError::Rendezvous)?;
+        let namespace = namespace().map_err(OpenError::System)?;
+        let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
         network.steer(group);
         let lanes = ports
@@ -213,6 +214,16 @@ fn namespace() -> core::result::Result<u64, Errno> {
     std::fs::metadata("/proc/thread-self/ns/net")
         .map(|metadata| metadata.ino())
         .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+}
+
+/// The directory of a network namespace: beside the one of all processes, with a longer name.
+fn meet_in(namespace: u64) -> std::io::Result<Rendezvous> {
+    let path = sluice_rendezvous::default_path();
+    let mut family = path.file_name().unwrap_or_default().to_os_string();
+    family.push("-roce-");
+    let family = family.to_string_lossy();
+    let own = path.with_file_name(format!("{family}{namespace}"));
+    Rendezvous::open_passing(&own, &family)
 }
 
 impl Drop for RoceTransport {

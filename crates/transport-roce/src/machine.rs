@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_packet::{Port, Received};
+use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
@@ -17,6 +18,9 @@ use crate::requests::{Outbox, Requests};
 /// Request packets of one queue pair on their way, at most. With the largest MTU that is a
 /// megabyte, which a receiver's socket can hold while its thread is away.
 const WINDOW: u32 = 256;
+
+/// What no link of a queue pair is faster than, bytes per second: 100 Gb/s.
+const LINK_RATE: u64 = 12_500_000_000;
 
 /// The only partition (IBTA 10.9.2).
 pub const PKEY: u16 = 0xffff;
@@ -42,6 +46,19 @@ pub struct Machine {
     receives: bool,
     /// The program has been told of the refusal.
     refusal_told: bool,
+    /// When the lane will look at it again, as [`Machine::deadline`] last said.
+    told: Option<Instant>,
+}
+
+/// What is to be done behind a packet that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing: no packet leaves, and no deadline is sooner than the lane knows.
+    Nothing,
+    /// An acknowledgement is to be sent, which may wait a little.
+    Acknowledgement,
+    /// It is to have a turn.
+    Turn,
 }
 
 /// A packet that leaves, and where to.
@@ -61,6 +78,7 @@ impl Machine {
             inbound: Inbound::default(),
             receives: false,
             refusal_told: false,
+            told: None,
         }
     }
 
@@ -82,8 +100,8 @@ impl Machine {
             rnr_retry: attr.rnr_retry,
             min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
             extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
-            early: false,
-            rate: None,
+            early: true,
+            rate: Some(RateConfig::for_link(LINK_RATE)),
         }
     }
 
@@ -95,7 +113,7 @@ impl Machine {
             send_psn: Psn::new(attr.sq_psn),
             receive_psn: Psn::new(attr.rq_psn),
             depth: self.cap.max_send_wr as usize + 1,
-            rate: None,
+            rate: Some(RateConfig::for_link(LINK_RATE)),
         }
     }
 
@@ -361,6 +379,10 @@ impl Machine {
             Payload::Region { remote, srq, .. } => {
                 bridge::read_region(qp, remote, srq, place).is_ok()
             }
+            Payload::Report { .. } => match &self.service {
+                Service::Rc(connection) => connection.write_report(place),
+                _ => false,
+            },
             Payload::Notification => {
                 place.copy_from_slice(&sluice_wire::cnp::PAYLOAD);
                 true
@@ -405,13 +427,36 @@ impl Machine {
         }
     }
 
-    /// When it wants to be looked at again, if nothing happens.
-    pub fn deadline(&self) -> Option<Instant> {
-        match &self.service {
+    /// When it wants to be looked at again, if nothing happens. For the lane, which will.
+    pub fn deadline(&mut self) -> Option<Instant> {
+        self.told = match &self.service {
             Service::Rc(connection) => connection.deadline(),
             Service::Uc(connection) => connection.deadline(),
             Service::Ud(_) | Service::None => None,
+        };
+        self.told
+    }
+
+    /// What is to be done now that a packet has come.
+    pub fn due(&self) -> Due {
+        // The others answer nothing.
+        let Service::Rc(connection) = &self.service else {
+            return Due::Nothing;
+        };
+        if self.requests.next().is_some() {
+            return Due::Turn;
         }
+        if connection.is_ready() {
+            return match connection.owes_acknowledgement_only() {
+                true => Due::Acknowledgement,
+                false => Due::Turn,
+            };
+        }
+        let sooner = match (connection.deadline(), self.told) {
+            (Some(deadline), Some(told)) => deadline < told,
+            (deadline, _) => deadline.is_some(),
+        };
+        if sooner { Due::Turn } else { Due::Nothing }
     }
 
     /// Tells the engine what has happened. It may post and change the state from inside.

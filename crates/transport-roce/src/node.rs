@@ -109,6 +109,11 @@ impl Node {
         lock(&self.numbers)
     }
 
+    /// The same, unless a thread has them.
+    pub fn try_numbers(&self) -> Option<MutexGuard<'_, Numbers>> {
+        self.numbers.try_lock().ok()
+    }
+
     /// A number for a queue pair or a shared receive queue.
     pub fn take_number(&self) -> core::result::Result<u32, Errno> {
         self.numbers().take(&self.rendezvous, |_, block| {

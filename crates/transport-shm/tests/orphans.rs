@@ -5,9 +5,7 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{End, PATIENCE, Pair, Way, World, until, wait};
+use common::{PATIENCE, Pair, Way, World, until, wait};
 use sluice_verbs::events::Element;
 use sluice_verbs::{EventType, QpInit, QpState, QpType, SrqAttr, SrqInit, WcStatus, WrOpcode};
 
@@ -52,7 +50,7 @@ fn outlive_a_sender(world: &mut World) {
         cookie: 77,
         ..QpInit::new(QpType::Rc)
     };
-    end.qp = world.pd.create_qp(&init).unwrap();
+    end.end.qp = world.pd.create_qp(&init).unwrap();
     world.introduce(&mut end);
     end.to_ready();
     for id in 0..4 {
@@ -75,7 +73,7 @@ fn outlive_a_sender(world: &mut World) {
     // The queue's receives are not the queue pair's.
     assert!(cq.poll_one().is_none());
     end.qp.destroy().unwrap();
-    end.qp = world.pd.create_qp(&init).unwrap();
+    end.end.qp = world.pd.create_qp(&init).unwrap();
     assert_eq!(end.qp.state(), QpState::Reset);
 }
 
@@ -111,10 +109,7 @@ fn outlive_an_initiator(world: &mut World) {
         cookie: 0,
     };
     let srq = world.pd.create_srq(&init).unwrap();
-    let mut as_target = End {
-        qp: Arc::clone(&target),
-        ..helper
-    };
+    let mut as_target = helper.as_target(&target);
     world.introduce(&mut as_target);
     world.swap([u64::from(srq.num()), 0, 0, 0]);
     srq.post_recv(4, &[as_target.sge(0, 64)]).unwrap();

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::{EVERYTHING, End, Way, World, pair, pair_every_way, until};
 use sluice_verbs::wr::UdDestination;
 use sluice_verbs::{
@@ -454,14 +452,7 @@ fn xrc_receive(world: &mut World) {
     helper.peer.psn = theirs[3] as u32;
     world.swap([u64::from(srq.num()), 0, 0, 0]);
     srq.post_recv(4, &[helper.sge(200_000, 50_000)]).unwrap();
-    let as_target = End {
-        qp: Arc::clone(&target),
-        cq: helper.cq.clone(),
-        mr: helper.mr.clone(),
-        memory: helper.memory,
-        peer: helper.peer,
-        psn: helper.psn,
-    };
+    let as_target = helper.as_target(&target);
     as_target.to_init();
     as_target.to_rtr();
     world.meet();
@@ -511,7 +502,7 @@ fn srq_receive(world: &mut World) {
     let mut ends = Vec::new();
     for _ in 0..4 {
         let mut end = world.end_with(QpType::Rc, 8192, &cq);
-        end.qp = world
+        end.end.qp = world
             .pd
             .create_qp(&QpInit {
                 send_cq: Some(cq.clone()),

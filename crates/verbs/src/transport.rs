@@ -157,8 +157,9 @@ pub trait MadReceiver: Send + Sync {
 
 /// A transport's part of a completion queue.
 pub trait CqTransport: Send + Sync {
-    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can be done now for the QPs of this CQ, without
-    /// waiting. Called without any lock, by any number of threads at once.
+    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can
+    /// be done now for the QPs of this CQ, without waiting. Called without any lock, by any
+    /// number of threads at once.
     fn progress(&self, cq: &Cq);
 
     /// The program armed the CQ: from now on somebody must make progress for it without being
@@ -248,9 +249,10 @@ pub trait QpTransport: Send + Sync {
 
     fn detach_multicast(&self, _gid: &Gid) {}
 
-    /// The program destroys a UD QP that still holds requests after [`Posted::Busy`]. A device
-    /// would have sent them in the meantime: wait a moment, of a bounded length, for the way to
-    /// be free and [`Qp::resume`] to be called. Comes without any lock.
+    /// The program destroys a UD QP that still holds requests after [`Posted::Busy`], or makes
+    /// the completion queue smaller that their completions are to come to. A device would have
+    /// sent them in the meantime: wait a moment, of a bounded length, for the way to be free and
+    /// [`Qp::resume`] to be called. Comes without any lock, once for each such QP.
     fn linger(&self) {}
 
     /// The QP is in RESET and about to be gone. Let go of the `Arc` from `bind`.

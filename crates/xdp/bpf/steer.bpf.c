@@ -6,6 +6,12 @@
  * Queue pairs are known by blocks of 256 numbers. Packets of other queue pairs may be another
  * process's, which reads them from a UDP socket; so may those of queue pair 1, whose datagrams
  * anybody on the host may want.
+ *
+ * In the kernel's generic code the program gets what a sender's kernel has not cut yet: up to 64 KiB
+ * that are many packets (udp(7), UDP_SEGMENT). Nothing here says how long each is, so these stay
+ * with the kernel, whose UDP sockets are told; and so does all else that UDP sockets have sent,
+ * lest one overtakes the other. Such packets come from the port that they go to, see
+ * crates/packet/src/udp/mod.rs; adapters use others.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -33,7 +39,7 @@ static long (*redirect_map)(void *map, __u64 key, __u64 flags) = (void *)BPF_FUN
  * The maps. The loader makes them and puts their descriptors in place of these symbols; their
  * kinds and sizes are in program.rs.
  */
-extern char addresses; /* Hash: struct address -> byte. Those of this host that are ours. */
+extern char addresses; /* Hash: struct address -> enum taken. Those of this host that are ours. */
 extern char blocks;    /* Array of 1024 words of 64 bits: one bit for each block. */
 extern char sockets;   /* XSKMAP: receive queue -> AF_XDP socket. */
 extern char counters;  /* Per-CPU array: enum counter -> 64-bit number. */
@@ -44,6 +50,13 @@ enum counter {
 	FOREIGN_ADDRESS, /* RoCEv2 for an address that is not ours. */
 	FOREIGN_QP,      /* RoCEv2 for a queue pair that is not ours, or for 0 or 1. */
 	NO_SOCKET,       /* Ours, on a queue that has no socket. */
+	OF_SOCKET,       /* Ours, and a UDP socket sent it. */
+};
+
+/* What is taken of an address's packets, a byte. */
+enum taken {
+	OURS = 1,
+	SOCKETS_TOO = 2, /* What UDP sockets sent, too. */
 };
 
 /* An IPv4 address is written as IPv6 has it, ::ffff:a.b.c.d (RFC 4291 §2.5.5.2). */
@@ -125,6 +138,7 @@ int steer(struct xdp_md *context)
 	struct transport *transport;
 	__u32 number, word;
 	__u64 *bits;
+	__u8 *taken;
 	__be16 type;
 
 	if ((void *)(ethernet + 1) > end)
@@ -152,7 +166,8 @@ int steer(struct xdp_md *context)
 	transport = (void *)(udp + 1);
 	if ((void *)(transport + 1) > end)
 		return XDP_PASS;
-	if (!map_lookup(&addresses, &to))
+	taken = map_lookup(&addresses, &to);
+	if (!taken)
 		return count(FOREIGN_ADDRESS, XDP_PASS);
 
 	number = (__u32)transport->destination_qp[0] << 16 |
@@ -163,6 +178,8 @@ int steer(struct xdp_md *context)
 	if (number <= 1 || !bits || !(*bits >> (number >> 8 & 63) & 1))
 		return count(FOREIGN_QP, XDP_PASS);
 
+	if (!(*taken & SOCKETS_TOO) && udp->source == BIG_ENDIAN_16(ROCE_PORT))
+		return count(OF_SOCKET, XDP_PASS);
 	if (redirect_map(&sockets, context->rx_queue_index, XDP_PASS) == XDP_REDIRECT)
 		return count(REDIRECTED, XDP_REDIRECT);
 	return count(NO_SOCKET, XDP_PASS);

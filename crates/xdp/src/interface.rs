@@ -9,8 +9,9 @@ use sluice_sys::unix::Fd;
 
 use crate::error::OpenError;
 
-/// `SIOCETHTOOL` and `ETHTOOL_GCHANNELS` of `sockios.h` and `ethtool.h`.
+/// `SIOCETHTOOL`, `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `sockios.h` and `ethtool.h`.
 const ETHTOOL: usize = 0x8946;
+const GET_DRIVER: u32 = 0x3;
 const GET_CHANNELS: u32 = 0x3c;
 /// `_LINUX_CAPABILITY_VERSION_3` of `capability.h`.
 const CAPABILITIES_3: u32 = 0x2008_0522;
@@ -22,6 +23,15 @@ pub struct Interface {
     name: String,
     mtu: usize,
     queues: u32,
+    veth: bool,
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct Driver {
+    command: u32,
+    name: [u8; 32],
+    rest: [u8; 160],
 }
 
 #[repr(C)]
@@ -90,11 +100,20 @@ impl Interface {
             Ok(()) => channels.receive.saturating_add(channels.combined).max(1),
             Err(_) => 1,
         };
+        let mut driver = Driver {
+            command: GET_DRIVER,
+            name: [0; 32],
+            rest: [0; 160],
+        };
+        let mut asked = request(name).ok_or_else(none)?;
+        asked.ifr_ifru.ifru_data = (&raw mut driver).cast();
+        let veth = ioctl(socket, ETHTOOL, &mut asked).is_ok() && driver.name.starts_with(b"veth\0");
         Ok(Self {
             index,
             name: name.to_owned(),
             mtu: usize::try_from(mtu).unwrap_or(0),
             queues,
+            veth,
         })
     }
 
@@ -116,6 +135,11 @@ impl Interface {
     /// How many receive queues are in use.
     pub const fn queues(&self) -> u32 {
         self.queues
+    }
+
+    /// One of a pair of virtual devices that are joined in the kernel (veth(4)).
+    pub const fn is_veth(&self) -> bool {
+        self.veth
     }
 }
 
@@ -144,8 +168,8 @@ fn request(name: &str) -> Option<libc::ifreq> {
 
 fn ioctl(socket: &Fd, which: usize, request: &mut libc::ifreq) -> Result<(), Errno> {
     let address = &raw mut *request as usize;
-    // SAFETY: the requests of this file read and write one ifreq, and ETHTOOL_GCHANNELS what
-    // ifru_data points to, which is as large as the kernel's struct ethtool_channels.
+    // SAFETY: the requests of this file read and write one ifreq, and those of ethtool what
+    // ifru_data points to, which is as large as the kernel's structure of that command.
     check(unsafe { syscall3(libc::SYS_ioctl, int(socket.raw()), which, address) }).map(drop)
 }
 

@@ -32,9 +32,10 @@ pub struct Options {
     /// Open at most so many of the interface's receive queues, from the first on. What comes on
     /// the others goes to the kernel. None: all.
     pub queues: Option<u32>,
-    /// Attach to the driver if it can. Otherwise, and where it cannot, to the kernel's generic
-    /// code, which is slower.
-    pub native: bool,
+    /// Attach to the driver if it can, or to the kernel's generic code. None: to the driver, unless
+    /// that has no use: a veth device copies packets either way, and its peer does not segment for
+    /// it any more while it has a program in the driver (`veth_xdp_set`), for nobody.
+    pub native: Option<bool>,
     /// Let the network interface read and write the packet memory itself if it can.
     pub zero_copy: bool,
     /// First value of [`Steering::set_addresses`].
@@ -51,7 +52,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             queues: None,
-            native: true,
+            native: None,
             zero_copy: true,
             addresses: Vec::new(),
             receive_chunks: 2048,
@@ -99,7 +100,8 @@ impl Interface {
         }
         let maps = Maps::new(self.queues())?;
         let (program, fragments) = program::load(&maps)?;
-        let (link, native) = self.attach(&program, options.native)?;
+        let native = options.native.unwrap_or(!self.is_veth());
+        let (link, native) = self.attach(&program, native)?;
         let mut mode = Mode {
             native,
             zero_copy: true,

@@ -16,7 +16,10 @@ pub const ADDRESSES_MAX: u32 = 1024;
 /// 65536 blocks, a bit each.
 pub(crate) const BLOCK_WORDS: usize = 1024;
 /// Of `enum counter` in steer.bpf.c.
-pub(crate) const COUNTERS: u32 = 4;
+pub(crate) const COUNTERS: u32 = 5;
+/// `OURS` and `SOCKETS_TOO` of steer.bpf.c.
+const OURS: u8 = 1;
+const SOCKETS_TOO: u8 = 2;
 
 /// What the XDP program counts, in the order of steer.bpf.c.
 enum Counter {
@@ -24,6 +27,7 @@ enum Counter {
     ForeignAddress,
     ForeignQp,
     NoSocket,
+    OfSocket,
 }
 
 /// What the XDP program has done with RoCEv2 packets; others it does not count. On a busy
@@ -38,6 +42,9 @@ pub struct SteeringCounters {
     pub foreign_qp: u64,
     /// Left to the kernel: ours, but on a queue without a socket.
     pub no_socket: u64,
+    /// Left to the kernel: ours, and a peer's UDP socket sent it. There may be several in one, as
+    /// the kernel's generic code gets them ([`Mode::native`]); AF_XDP sockets cannot tell.
+    pub of_socket: u64,
 }
 
 /// Why steering was not changed.
@@ -130,7 +137,9 @@ impl Steering {
         }
         for address in wanted {
             if !self.addresses.contains(&address) {
-                let set = self.maps.addresses.set(&key(address), &[1]);
+                // The driver gives the program one packet at a time, whoever sent it.
+                let value = OURS | if self.mode.native { SOCKETS_TOO } else { 0 };
+                let set = self.maps.addresses.set(&key(address), &[value]);
                 set.map_err(SteerError::System)?;
                 self.addresses.insert(address);
             }
@@ -149,6 +158,7 @@ impl Steering {
             foreign_address: sum(Counter::ForeignAddress)?,
             foreign_qp: sum(Counter::ForeignQp)?,
             no_socket: sum(Counter::NoSocket)?,
+            of_socket: sum(Counter::OfSocket)?,
         })
     }
 

@@ -125,7 +125,7 @@ fn somebody_elses_program_stays() {
         assert!(before.contains("xdp"));
         for native in [true, false] {
             let options = Options {
-                native,
+                native: Some(native),
                 ..Options::default()
             };
             let refused = net.b.enter(|| interface.open(&options));

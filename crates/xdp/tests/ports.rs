@@ -16,17 +16,30 @@ fn every_size_over_both_ip_versions() {
     if !can_run("every_size_over_both_ip_versions") {
         return;
     }
-    for (mtu, payload_max) in [(1500, 1440), (4200, 4096), (9000, 4096)] {
+    let cases = [(1500, 1440), (4200, 4096), (9000, 4096)];
+    for (native, (mtu, payload_max)) in [false, true]
+        .into_iter()
+        .flat_map(|native| cases.map(|case| (native, case)))
+    {
         let net = Net::new(mtu);
-        let (steering, mut a) = net.a.open_one(&Options::default());
-        let (_steering, mut b) = net.b.open_one(&Options::default());
-        assert!(steering.mode().native, "veth has XDP: {}", steering.mode());
+        let options = Options {
+            native: Some(native),
+            ..Options::default()
+        };
+        let (steering, mut a) = net.a.open_one(&options);
+        let (_steering, mut b) = net.b.open_one(&options);
+        assert_eq!(steering.mode().native, native, "{}", steering.mode());
         let interface = net.b.interface().index();
         for v6 in [false, true] {
             let path = net.a.path(&net.b, v6);
             let overhead = if v6 { 40 } else { 20 } + 8 + 12 + 4;
             let payload_max = payload_max.min((mtu as usize).min(4300) - overhead) & !3;
-            let sizes = (0..=payload_max).step_by(if mtu == 1500 { 1 } else { 7 });
+            let step = match (mtu, native) {
+                (1500, true) => 1,
+                (_, true) => 7,
+                (_, false) => 13,
+            };
+            let sizes = (0..=payload_max).step_by(step);
             for payload in sizes.chain([payload_max]) {
                 let number = payload as u32;
                 send(&mut a, &path, QPN, number, payload).expect("sent");
@@ -252,12 +265,23 @@ fn the_descriptor_is_readable_while_something_waits() {
 }
 
 #[test]
-fn generic_mode_and_several_queues_work_too() {
-    if !can_run("generic_mode_and_several_queues_work_too") {
+fn several_queues_and_the_mode_that_is_better() {
+    if !can_run("several_queues_and_the_mode_that_is_better") {
         return;
     }
     let net = Net::with_queues(1500, 3);
+    assert!(net.a.interface().is_veth());
     let (steering, ports) = net.a.open(&Options::default());
+    assert_eq!(
+        steering.mode().to_string(),
+        "generic, copy, IP packets up to 1500 bytes"
+    );
+    drop((steering, ports));
+    let native = Options {
+        native: Some(true),
+        ..Options::default()
+    };
+    let (steering, ports) = net.a.open(&native);
     assert_eq!(ports.len(), 3);
     assert_eq!(
         steering.mode().to_string(),
@@ -268,7 +292,7 @@ fn generic_mode_and_several_queues_work_too() {
         [0, 1, 2]
     );
     let generic = Options {
-        native: false,
+        native: Some(false),
         queues: Some(2),
         ..Options::default()
     };

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use common::{BLOCK, Host, Net, QPN, can_run, check, content, headers, send, until};
-use sluice_packet::Port;
+use sluice_packet::{Port, Received, UdpPort};
 use sluice_wire::ethernet::{self, EtherType, Mac, Vlan};
 use sluice_wire::frame::Outer;
 use sluice_wire::{Ecn, Ip, ipv4, ipv6};
@@ -436,6 +436,60 @@ fn the_other_way_of_sending_is_understood_by_the_kernel() {
             let (got, from) = socket.recv_from(&mut buffer).expect("it comes");
             assert_eq!(got, common::message_bytes(payload) + 4);
             assert_eq!((from.ip(), from.port()), (path.source, path.source_port));
+        }
+    }
+}
+
+#[test]
+fn what_udp_sockets_send_is_taken_where_it_comes_packet_by_packet() {
+    if !can_run("what_udp_sockets_send_is_taken_where_it_comes_packet_by_packet") {
+        return;
+    }
+    // A veth pair carries what a socket sends as it is, many packets in one, unless a driver's
+    // program wants them singly.
+    const PACKETS: u32 = 30;
+    for native in [false, true] {
+        let net = Net::new(9000);
+        let options = Options {
+            native: Some(native),
+            ..Options::default()
+        };
+        let (steering, mut b) = net.b.open_one(&options);
+        let config = sluice_packet::udp::Config::default();
+        let open = |host: &Host| host.enter(|| UdpPort::open(&config)).expect("sockets");
+        let (mut socket, mut peer) = (open(&net.b), open(&net.a));
+        for v6 in [false, true] {
+            let path = net.a.path(&net.b, v6);
+            let before = steering.counters().expect("counters");
+            for number in 0..PACKETS {
+                send(&mut peer, &path, QPN, number, 2000).expect("sent");
+            }
+            until("everything to be sent", || peer.flush());
+            let mut numbers = Vec::new();
+            until("all packets", || {
+                let take = &mut |received: &Received<'_>| numbers.push(check(received).0);
+                if native {
+                    b.receive(take);
+                } else {
+                    socket.receive(take);
+                }
+                numbers.len() as u32 == PACKETS
+            });
+            assert!(numbers.into_iter().eq(0..PACKETS));
+            let after = steering.counters().expect("counters");
+            let (taken, left) = (
+                after.redirected - before.redirected,
+                after.of_socket - before.of_socket,
+            );
+            if native {
+                assert_eq!((taken, left), (u64::from(PACKETS), 0));
+            } else {
+                // Uncut, so that the program has seen fewer.
+                assert!(
+                    taken == 0 && (1..u64::from(PACKETS) / 2).contains(&left),
+                    "{left}"
+                );
+            }
         }
     }
 }

@@ -1,32 +1,28 @@
 //! Two transports in one process, with a cable in memory between them.
-#![allow(unsafe_code, dead_code)]
+#![allow(dead_code, unused_imports)]
 
 pub mod cable;
 
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use sluice_packet::{Path, Port};
 use sluice_transport_roce::RoceTransport;
 use sluice_verbs::fault::Faults;
 use sluice_verbs::{
-    AhAttr, Channel, Context, Cq, Device, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType,
-    SendWr, Sge, Wc, WcStatus, WrOpcode, access, qp_mask, send_flags,
+    AhAttr, Channel, Context, Cq, Device, Gid, Pd, Qp, QpType, SendWr, Sge, WrOpcode,
 };
-
+pub use sluice_verbs_testing::{EVERYTHING, Memory, PATIENCE, QKEY, pattern, until};
+use sluice_verbs_testing::{Remote, init};
 use sluice_wire::bth::Bth;
 use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 
 use self::cable::{Frame, Inbox, Plug, Steer, cable};
 
-/// Nothing in these tests takes longer; a test that does has hung.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-pub const EVERYTHING: u32 = access::LOCAL_WRITE | access::REMOTE_ANY;
-pub const QKEY: u32 = 0x1111_1111;
 /// Room for an MTU of 1024.
 const IP_BYTES: u32 = 1500;
 /// Of the path, in bytes.
@@ -139,74 +135,18 @@ pub fn world_of_three() -> [Side; 3] {
     ]
 }
 
-/// A queue pair with memory.
+/// A queue pair with memory, and its host's address.
 pub struct End {
-    pub qp: Arc<Qp>,
-    pub cq: Arc<Cq>,
-    pub mr: Arc<Mr>,
-    pub memory: Memory,
+    end: sluice_verbs_testing::End,
     pub gid: Gid,
-    pub psn: u32,
 }
 
-/// Registered memory of a test.
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    pub start: *mut u8,
-    pub len: usize,
-}
+impl Deref for End {
+    type Target = sluice_verbs_testing::End;
 
-// SAFETY: it is only touched by volatile accesses, and never freed.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
-
-impl Memory {
-    pub fn new(len: usize) -> Self {
-        let bytes = vec![0u64; len.div_ceil(8)].into_boxed_slice();
-        let start = Box::leak(bytes).as_mut_ptr().cast();
-        Self { start, len }
+    fn deref(&self) -> &Self::Target {
+        &self.end
     }
-
-    pub fn byte(&self, at: usize) -> u8 {
-        assert!(at < self.len);
-        // SAFETY: inside the memory; peers may write it at any time.
-        unsafe { self.start.add(at).read_volatile() }
-    }
-
-    pub fn word(&self, at: usize) -> u64 {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
-        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
-    }
-
-    pub fn set_word(&self, at: usize, value: u64) {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
-        unsafe { self.start.add(at).cast::<u64>().write_volatile(value) };
-    }
-
-    pub fn fill(&self, at: usize, len: usize, seed: u8) {
-        for index in 0..len {
-            assert!(at + index < self.len);
-            // SAFETY: as above.
-            unsafe {
-                let place = self.start.add(at + index);
-                place.write_volatile(pattern(index, seed));
-            }
-        }
-    }
-
-    pub fn check(&self, at: usize, len: usize, seed: u8) {
-        for index in 0..len {
-            let wanted = pattern(index, seed);
-            assert_eq!(self.byte(at + index), wanted, "byte {index} of {len}");
-        }
-    }
-}
-
-pub fn pattern(index: usize, seed: u8) -> u8 {
-    (index.wrapping_mul(7) + index / 251) as u8 ^ seed
 }
 
 impl Side {
@@ -216,37 +156,14 @@ impl Side {
     }
 
     pub fn end_with(&self, kind: QpType, len: usize, cq: &Arc<Cq>) -> End {
-        let init = QpInit {
-            send_cq: Some(cq.clone()),
-            recv_cq: Some(cq.clone()),
-            cap: QpCap {
-                max_send_wr: 256,
-                max_recv_wr: 256,
-                max_send_sge: 4,
-                max_recv_sge: 4,
-                max_inline_data: 64,
-            },
-            ..QpInit::new(kind)
-        };
-        self.of(self.pd.create_qp(&init).unwrap(), len, cq)
+        self.of(self.pd.create_qp(&init(kind, cq)).unwrap(), len, cq)
     }
 
     /// An end around a queue pair that is there.
     pub fn of(&self, qp: Arc<Qp>, len: usize, cq: &Arc<Cq>) -> End {
-        let memory = Memory::new(len);
-        let start = memory.start as u64;
-        let mr = self
-            .pd
-            .reg_mr(start, len as u64, start, EVERYTHING)
-            .unwrap();
-        let psn = 0xff_fff0 + (qp.num() & 0xf);
         End {
-            qp,
-            cq: cq.clone(),
-            mr,
-            memory,
+            end: sluice_verbs_testing::End::of(&self.pd, qp, cq, Memory::new(len)),
             gid: self.device.gid(1, 0).unwrap().gid,
-            psn,
         }
     }
 }
@@ -260,22 +177,6 @@ pub fn connected(left: &Side, right: &Side, kind: QpType, len: usize) -> (End, E
 }
 
 impl End {
-    pub fn to_init(&self) {
-        let attr = QpAttr {
-            qp_state: QpState::Init as u32,
-            port_num: 1,
-            qp_access_flags: access::REMOTE_ANY,
-            qkey: QKEY,
-            ..QpAttr::default()
-        };
-        let own = match self.qp.qp_type() {
-            QpType::Ud => qp_mask::QKEY,
-            _ => qp_mask::ACCESS_FLAGS,
-        };
-        let mask = qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT | own;
-        self.qp.modify(&attr, mask).unwrap();
-    }
-
     /// How the peer is reached.
     pub fn ah_attr(peer: &Gid) -> AhAttr {
         let mut attr = AhAttr {
@@ -289,56 +190,16 @@ impl End {
     }
 
     pub fn to_rtr(&self, peer: &End) {
-        let attr = QpAttr {
-            qp_state: QpState::Rtr as u32,
+        self.receive_from(&Remote {
+            qpn: peer.qp.num(),
+            psn: peer.psn,
             path_mtu: 3,
-            dest_qp_num: peer.qp.num(),
-            rq_psn: peer.psn,
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: 1,
-            ah_attr: Self::ah_attr(&peer.gid),
-            ..QpAttr::default()
-        };
-        let connected =
-            qp_mask::STATE | qp_mask::AV | qp_mask::PATH_MTU | qp_mask::DEST_QPN | qp_mask::RQ_PSN;
-        let mask = match self.qp.qp_type() {
-            QpType::Ud => qp_mask::STATE,
-            QpType::Uc | QpType::XrcSend => connected,
-            _ => connected | qp_mask::MAX_DEST_RD_ATOMIC | qp_mask::MIN_RNR_TIMER,
-        };
-        self.qp.modify(&attr, mask).unwrap();
+            ah: Self::ah_attr(&peer.gid),
+        });
     }
 
     pub fn to_rts(&self, timeout: u8, rnr_retry: u8) {
-        let attr = QpAttr {
-            qp_state: QpState::Rts as u32,
-            sq_psn: self.psn,
-            timeout,
-            retry_cnt: 7,
-            rnr_retry,
-            max_rd_atomic: 16,
-            ..QpAttr::default()
-        };
-        let mask = match self.qp.qp_type() {
-            QpType::Ud | QpType::Uc => qp_mask::STATE | qp_mask::SQ_PSN,
-            _ => {
-                qp_mask::STATE
-                    | qp_mask::SQ_PSN
-                    | qp_mask::TIMEOUT
-                    | qp_mask::RETRY_CNT
-                    | qp_mask::RNR_RETRY
-                    | qp_mask::MAX_QP_RD_ATOMIC
-            }
-        };
-        self.qp.modify(&attr, mask).unwrap();
-    }
-
-    pub fn to_state(&self, state: QpState) {
-        let attr = QpAttr {
-            qp_state: state as u32,
-            ..QpAttr::default()
-        };
-        self.qp.modify(&attr, qp_mask::STATE).unwrap();
+        self.send_with(timeout, 7, rnr_retry);
     }
 
     /// From RESET to RTS. Repetitions come after 134 ms, and end after a second: on a machine with
@@ -349,19 +210,6 @@ impl End {
         self.to_rts(15, 7);
     }
 
-    pub fn sge(&self, at: usize, len: usize) -> Sge {
-        assert!(at + len <= self.memory.len);
-        Sge {
-            addr: self.memory.start as u64 + at as u64,
-            length: len as u32,
-            lkey: self.mr.lkey(),
-        }
-    }
-
-    pub fn post_recv(&self, id: u64, at: usize, len: usize) {
-        self.qp.post_recv(id, &[self.sge(at, len)]).unwrap();
-    }
-
     /// A signalled request for the peer's memory at `remote`.
     pub fn request<'a>(
         opcode: WrOpcode,
@@ -370,55 +218,8 @@ impl End {
         peer: &End,
         remote: usize,
     ) -> SendWr<'a> {
-        SendWr {
-            flags: send_flags::SIGNALED,
-            sges,
-            remote_addr: peer.memory.start as u64 + remote as u64,
-            rkey: peer.mr.rkey(),
-            ..SendWr::new(opcode, id)
-        }
-    }
-
-    /// The next completion.
-    pub fn completion(&self) -> Wc {
-        let start = Instant::now();
-        loop {
-            if let Some(wc) = self.cq.poll_one() {
-                return wc;
-            }
-            assert!(start.elapsed() < PATIENCE, "no completion");
-            std::thread::yield_now();
-        }
-    }
-
-    /// The next completion, which is good.
-    pub fn good(&self) -> Wc {
-        let wc = self.completion();
-        assert_eq!(wc.status, WcStatus::Success as u32, "{wc:?}");
-        wc
-    }
-
-    /// The next completion's request and status.
-    pub fn outcome(&self) -> (u64, u32) {
-        let wc = self.completion();
-        (wc.wr_id, wc.status)
-    }
-
-    /// Posts, and waits for the completion of exactly this.
-    pub fn run(&self, wr: &SendWr<'_>) -> Wc {
-        self.qp.post_send(wr).unwrap();
-        let wc = self.completion();
-        assert_eq!(wc.wr_id, wr.wr_id, "{wc:?}");
-        wc
-    }
-}
-
-/// Waits for something that another thread does.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::yield_now();
+        let address = peer.memory.start as u64 + remote as u64;
+        sluice_verbs_testing::request(opcode, id, sges, address, peer.mr.rkey())
     }
 }
 

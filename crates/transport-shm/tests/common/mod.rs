@@ -1,8 +1,9 @@
 //! Two processes that talk verbs: each test starts itself twice, with a socket between the two
 //! as their standard input.
-#![allow(unsafe_code, dead_code)]
+#![allow(unsafe_code, dead_code, unused_imports)]
 
 use std::io::{Read, Write};
+use std::ops::Deref;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -11,14 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_transport_shm::{ShmTransport, arena};
-use sluice_verbs::{
-    Channel, Context, Cq, Device, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge,
-    Wc, WcStatus, WrOpcode, access, qp_mask, send_flags,
-};
-
-/// Nothing in these tests takes longer; a test that does has hung.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-pub const EVERYTHING: u32 = access::LOCAL_WRITE | access::REMOTE_ANY;
+use sluice_verbs::{Channel, Context, Cq, Device, Pd, Qp, QpType, SendWr, Sge, WrOpcode};
+use sluice_verbs_testing::Remote;
+pub use sluice_verbs_testing::{EVERYTHING, Memory, PATIENCE, until};
 
 /// How the peer's memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,79 +147,27 @@ pub struct Address {
     pub psn: u32,
 }
 
-/// A queue pair with memory.
+/// A queue pair with memory, and where its peer is.
 pub struct End {
-    pub qp: Arc<Qp>,
-    pub cq: Arc<Cq>,
-    pub mr: Arc<Mr>,
-    pub memory: Memory,
+    pub end: sluice_verbs_testing::End,
     pub peer: Address,
-    pub psn: u32,
 }
 
-/// Registered memory of a test, of the kind that the way needs.
-#[derive(Clone, Copy, Debug)]
-pub struct Memory {
-    pub start: *mut u8,
-    pub len: usize,
-}
+impl Deref for End {
+    type Target = sluice_verbs_testing::End;
 
-impl Memory {
-    pub fn new(way: Way, len: usize) -> Memory {
-        let start = if way == Way::Shared {
-            arena::aligned_alloc(4096, len)
-        } else {
-            Box::leak(vec![0u64; len.div_ceil(8)].into_boxed_slice())
-                .as_mut_ptr()
-                .cast()
-        };
-        assert!(!start.is_null());
-        Memory { start, len }
-    }
-
-    pub fn byte(&self, at: usize) -> u8 {
-        assert!(at < self.len);
-        // SAFETY: inside the memory; peers may write it at any time.
-        unsafe { self.start.add(at).read_volatile() }
-    }
-
-    pub fn word(&self, at: usize) -> u64 {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
-        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
-    }
-
-    pub fn set_word(&self, at: usize, value: u64) {
-        assert!(at + 8 <= self.len && at.is_multiple_of(8));
-        // SAFETY: as above.
-        unsafe { self.start.add(at).cast::<u64>().write_volatile(value) };
-    }
-
-    pub fn fill(&self, at: usize, len: usize, seed: u8) {
-        for index in 0..len {
-            assert!(at + index < self.len);
-            // SAFETY: as above.
-            unsafe {
-                self.start
-                    .add(at + index)
-                    .write_volatile(pattern(index, seed));
-            }
-        }
-    }
-
-    pub fn check(&self, at: usize, len: usize, seed: u8) {
-        for index in 0..len {
-            assert_eq!(
-                self.byte(at + index),
-                pattern(index, seed),
-                "byte {index} of {len}"
-            );
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.end
     }
 }
 
-fn pattern(index: usize, seed: u8) -> u8 {
-    (index.wrapping_mul(7) + index / 251) as u8 ^ seed
+/// Memory of the kind that the way needs.
+pub fn memory(way: Way, len: usize) -> Memory {
+    match way {
+        // SAFETY: nobody frees it.
+        Way::Shared => unsafe { Memory::at(arena::aligned_alloc(4096, len), len) },
+        _ => Memory::new(len),
+    }
 }
 
 impl World {
@@ -272,35 +216,10 @@ impl World {
     }
 
     pub fn end_with(&mut self, kind: QpType, len: usize, cq: &Arc<Cq>) -> End {
-        let memory = Memory::new(self.way, len);
-        let address = memory.start as u64;
-        let mr = self
-            .pd
-            .reg_mr(address, len as u64, address, EVERYTHING)
-            .unwrap();
-        let qp = self
-            .pd
-            .create_qp(&QpInit {
-                send_cq: Some(cq.clone()),
-                recv_cq: Some(cq.clone()),
-                cap: QpCap {
-                    max_send_wr: 256,
-                    max_recv_wr: 256,
-                    max_send_sge: 4,
-                    max_recv_sge: 4,
-                    max_inline_data: 64,
-                },
-                ..QpInit::new(kind)
-            })
-            .unwrap();
-        let psn = 0xFF_FFF0 + (qp.num() & 0xF);
+        let memory = memory(self.way, len);
         End {
-            qp,
-            cq: cq.clone(),
-            mr,
-            memory,
+            end: sluice_verbs_testing::End::new(&self.pd, kind, cq, memory),
             peer: Address::default(),
-            psn,
         }
     }
 
@@ -331,97 +250,39 @@ impl World {
 }
 
 impl End {
-    pub fn to_init(&self) {
-        let attr = QpAttr {
-            qp_state: QpState::Init as u32,
-            port_num: 1,
-            qp_access_flags: access::REMOTE_ANY,
-            qkey: 0x1111_1111,
-            ..QpAttr::default()
-        };
-        let own = if self.qp.qp_type() == QpType::Ud {
-            qp_mask::QKEY
-        } else {
-            qp_mask::ACCESS_FLAGS
-        };
-        self.qp
-            .modify(
-                &attr,
-                qp_mask::STATE | qp_mask::PKEY_INDEX | qp_mask::PORT | own,
-            )
-            .unwrap();
+    /// The same, around a queue pair that only receives and shares its completion queue.
+    pub fn as_target(&self, target: &Arc<Qp>) -> End {
+        End {
+            end: sluice_verbs_testing::End {
+                qp: target.clone(),
+                cq: self.cq.clone(),
+                mr: self.mr.clone(),
+                memory: self.memory,
+                psn: self.psn,
+            },
+            peer: self.peer,
+        }
     }
 
     pub fn to_rtr(&self) {
-        let mut attr = QpAttr {
-            qp_state: QpState::Rtr as u32,
+        let mut remote = Remote {
+            qpn: self.peer.qpn,
+            psn: self.peer.psn,
             path_mtu: 5,
-            dest_qp_num: self.peer.qpn,
-            rq_psn: self.peer.psn,
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: 1,
-            ..QpAttr::default()
+            ..Remote::default()
         };
-        attr.ah_attr.port_num = 1;
-        attr.ah_attr.is_global = 0;
-        let mask = match self.qp.qp_type() {
-            QpType::Ud => qp_mask::STATE,
-            kind => {
-                let connected = qp_mask::STATE
-                    | qp_mask::AV
-                    | qp_mask::PATH_MTU
-                    | qp_mask::DEST_QPN
-                    | qp_mask::RQ_PSN;
-                if matches!(kind, QpType::Uc | QpType::XrcSend) {
-                    connected
-                } else {
-                    connected | qp_mask::MAX_DEST_RD_ATOMIC | qp_mask::MIN_RNR_TIMER
-                }
-            }
-        };
-        self.qp.modify(&attr, mask).unwrap();
+        remote.ah.port_num = 1;
+        self.receive_from(&remote);
     }
 
     pub fn to_rts(&self, timeout: u8, rnr_retry: u8) {
-        let attr = QpAttr {
-            qp_state: QpState::Rts as u32,
-            sq_psn: self.psn,
-            timeout,
-            retry_cnt: 3,
-            rnr_retry,
-            max_rd_atomic: 16,
-            ..QpAttr::default()
-        };
-        let mask = match self.qp.qp_type() {
-            QpType::Ud | QpType::Uc => qp_mask::STATE | qp_mask::SQ_PSN,
-            _ => {
-                qp_mask::STATE
-                    | qp_mask::SQ_PSN
-                    | qp_mask::TIMEOUT
-                    | qp_mask::RETRY_CNT
-                    | qp_mask::RNR_RETRY
-                    | qp_mask::MAX_QP_RD_ATOMIC
-            }
-        };
-        self.qp.modify(&attr, mask).unwrap();
+        self.send_with(timeout, 3, rnr_retry);
     }
 
     pub fn to_ready(&self) {
         self.to_init();
         self.to_rtr();
         self.to_rts(14, 7);
-    }
-
-    pub fn sge(&self, at: usize, len: usize) -> Sge {
-        Sge {
-            addr: self.memory.start as u64 + at as u64,
-            length: len as u32,
-            lkey: self.mr.lkey(),
-        }
-    }
-
-    pub fn post_recv(&self, id: u64, at: usize, len: usize) {
-        self.qp.post_recv(id, &[self.sge(at, len)]).unwrap();
     }
 
     /// A signalled request for the peer's memory at `remote`.
@@ -432,48 +293,7 @@ impl End {
         sges: &'a [Sge],
         remote: usize,
     ) -> SendWr<'a> {
-        SendWr {
-            flags: send_flags::SIGNALED,
-            sges,
-            remote_addr: self.peer.addr + remote as u64,
-            rkey: self.peer.rkey,
-            ..SendWr::new(opcode, id)
-        }
-    }
-
-    /// The next completion.
-    pub fn completion(&self) -> Wc {
-        let start = Instant::now();
-        loop {
-            if let Some(wc) = self.cq.poll_one() {
-                return wc;
-            }
-            assert!(start.elapsed() < PATIENCE, "no completion");
-            std::hint::spin_loop();
-        }
-    }
-
-    /// The next completion, which is good.
-    pub fn good(&self) -> Wc {
-        let wc = self.completion();
-        assert_eq!(wc.status, WcStatus::Success as u32, "{wc:?}");
-        wc
-    }
-
-    /// Posts, and waits for the completion of exactly this.
-    pub fn run(&self, wr: &SendWr<'_>) -> Wc {
-        self.qp.post_send(wr).unwrap();
-        let wc = self.completion();
-        assert_eq!(wc.wr_id, wr.wr_id, "{wc:?}");
-        wc
-    }
-}
-
-/// Waits for a condition on memory that a peer writes.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what} did not happen");
-        std::hint::spin_loop();
+        let address = self.peer.addr + remote as u64;
+        sluice_verbs_testing::request(opcode, id, sges, address, self.peer.rkey)
     }
 }

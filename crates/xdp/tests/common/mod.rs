@@ -209,7 +209,7 @@ pub fn headers(qpn: u32, number: u32) -> Headers {
 
 /// Sends one packet whose content is that of `number`.
 pub fn send(
-    port: &mut XdpPort,
+    port: &mut impl Port,
     path: &Path,
     qpn: u32,
     number: u32,

@@ -6,30 +6,14 @@
 //! same. What a datagram has besides, timeouts and path, is what Linux's rdma_cm says.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::Ipv6Addr;
 
-use sluice_wire::cm::{
-    self, Drep, Dreq, IpService, Path, Rej, RejOf, RejectReason, Rep, Req, Rtu, SidrRep, SidrReq,
-    SidrStatus, Transport,
-};
-use sluice_wire::{Mtu, Psn, Qpn, mad};
+use sluice_wire::cm::{self, Drep, Dreq, Rej, RejOf, RejectReason, Rtu};
+use sluice_wire::{Qpn, mad};
 
 use super::endpoint::{Endpoint, State};
-use crate::ffi::{IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use crate::rdmacm::address::Address;
-use crate::rdmacm::message::{self, ConnParams, Message, PrivateData};
-use crate::rdmacm::qp::{HOP_LIMIT, PACKET_LIFE_TIME};
-
-/// `CMA_CM_RESPONSE_TIMEOUT`: 4.3 s.
-const RESPONSE_TIMEOUT: u8 = 20;
-/// `CMA_MAX_CM_RETRIES`.
-const CM_RETRIES: u8 = 15;
-/// The default partition, full member.
-const PKEY: u16 = 0xffff;
-/// LIDs of a path over routers (IBTA 4.1.3).
-const LID_PERMISSIVE: u16 = 0xffff;
-/// 10 Gb/s, as in the path record that programs see.
-const RATE: u8 = 3;
+use crate::rdmacm::fabric::format::{self, Names};
+use crate::rdmacm::message::{self, ConnParams, Message};
 
 /// Who says a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,10 +116,6 @@ impl Connection {
         (hasher.finish() as u32).max(1)
     }
 
-    fn service_id(&self, port_space: u16) -> u64 {
-        u64::from(port_space) << 16 | u64::from(self.listener.port)
-    }
-
     /// The datagram; None for what a wire does not carry.
     fn datagram(&self, message: &Message, from: From) -> Option<[u8; mad::BYTES]> {
         let by_active = (from == From::Us) == self.is_active;
@@ -144,33 +124,22 @@ impl Connection {
         let transaction = u64::from(self.name(true));
         // Ends are said in transactions of their own.
         let ending = 1 << 32 | u64::from(local_comm_id);
+        let names = Names {
+            local_comm_id,
+            remote_comm_id,
+            ca_guid: 0,
+        };
         let header;
         let (message, transaction) = match message {
             Message::Request(request) => {
-                header = self.with_header(&request.private)?;
-                (
-                    cm::Message::Req(self.req(request, local_comm_id, &header)?),
-                    transaction,
-                )
+                header = format::with_header(&self.requester, &self.listener, &request.private)?;
+                let gids = [self.requester.gid(), self.listener.gid()];
+                let req = format::req_fields(names, gids, request, &header)?;
+                (cm::Message::Req(req), transaction)
             }
+            // Which type of queue pair was asked for is not known any more.
             Message::Reply { params, private } => (
-                cm::Message::Rep(Rep {
-                    local_comm_id,
-                    remote_comm_id,
-                    local_qkey: 0,
-                    local_qpn: Qpn::new(params.qp_num),
-                    local_eecn: Qpn::new(0),
-                    starting_psn: Psn::new(params.psn),
-                    responder_resources: params.responder_resources,
-                    initiator_depth: params.initiator_depth,
-                    target_ack_delay: 0,
-                    failover: 0,
-                    end_to_end_flow_control: params.flow_control != 0,
-                    rnr_retry_count: params.rnr_retry_count,
-                    srq: params.srq,
-                    local_ca_guid: 0,
-                    private_data: private.as_slice(),
-                }),
+                cm::Message::Rep(format::rep_fields(names, 0, params, private)),
                 transaction,
             ),
             Message::ReadyToUse => (
@@ -221,33 +190,15 @@ impl Connection {
                 1 << 32 | u64::from(remote_comm_id),
             ),
             Message::SidrRequest(request) => {
-                header = self.with_header(&request.private)?;
-                (
-                    cm::Message::SidrReq(SidrReq {
-                        request_id: local_comm_id,
-                        pkey: PKEY,
-                        service_id: self.service_id(request.port_space),
-                        private_data: &header,
-                    }),
-                    transaction,
-                )
+                header = format::with_header(&self.requester, &self.listener, &request.private)?;
+                let req = format::sidr_req_fields(local_comm_id, request, &header);
+                (cm::Message::SidrReq(req), transaction)
             }
-            Message::SidrReply(reply) => (
-                cm::Message::SidrRep(SidrRep {
-                    request_id: remote_comm_id,
-                    status: match reply.status {
-                        message::SIDR_SUCCESS => SidrStatus::Valid,
-                        message::SIDR_UNSUPPORTED => SidrStatus::NotSupported,
-                        _ => SidrStatus::Rejected,
-                    },
-                    qpn: Qpn::new(reply.qp_num),
-                    service_id: self.service_id(self.port_space),
-                    qkey: reply.qkey,
-                    info: &[],
-                    private_data: reply.private.as_slice(),
-                }),
-                transaction,
-            ),
+            Message::SidrReply(reply) => {
+                let service_id = format::service_id(self.port_space, self.listener.port);
+                let rep = format::sidr_rep_fields(remote_comm_id, service_id, reply);
+                (cm::Message::SidrRep(rep), transaction)
+            }
         };
         message.emit(transaction).ok()
     }
@@ -260,73 +211,18 @@ impl Connection {
             _ => RejOf::Other,
         }
     }
-
-    /// The addresses (annex A11), and the program's private data behind them.
-    fn with_header(&self, private: &PrivateData) -> Option<Vec<u8>> {
-        let header = IpService {
-            source_port: self.requester.port,
-            source: self.requester.ip,
-            destination: self.listener.ip,
-        };
-        let mut bytes = header.emit().ok()?.to_vec();
-        bytes.extend_from_slice(private.as_slice());
-        Some(bytes)
-    }
-
-    fn req<'a>(
-        &self,
-        request: &message::Request,
-        local_comm_id: u32,
-        private_data: &'a [u8],
-    ) -> Option<Req<'a>> {
-        let params = &request.params;
-        Some(Req {
-            local_comm_id,
-            service_id: self.service_id(request.port_space),
-            local_ca_guid: 0,
-            local_qkey: 0,
-            local_qpn: Qpn::new(params.qp_num),
-            responder_resources: params.responder_resources,
-            initiator_depth: params.initiator_depth,
-            remote_response_timeout: RESPONSE_TIMEOUT,
-            transport: match u32::from(request.qp_type) {
-                IBV_QPT_UC => Transport::Uc,
-                IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => Transport::Xrc,
-                _ => Transport::Rc,
-            },
-            end_to_end_flow_control: params.flow_control != 0,
-            starting_psn: Psn::new(params.psn),
-            local_response_timeout: RESPONSE_TIMEOUT,
-            retry_count: params.retry_count,
-            pkey: PKEY,
-            path_mtu: Mtu::from_code(request.mtu).ok()?,
-            rnr_retry_count: params.rnr_retry_count,
-            max_cm_retries: CM_RETRIES,
-            srq: params.srq,
-            primary: Path {
-                local_lid: LID_PERMISSIVE,
-                remote_lid: LID_PERMISSIVE,
-                local_gid: Ipv6Addr::from(self.requester.gid()),
-                remote_gid: Ipv6Addr::from(self.listener.gid()),
-                packet_rate: RATE,
-                traffic_class: request.tos,
-                hop_limit: HOP_LIMIT,
-                local_ack_timeout: PACKET_LIFE_TIME + 1,
-                ..Path::NONE
-            },
-            alternate: Path::NONE,
-            private_data,
-        })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
+    use sluice_wire::Mtu;
+    use sluice_wire::cm::IpService;
     use sluice_wire::mad::Mad;
 
     use super::*;
+    use crate::rdmacm::message::PrivateData;
 
     fn connection(is_active: bool, state: State) -> Connection {
         let address = |last, port| Address::new(IpAddr::from([192, 0, 2, last]), port);

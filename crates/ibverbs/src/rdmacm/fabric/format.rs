@@ -1,4 +1,5 @@
-//! What the agent says, as fields of messages on the wire, and back.
+//! What the agent says, as fields of messages on the wire, and back. A trace of what two
+//! processes of one host say to each other has the same fields ([`crate::rdmacm::agent::trace`]).
 //!
 //! The values are those of Linux's rdma_cm where it has a choice (`cma.c`, `cm.c`), since every
 //! adapter's connection manager has met those.
@@ -15,7 +16,8 @@ use crate::ffi::{IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND};
 use crate::rdmacm::abi::{RDMA_PS_IB, RDMA_PS_IPOIB, RDMA_PS_TCP, RDMA_PS_UDP};
 use crate::rdmacm::address::Address;
 use crate::rdmacm::message::{
-    ConnParams, Ece, PrivateData, Request, SIDR_REQ_PRIVATE_MAX, SidrReply, SidrRequest,
+    ConnParams, Ece, PrivateData, Request, SIDR_REQ_PRIVATE_MAX, SIDR_SUCCESS, SIDR_UNSUPPORTED,
+    SidrReply, SidrRequest,
 };
 use crate::rdmacm::qp::{HOP_LIMIT, PACKET_LIFE_TIME};
 
@@ -52,7 +54,7 @@ pub fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
 }
 
 /// The service ID of a port (annex A11; the kernel's `rdma_get_service_id`).
-fn service_id(port_space: u16, port: u16) -> u64 {
+pub fn service_id(port_space: u16, port: u16) -> u64 {
     u64::from(port_space) << 16 | u64::from(port)
 }
 
@@ -64,8 +66,13 @@ fn split_service_id(id: u64) -> Option<(u16, u16)> {
         .then_some((port_space, id as u16))
 }
 
-/// The header and the program's part; `None` when one of them does not fit.
-fn with_header(source: &Address, destination: &Address, private: &PrivateData) -> Option<Vec<u8>> {
+/// The addresses (annex A11), and the program's private data behind them; `None` when one of them
+/// does not fit.
+pub fn with_header(
+    source: &Address,
+    destination: &Address,
+    private: &PrivateData,
+) -> Option<Vec<u8>> {
     let header = IpService {
         source_port: source.port,
         source: source.ip,
@@ -105,10 +112,6 @@ fn qpn(number: u32) -> Qpn {
     Qpn::new(number)
 }
 
-fn gid(bytes: [u8; 16]) -> Ipv6Addr {
-    Ipv6Addr::from(bytes)
-}
-
 fn transport(qp_type: u8) -> Option<Transport> {
     match u32::from(qp_type) {
         IBV_QPT_RC => Some(Transport::Rc),
@@ -128,19 +131,29 @@ pub fn qp_type(transport: Transport) -> u8 {
     qp_type as u8
 }
 
-/// REQ; `None` for a request that has no such form.
-pub fn req(
-    connection: &Connection,
-    ca_guid: u64,
+/// What a message has of the side that says it, besides what the agent says.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    pub local_comm_id: u32,
+    /// 0 in a request.
+    pub remote_comm_id: u32,
+    pub ca_guid: u64,
+}
+
+/// A REQ's fields. `gids`: this side's and the peer's. `private_data`: see [`with_header`].
+/// `None` for a request that has no such form.
+pub fn req_fields<'a>(
+    names: Names,
+    gids: [[u8; 16]; 2],
     request: &Request,
-    transaction: u64,
-) -> Option<[u8; mad::BYTES]> {
-    let private_data = with_header(&request.source, &request.destination, &request.private)?;
+    private_data: &'a [u8],
+) -> Option<Req<'a>> {
     let params = &request.params;
-    let req = Req {
-        local_comm_id: connection.local_id,
+    let [local_gid, remote_gid] = gids.map(Ipv6Addr::from);
+    Some(Req {
+        local_comm_id: names.local_comm_id,
         service_id: service_id(request.port_space, request.destination.port),
-        local_ca_guid: ca_guid,
+        local_ca_guid: names.ca_guid,
         local_qkey: 0,
         local_qpn: qpn(params.qp_num),
         responder_resources: params.responder_resources,
@@ -159,8 +172,8 @@ pub fn req(
         primary: Path {
             local_lid: LID_PERMISSIVE,
             remote_lid: LID_PERMISSIVE,
-            local_gid: gid(connection.path.source.0),
-            remote_gid: gid(connection.path.destination.0),
+            local_gid,
+            remote_gid,
             flow_label: 0,
             packet_rate: RATE,
             traffic_class: request.tos,
@@ -171,26 +184,43 @@ pub fn req(
             local_ack_timeout: ack_timeout(ACK_DELAY, PACKET_LIFE_TIME),
         },
         alternate: Path::NONE,
-        private_data: &private_data,
+        private_data,
+    })
+}
+
+/// REQ; `None` for a request that has no such form.
+pub fn req(
+    connection: &Connection,
+    ca_guid: u64,
+    request: &Request,
+    transaction: u64,
+) -> Option<[u8; mad::BYTES]> {
+    let private_data = with_header(&request.source, &request.destination, &request.private)?;
+    let gids = [connection.path.source.0, connection.path.destination.0];
+    let names = Names {
+        local_comm_id: connection.local_id,
+        remote_comm_id: 0,
+        ca_guid,
     };
+    let req = req_fields(names, gids, request, &private_data)?;
     sluice_wire::cm::Message::Req(req).emit(transaction).ok()
 }
 
-/// REP.
-pub fn rep(
-    connection: &Connection,
-    ca_guid: u64,
+/// A REP's fields, for a requester's `qp_type`.
+pub fn rep_fields<'a>(
+    names: Names,
+    qp_type: u8,
     params: &ConnParams,
-    private: &PrivateData,
-) -> Option<[u8; mad::BYTES]> {
-    let extended = transport(connection.qp_type) == Some(Transport::Xrc);
+    private: &'a PrivateData,
+) -> Rep<'a> {
+    let extended = transport(qp_type) == Some(Transport::Xrc);
     let (local_qpn, local_eecn) = match extended {
         true => (Qpn::default(), qpn(params.qp_num)),
         false => (qpn(params.qp_num), Qpn::default()),
     };
-    let rep = Rep {
-        local_comm_id: connection.local_id,
-        remote_comm_id: connection.remote_id,
+    Rep {
+        local_comm_id: names.local_comm_id,
+        remote_comm_id: names.remote_comm_id,
         local_qkey: 0,
         local_qpn,
         local_eecn,
@@ -203,9 +233,24 @@ pub fn rep(
         end_to_end_flow_control: params.flow_control != 0,
         rnr_retry_count: params.rnr_retry_count,
         srq: params.srq || extended,
-        local_ca_guid: ca_guid,
+        local_ca_guid: names.ca_guid,
         private_data: private.as_slice(),
+    }
+}
+
+/// REP.
+pub fn rep(
+    connection: &Connection,
+    ca_guid: u64,
+    params: &ConnParams,
+    private: &PrivateData,
+) -> Option<[u8; mad::BYTES]> {
+    let names = Names {
+        local_comm_id: connection.local_id,
+        remote_comm_id: connection.remote_id,
+        ca_guid,
     };
+    let rep = rep_fields(names, connection.qp_type, params, private);
     let message = sluice_wire::cm::Message::Rep(rep);
     message.emit(connection.transaction).ok()
 }
@@ -258,6 +303,20 @@ pub fn reply(path: &MadPath, qp_type: u8, rep: &Rep<'_>) -> ConnParams {
     }
 }
 
+/// A SIDR_REQ's fields. `private_data`: see [`with_header`].
+pub fn sidr_req_fields<'a>(
+    request_id: u32,
+    request: &SidrRequest,
+    private_data: &'a [u8],
+) -> SidrReq<'a> {
+    SidrReq {
+        request_id,
+        pkey: PKEY,
+        service_id: service_id(request.port_space, request.destination.port),
+        private_data,
+    }
+}
+
 /// SIDR_REQ.
 pub fn sidr_req(
     connection: &Connection,
@@ -265,12 +324,7 @@ pub fn sidr_req(
     transaction: u64,
 ) -> Option<[u8; mad::BYTES]> {
     let private_data = with_header(&request.source, &request.destination, &request.private)?;
-    let req = SidrReq {
-        request_id: connection.local_id,
-        pkey: PKEY,
-        service_id: service_id(request.port_space, request.destination.port),
-        private_data: &private_data,
-    };
+    let req = sidr_req_fields(connection.local_id, request, &private_data);
     let message = sluice_wire::cm::Message::SidrReq(req);
     message.emit(transaction).ok()
 }
@@ -288,22 +342,26 @@ pub fn sidr_request(path: &MadPath, req: &SidrReq<'_>) -> Option<SidrRequest> {
     })
 }
 
-/// SIDR_REP.
-pub fn sidr_rep(connection: &Connection, reply: &SidrReply) -> Option<[u8; mad::BYTES]> {
-    let status = match reply.status {
-        0 => SidrStatus::Valid,
-        1 => SidrStatus::NotSupported,
-        _ => SidrStatus::Rejected,
-    };
-    let rep = SidrRep {
-        request_id: connection.remote_id,
-        status,
+/// A SIDR_REP's fields.
+pub fn sidr_rep_fields(request_id: u32, service_id: u64, reply: &SidrReply) -> SidrRep<'_> {
+    SidrRep {
+        request_id,
+        status: match reply.status {
+            SIDR_SUCCESS => SidrStatus::Valid,
+            SIDR_UNSUPPORTED => SidrStatus::NotSupported,
+            _ => SidrStatus::Rejected,
+        },
         qpn: qpn(reply.qp_num),
-        service_id: connection.service_id,
+        service_id,
         qkey: reply.qkey,
         info: &[],
         private_data: reply.private.as_slice(),
-    };
+    }
+}
+
+/// SIDR_REP.
+pub fn sidr_rep(connection: &Connection, reply: &SidrReply) -> Option<[u8; mad::BYTES]> {
+    let rep = sidr_rep_fields(connection.remote_id, connection.service_id, reply);
     let message = sluice_wire::cm::Message::SidrRep(rep);
     message.emit(connection.transaction).ok()
 }

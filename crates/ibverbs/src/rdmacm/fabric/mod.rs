@@ -8,7 +8,7 @@
 //! messages that processes of one host exchange.
 
 mod connection;
-mod format;
+pub mod format;
 #[cfg(test)]
 pub mod loopback;
 pub mod machine;

@@ -4,8 +4,8 @@
 use super::programs::{self, Perftest};
 use super::{Cell, Options, Workload};
 use crate::bench::model::{Better, CostUnit, PointSpec, Variant};
-use crate::bench::parse::verbs;
 use crate::bench::session::words;
+use crate::bench::workloads::verbs::programs as said;
 
 pub const WORKLOAD: Workload = Workload {
     name: "messages",
@@ -64,11 +64,8 @@ fn cell(options: &Options, (group, engines): (&str, u32), (label, number): (&str
                 faults: None,
             };
             let more = words!["--engines", engines];
-            let (output, mut sample) = programs::perftest_with(session, variant, &test, &more)?;
-            let result = output.read(|text| verbs::perftest_rate(PROGRAM, text))?;
-            sample.value = result.messages_per_s;
-            sample.operations = result.iterations;
-            Ok(vec![sample])
+            let (output, sample) = programs::perftest_with(session, variant, &test, &more)?;
+            Ok(vec![said::rate(PROGRAM, &output, sample)?])
         }),
     }
 }

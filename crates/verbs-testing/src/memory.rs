@@ -1,0 +1,73 @@
+//! Memory that a test registers.
+#![allow(unsafe_code)]
+
+/// Registered memory of a test.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    pub start: *mut u8,
+    pub len: usize,
+}
+
+// SAFETY: it is only touched by volatile accesses, and never freed.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Ordinary memory, full of zeros.
+    pub fn new(len: usize) -> Self {
+        let bytes = vec![0u64; len.div_ceil(8)].into_boxed_slice();
+        let start = Box::leak(bytes).as_mut_ptr().cast();
+        Self { start, len }
+    }
+
+    /// Memory that somebody else has made.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` on, aligned to 8, are readable and writable for ever.
+    pub unsafe fn at(start: *mut u8, len: usize) -> Self {
+        assert!(!start.is_null());
+        Self { start, len }
+    }
+
+    pub fn byte(&self, at: usize) -> u8 {
+        assert!(at < self.len);
+        // SAFETY: inside the memory; peers may write it at any time.
+        unsafe { self.start.add(at).read_volatile() }
+    }
+
+    pub fn word(&self, at: usize) -> u64 {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        // SAFETY: as above.
+        unsafe { self.start.add(at).cast::<u64>().read_volatile() }
+    }
+
+    pub fn set_word(&self, at: usize, value: u64) {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        // SAFETY: as above.
+        unsafe { self.start.add(at).cast::<u64>().write_volatile(value) };
+    }
+
+    pub fn fill(&self, at: usize, len: usize, seed: u8) {
+        assert!(at + len <= self.len);
+        for index in 0..len {
+            // SAFETY: as above.
+            unsafe {
+                let place = self.start.add(at + index);
+                place.write_volatile(pattern(index, seed));
+            }
+        }
+    }
+
+    pub fn check(&self, at: usize, len: usize, seed: u8) {
+        for index in 0..len {
+            let wanted = pattern(index, seed);
+            assert_eq!(self.byte(at + index), wanted, "byte {index} of {len}");
+        }
+    }
+}
+
+/// Bytes that tell a message's places apart, also those of one packet from the next one's.
+pub fn pattern(index: usize, seed: u8) -> u8 {
+    (index.wrapping_mul(7) + index / 251) as u8 ^ seed
+}
