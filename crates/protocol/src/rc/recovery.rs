@@ -84,6 +84,19 @@ impl Recovery {
         self.due.insert(first, end).is_none()
     }
 
+    /// A repetition is answered at `index`: those of earlier packets that left before it were lost,
+    /// whether the peer answers in the order of numbers or in that of requests.
+    fn overtaken(&mut self, index: u64, serial: u64) {
+        let due = &mut self.due;
+        self.resent.retain(|first, resent| {
+            let lost = *first < index && resent.serial < serial;
+            if lost {
+                due.insert(*first, resent.end);
+            }
+            !lost
+        });
+    }
+
     /// All before `oldest` is answered.
     pub fn answered(&mut self, oldest: u64) {
         if !self.due.is_empty() {
@@ -272,11 +285,12 @@ impl Requester {
         asked
     }
 
-    /// Data at `index` has come before its turn. Whether of what was asked for again something was
-    /// lost once more.
+    /// Data at `index` has come: of what was asked for again, something may have been lost once
+    /// more.
     pub fn look_at_repetitions(&mut self, index: u64) {
         if let Some((first, resent)) = self.recovery.around(index) {
             self.recovery.resent.remove(&first);
+            self.recovery.overtaken(index, resent.serial);
             // Responses come in order. Others than Sluice are not asked for pieces.
             let upto = if self.peer_is_sluice {
                 index

@@ -266,7 +266,7 @@ impl Requester {
             self.reads += u8::from(read);
         } else {
             counters.repeated_packets += 1;
-            self.timers.repeats();
+            self.timers.repeats(index..single.unwrap_or(after));
             packet.headers.bth.sluice = self.tells;
         }
         // A READ's response is its acknowledgement. Of messages each last packet asks for one,
@@ -345,7 +345,7 @@ impl Requester {
         self.recovery.clear();
         self.probed = None;
         self.timers.stop();
-        self.timers.repeats();
+        self.timers.repeats(self.oldest..self.sent);
     }
 
     /// The receiver was not ready for the oldest packet (IBTA 9.7.5.2.8).

@@ -204,10 +204,11 @@ impl Requester {
         let rest = u64::from(entry.request.length).saturating_sub(offset);
         let last = index + 1 == entry.end();
         // A READ that was asked for again begins anew somewhere inside, so that which of the two
-        // it is depends on the request that the peer answers.
+        // it is depends on the request that the peer answers. A piece that Sluice was asked for
+        // may end inside as well.
         let opcode = match packet.bth().opcode.operation() {
             Op::ReadResponseFirst | Op::ReadResponseMiddle => !last,
-            Op::ReadResponseLast | Op::ReadResponseOnly => last,
+            Op::ReadResponseLast | Op::ReadResponseOnly => last || self.peer_is_sluice,
             _ => false,
         };
         matches!(entry.request.operation, Operation::Read(_))
