@@ -24,8 +24,9 @@ use sluice_wire::{Packet, Qpn};
 use crate::brought::Brought;
 use crate::engine::Sleeper;
 use crate::gsi;
+use crate::held::Held;
 use crate::lanes::Set;
-use crate::machine::Machine;
+use crate::machine::{Due, Machine};
 use crate::node::{Node, Table, lock};
 use crate::part::Part;
 use crate::path::UDP_PORT;
@@ -42,6 +43,10 @@ const BURST_PACKETS: u32 = 32;
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
 /// answer, and then both leave by one call of the kernel.
 const PROMPT_PACKETS: usize = 4;
+
+/// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
+/// to wake it takes longer. Behind more there are more to come, and two threads are better.
+const BROUGHT_FEW: usize = 8;
 
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
@@ -60,6 +65,11 @@ pub enum Worker {
     Poller,
     /// The transport's own thread. `udp`: there may be something in the UDP sockets.
     Engine { udp: bool },
+    /// Who wants everything sent that is owed.
+    Leaver,
+    /// Who has brought packets from elsewhere, and takes them in at once. Ports are not looked at,
+    /// so that nothing is handed over from there in turn.
+    Bringer,
 }
 
 /// The request that a poster is just posting.
@@ -126,12 +136,18 @@ struct State {
     burst: u32,
     /// Packets in the ports that the kernel has not been told of.
     gathered: u32,
+    /// Of these, when the ports last handed on what need not wait.
+    handed_on: u32,
     /// A poller has left answers to be sent.
     owes: bool,
+    /// Acknowledgements that wait for what the program posts.
+    held: Held,
     rounds: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
     mads: Vec<(MadPath, [u8; MAD_BYTES])>,
+    /// Lanes that were handed something in this round.
+    handed: Set,
 }
 
 impl Lane {
@@ -149,10 +165,13 @@ impl Lane {
                 blocked: false,
                 burst: 0,
                 gathered: 0,
+                handed_on: 0,
                 owes: false,
+                held: Held::default(),
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
+                handed: Set::default(),
             }),
             inbox: Mutex::default(),
             pending: AtomicUsize::new(0),
@@ -203,10 +222,14 @@ impl Lane {
                 return (rounds > 0).then_some(came);
             };
             state.burst = 0;
-            if core::mem::take(&mut state.owes) || state.gathered > 0 {
+            state.release(false);
+            if state.owes || state.gathered > 0 {
                 state.send(self, node, None);
             }
             let now_came = state.receive(self, node, worker);
+            if worker == Worker::Leaver {
+                state.release(true);
+            }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
             if !idle {
@@ -219,8 +242,12 @@ impl Lane {
                 self.set_deadline(&state);
             }
             let mads = core::mem::take(&mut state.mads);
+            let handed = core::mem::take(&mut state.handed);
             // A note of the meantime is read below, also by who found nothing.
             drop(state);
+            for other in handed {
+                node.lanes[other].expect_brought(node, now_came <= BROUGHT_FEW);
+            }
             for (path, mad) in mads {
                 node.gsi.came(&path, &mad, false);
             }
@@ -262,7 +289,7 @@ impl Lane {
         }
     }
 
-    /// Another lane's holder got a packet for this one. [`Lane::nudge`] must follow.
+    /// Another lane's holder got a packet for this one. [`Lane::expect_brought`] must follow.
     fn hand_over(&self, from: usize, received: &Received<'_>) {
         self.bring(received);
         let mut fed_by = self.fed_by();
@@ -273,9 +300,14 @@ impl Lane {
     }
 
     /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
-    /// who polls next, which costs no call of the kernel; or by the engine thread.
-    fn nudge(&self) {
-        self.deadline.store(0, Ordering::SeqCst);
+    /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
+    /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
+    fn expect_brought(&self, node: &Node, few: bool) {
+        if few && self.sleeper.is_asleep() {
+            self.progress(node, Worker::Bringer);
+        } else {
+            self.deadline.store(0, Ordering::SeqCst);
+        }
         self.wake_for_deadline();
     }
 
@@ -284,7 +316,7 @@ impl Lane {
     pub fn settle(&self, node: &Node) {
         let until = now_ns() + SETTLE_NS;
         while now_ns() < until {
-            if self.progress(node, Worker::Engine { udp: false }).is_some() {
+            if self.progress(node, Worker::Leaver).is_some() {
                 return;
             }
             std::thread::yield_now();
@@ -322,7 +354,9 @@ impl Lane {
         } else if !state.scheduler.is_idle() {
             0
         } else {
-            state.scheduler.deadline().map_or(u64::MAX, Instant::nanos)
+            let first = [state.scheduler.deadline(), state.held.until()];
+            let first = first.into_iter().flatten().min();
+            first.map_or(u64::MAX, Instant::nanos)
         };
         self.deadline.store(deadline, Ordering::SeqCst);
     }
@@ -376,26 +410,34 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
+                Worker::Leaver | Worker::Bringer => true,
             };
         let Self {
             ports,
             table,
             touched,
+            held,
             mads,
+            handed,
             ..
         } = self;
         let mut came = 0;
+        let ports = match worker {
+            Worker::Bringer => &mut [],
+            _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
+        };
         let mut intake = Intake {
             lane,
             node,
             table,
             touched,
+            held,
             mads,
-            handed: Set::default(),
+            handed,
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        for port in ports.iter_mut().skip(usize::from(skip_udp)) {
+        for port in ports {
             came += port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 intake.packet(now, received);
@@ -405,10 +447,17 @@ impl State {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
         }
-        for other in intake.handed {
-            node.lanes[other].nudge();
-        }
         came
+    }
+
+    /// Acknowledgements that have waited long enough are to be sent now, or all of them.
+    fn release(&mut self, all: bool) {
+        if all || self.held.is_due(|| Instant::from_nanos(now_ns())) {
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+                self.owes = true;
+            }
+        }
     }
 
     /// Tells the engine what posters could not tell, and lets those send that got something.
@@ -436,10 +485,17 @@ impl State {
             }
         }
         self.blocked = false;
+        self.owes = false;
         if lane.number == 0 {
             self.gsi.send(node, self.ports[UDP_PORT].as_mut());
         }
         let now = Instant::from_nanos(now_ns());
+        if posting.is_some() {
+            self.held.posted(now);
+            for index in self.held.release() {
+                self.scheduler.wake(index);
+            }
+        }
         let mut done = None;
         for _ in 0..TURNS {
             let Some(index) = self.scheduler.turn(now) else {
@@ -452,8 +508,11 @@ impl State {
             let (end, posted) = self.turn(lane, &part, now, posting);
             done = done.or(posted);
             // Who gets them works on them while the next ones are made.
-            if self.gathered >= BURST_PACKETS {
-                self.blocked |= !self.flush();
+            if self.gathered - self.handed_on >= BURST_PACKETS {
+                self.handed_on = self.gathered;
+                for port in &mut self.ports {
+                    self.blocked |= !port.hand_on();
+                }
             }
             match end {
                 Turn::More => {}
@@ -484,7 +543,7 @@ impl State {
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
-        self.gathered = 0;
+        (self.gathered, self.handed_on) = (0, 0);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
@@ -594,9 +653,9 @@ struct Intake<'a> {
     node: &'a Node,
     table: &'a Table,
     touched: &'a mut Vec<usize>,
+    held: &'a mut Held,
     mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
-    /// Lanes that were handed something.
-    handed: Set,
+    handed: &'a mut Set,
 }
 
 impl Intake<'_> {
@@ -650,12 +709,17 @@ impl Intake<'_> {
         packet: &Packet<'_>,
         received: &Received<'_>,
     ) -> bool {
-        // Another lane's has got a datagram, behind which nothing is to be sent.
-        if part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
-            self.touched.push(part.index);
-        }
         let mut machine = part.lock();
         let taken = machine.receive(now, packet, received);
+        let waits = match machine.due() {
+            Due::Nothing => true,
+            Due::Acknowledgement => self.held.came(part.index, now),
+            Due::Turn => false,
+        };
+        // Another lane's has got a datagram, behind which nothing is to be sent.
+        if !waits && part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
+            self.touched.push(part.index);
+        }
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.
         if machine.has_news() {

@@ -6,6 +6,7 @@
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
 //! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
+//! | [`held`] | acknowledgements that wait for the program's answer |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
 //! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
@@ -21,6 +22,7 @@ mod directions;
 mod engine;
 mod forward;
 mod gsi;
+mod held;
 mod impair;
 mod lane;
 mod lanes;

@@ -46,6 +46,19 @@ pub struct Machine {
     receives: bool,
     /// The program has been told of the refusal.
     refusal_told: bool,
+    /// When the lane will look at it again, as [`Machine::deadline`] last said.
+    told: Option<Instant>,
+}
+
+/// What is to be done behind a packet that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing: no packet leaves, and no deadline is sooner than the lane knows.
+    Nothing,
+    /// An acknowledgement is to be sent, which may wait a little.
+    Acknowledgement,
+    /// It is to have a turn.
+    Turn,
 }
 
 /// A packet that leaves, and where to.
@@ -65,6 +78,7 @@ impl Machine {
             inbound: Inbound::default(),
             receives: false,
             refusal_told: false,
+            told: None,
         }
     }
 
@@ -413,13 +427,36 @@ impl Machine {
         }
     }
 
-    /// When it wants to be looked at again, if nothing happens.
-    pub fn deadline(&self) -> Option<Instant> {
-        match &self.service {
+    /// When it wants to be looked at again, if nothing happens. For the lane, which will.
+    pub fn deadline(&mut self) -> Option<Instant> {
+        self.told = match &self.service {
             Service::Rc(connection) => connection.deadline(),
             Service::Uc(connection) => connection.deadline(),
             Service::Ud(_) | Service::None => None,
+        };
+        self.told
+    }
+
+    /// What is to be done now that a packet has come.
+    pub fn due(&self) -> Due {
+        // The others answer nothing.
+        let Service::Rc(connection) = &self.service else {
+            return Due::Nothing;
+        };
+        if self.requests.next().is_some() {
+            return Due::Turn;
         }
+        if connection.is_ready() {
+            return match connection.owes_acknowledgement_only() {
+                true => Due::Acknowledgement,
+                false => Due::Turn,
+            };
+        }
+        let sooner = match (connection.deadline(), self.told) {
+            (Some(deadline), Some(told)) => deadline < told,
+            (deadline, _) => deadline.is_some(),
+        };
+        if sooner { Due::Turn } else { Due::Nothing }
     }
 
     /// Tells the engine what has happened. It may post and change the state from inside.

@@ -88,17 +88,11 @@ impl Port for Bundle {
     }
 
     fn counters(&self) -> PortCounters {
-        let all = self.ports.iter().map(|port| port.counters());
-        all.fold(PortCounters::default(), |sum, one| PortCounters {
-            received: sum.received + one.received,
-            received_bytes: sum.received_bytes + one.received_bytes,
-            bad_icrc: sum.bad_icrc + one.bad_icrc,
-            malformed: sum.malformed + one.malformed,
-            sent: sum.sent + one.sent,
-            sent_bytes: sum.sent_bytes + one.sent_bytes,
-            send_calls: sum.send_calls + one.send_calls,
-            refused: sum.refused + one.refused,
-        })
+        let mut sum = PortCounters::default();
+        for port in &self.ports {
+            sum += port.counters();
+        }
+        sum
     }
 }
 

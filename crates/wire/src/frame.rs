@@ -9,6 +9,7 @@ use crate::icrc::{self, Icrc};
 use crate::ipv4::UDP;
 use crate::number::Ecn;
 use crate::packet::{Headers, Packet};
+use crate::rider;
 use crate::udp::{self, ROCE_PORT};
 use crate::{ipv4, ipv6};
 
@@ -51,41 +52,44 @@ impl Ip {
 pub const OVERHEAD_MAX: usize =
     ethernet::Header::BYTES_MAX + ipv6::Header::BYTES + udp::Header::BYTES + icrc::BYTES;
 
-/// A frame that came in, checked: lengths agree, the packet is legal, and the ICRC is right.
+/// What is around a transport packet that came in, checked: lengths agree, and the ICRC is right.
+/// Nobody has looked at the packet itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame<'a> {
+pub struct Envelope<'a> {
     ethernet: ethernet::Header,
     ip: Ip,
     udp: udp::Header,
     transport: &'a [u8],
+    icrc: [u8; icrc::BYTES],
+    padding: &'a [u8],
+}
+
+/// A frame that came in, checked: lengths agree, the packet is legal, and the ICRC is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    envelope: Envelope<'a>,
     packet: Packet<'a>,
 }
 
 /// A frame whose checksum nobody has looked at.
 struct Unchecked<'a> {
-    frame: Frame<'a>,
-    found: [u8; icrc::BYTES],
+    envelope: Envelope<'a>,
     expected: [u8; icrc::BYTES],
 }
 
-impl<'a> Frame<'a> {
-    /// Looks at a frame. What pads it behind the IP packet is left out.
+impl<'a> Envelope<'a> {
+    /// Looks at a frame, not at its transport packet.
     ///
     /// [`Error::NotRoce`] for frames that are somebody else's: other protocols and ports, IPv4
     /// options and fragments, IPv6 extension headers. [`Error::Checksum`] for a wrong ICRC (or
     /// IPv4 header checksum).
     pub fn parse(bytes: &'a [u8]) -> Result<Self> {
         let unchecked = unchecked(bytes)?;
-        if unchecked.found == unchecked.expected {
-            Ok(unchecked.frame)
+        if unchecked.envelope.icrc == unchecked.expected {
+            Ok(unchecked.envelope)
         } else {
             Err(Error::Checksum)
         }
-    }
-
-    /// The Ethernet header.
-    pub const fn ethernet(&self) -> &ethernet::Header {
-        &self.ethernet
     }
 
     /// The IP header.
@@ -98,9 +102,48 @@ impl<'a> Frame<'a> {
         &self.udp
     }
 
-    /// The bytes of the transport packet, from base transport header to pad.
+    /// The bytes of the transport packet, from base transport header to pad: what
+    /// [`Packet::parse`] takes.
     pub const fn transport(&self) -> &'a [u8] {
         self.transport
+    }
+
+    /// An acknowledgement in what pads the frame ([`crate::rider`]).
+    pub fn rider(&self) -> Option<&'a [u8]> {
+        rider::parse(&self.icrc, self.padding)
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// Looks at a frame. What pads it behind the IP packet is left out.
+    ///
+    /// Errors are those of [`Envelope::parse`] and [`Packet::parse`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Self> {
+        let envelope = Envelope::parse(bytes)?;
+        Ok(Self {
+            packet: Packet::parse(envelope.transport)?,
+            envelope,
+        })
+    }
+
+    /// The Ethernet header.
+    pub const fn ethernet(&self) -> &ethernet::Header {
+        &self.envelope.ethernet
+    }
+
+    /// The IP header.
+    pub const fn ip(&self) -> &Ip {
+        self.envelope.ip()
+    }
+
+    /// The UDP header.
+    pub const fn udp(&self) -> &udp::Header {
+        self.envelope.udp()
+    }
+
+    /// The bytes of the transport packet, from base transport header to pad.
+    pub const fn transport(&self) -> &'a [u8] {
+        self.envelope.transport()
     }
 
     /// The transport packet.
@@ -111,7 +154,7 @@ impl<'a> Frame<'a> {
 
 fn unchecked(bytes: &[u8]) -> Result<Unchecked<'_>> {
     let (ethernet, rest) = ethernet::Header::parse(bytes)?;
-    let (ip, start, datagram) = match ethernet.ethertype {
+    let (ip, start, header_bytes, datagram) = match ethernet.ethertype {
         EtherType::Ipv4 => {
             let (header, payload) = ipv4::Header::parse(rest)?;
             if header.protocol != UDP {
@@ -119,7 +162,8 @@ fn unchecked(bytes: &[u8]) -> Result<Unchecked<'_>> {
             }
             let raw = rest.first_chunk().ok_or(Error::Truncated)?;
             let udp = payload.first_chunk().ok_or(Error::Truncated)?;
-            (Ip::V4(header), Icrc::ipv4(raw, udp), payload)
+            let start = Icrc::ipv4(raw, udp);
+            (Ip::V4(header), start, ipv4::Header::BYTES, payload)
         }
         EtherType::Ipv6 => {
             let (header, payload) = ipv6::Header::parse(rest)?;
@@ -128,7 +172,8 @@ fn unchecked(bytes: &[u8]) -> Result<Unchecked<'_>> {
             }
             let raw = rest.first_chunk().ok_or(Error::Truncated)?;
             let udp = payload.first_chunk().ok_or(Error::Truncated)?;
-            (Ip::V6(header), Icrc::ipv6(raw, udp), payload)
+            let start = Icrc::ipv6(raw, udp);
+            (Ip::V6(header), start, ipv6::Header::BYTES, payload)
         }
         _ => return Err(Error::NotRoce),
     };
@@ -139,15 +184,16 @@ fn unchecked(bytes: &[u8]) -> Result<Unchecked<'_>> {
     let (transport, found) = payload.split_last_chunk().ok_or(Error::Truncated)?;
     let (bth, behind) = transport.split_first_chunk().ok_or(Error::Truncated)?;
     let expected = start.of(bth, &[behind]);
+    let padding = rest.get(header_bytes + datagram.len()..);
     Ok(Unchecked {
-        frame: Frame {
+        envelope: Envelope {
             ethernet,
             ip,
             udp,
             transport,
-            packet: Packet::parse(transport)?,
+            icrc: *found,
+            padding: padding.unwrap_or_default(),
         },
-        found: *found,
         expected,
     })
 }

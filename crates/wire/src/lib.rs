@@ -49,11 +49,12 @@ pub mod mad;
 mod number;
 pub mod opcode;
 pub mod packet;
+pub mod rider;
 pub mod selective;
 pub mod udp;
 
 pub use error::{Error, Result};
-pub use frame::{Frame, Ip};
+pub use frame::{Envelope, Frame, Ip};
 pub use number::{Ecn, Mtu, Psn, Qpn};
 pub use opcode::Opcode;
 pub use packet::{Headers, Packet};

@@ -7,14 +7,17 @@ use std::os::fd::RawFd;
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
-use sluice_wire::frame::{Frame, Outer, Prefix};
-use sluice_wire::{Ecn, Error, Ip, bth, icrc, ipv4, ipv6};
+use sluice_wire::frame::{Outer, Prefix};
+use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc, ipv4, ipv6, rider};
 
 use crate::ring::Descriptor;
 use crate::socket::{Layout, Socket};
 
 /// Pieces that one call of [`Port::receive`] takes at most.
 const BATCH: u32 = 64;
+
+/// The longest frame that takes a rider, which makes it a little longer.
+const CARRIER_MAX: usize = 512;
 
 /// Kinds of packets whose headers are kept.
 const KNOWN_MAX: usize = 8;
@@ -33,6 +36,8 @@ pub struct XdpPort {
     pieces: Box<[u8]>,
     /// Put into the ring since the last flush.
     staged: u64,
+    /// The last of these, if an acknowledgement that follows may ride with it.
+    carrier: Option<Carrier>,
     /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
     /// full packets, its last ones.
     known: Vec<Known>,
@@ -41,6 +46,15 @@ pub struct XdpPort {
     down: bool,
     assembly: Assembly,
     counters: PortCounters,
+}
+
+/// A frame in the transmit ring that the kernel has not been shown.
+#[derive(Clone, Copy, Debug)]
+struct Carrier {
+    path: Path,
+    /// In the packet memory.
+    start: usize,
+    len: usize,
 }
 
 /// Headers that were made.
@@ -99,6 +113,7 @@ impl XdpPort {
             free: (0..layout.send_slots as u32).rev().collect(),
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
             staged: 0,
+            carrier: None,
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
             down: false,
@@ -209,6 +224,28 @@ impl XdpPort {
             *count = pieces as u8;
         }
         self.staged += 1;
+    }
+
+    /// Puts a copy of an acknowledgement into the padding of the frame in front of it, if that
+    /// goes to the same peer.
+    fn ride(&mut self, path: &Path, packet: &[u8]) {
+        let Some(carrier) = self.carrier.take() else {
+            return;
+        };
+        if carrier.path != *path || !rider::may_ride(packet) {
+            return;
+        }
+        let len = carrier.len + rider::bytes(packet.len());
+        // SAFETY: the slot of a frame that the kernel has not been shown is ours, and so long is
+        // every slot.
+        let Some(frame) = (unsafe { self.socket.umem.bytes_mut(carrier.start, len) }) else {
+            return;
+        };
+        let (front, behind) = frame.split_at_mut(carrier.len);
+        let icrc = front.last_chunk();
+        if icrc.is_some_and(|icrc| rider::emit(icrc, packet, behind).is_ok()) {
+            self.socket.send.amend(|last| last.len = len as u32);
+        }
     }
 
     /// Makes the headers for packets of that length. Their place among those that are known.
@@ -366,13 +403,29 @@ impl Port for XdpPort {
             self.free.push(slot);
             return Err(SendError::Nothing);
         }
+        if self.carrier.is_some() && length <= rider::PACKET_MAX {
+            let mut packet = [0; rider::PACKET_MAX];
+            // SAFETY: as above.
+            let frame = unsafe { self.socket.umem.bytes(start + front, length) };
+            if let (Some(to), Some(from)) = (packet.get_mut(..length), frame) {
+                to.copy_from_slice(from);
+                self.ride(path, to);
+            }
+        }
         self.stage(slot, start, frame_bytes);
+        self.carrier =
+            (length > rider::PACKET_MAX && frame_bytes <= CARRIER_MAX).then_some(Carrier {
+                path: *path,
+                start,
+                len: frame_bytes,
+            });
         self.counters.sent += 1;
         self.counters.sent_bytes += length as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> bool {
+        self.carrier = None;
         if self.staged > 0 {
             self.socket.send.publish();
             self.staged = 0;
@@ -445,7 +498,7 @@ fn deliver(
     counters: &mut PortCounters,
     each: &mut dyn FnMut(&Received<'_>),
 ) {
-    let frame = match frame.ok_or(Error::Length).and_then(Frame::parse) {
+    let frame = match frame.ok_or(Error::Length).and_then(Envelope::parse) {
         Ok(frame) => frame,
         Err(Error::Checksum) => {
             counters.bad_icrc += 1;
@@ -463,7 +516,7 @@ fn deliver(
     let packet = frame.transport();
     counters.received += 1;
     counters.received_bytes += packet.len() as u64;
-    each(&Received {
+    let received = Received {
         source: frame.ip().source(),
         destination: frame.ip().destination(),
         interface,
@@ -471,7 +524,11 @@ fn deliver(
         traffic_class: dscp << 2 | ecn as u8,
         hop_limit,
         packet,
-    });
+    };
+    each(&received);
+    if let Some(packet) = frame.rider() {
+        each(&Received { packet, ..received });
+    }
 }
 
 #[cfg(test)]

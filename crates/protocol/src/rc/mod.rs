@@ -100,6 +100,8 @@ pub struct Connection {
     early: bool,
     /// When both have data, the requester is next.
     requester_next: bool,
+    /// A reply without data has let a request go first.
+    reply_waited: bool,
 }
 
 /// Who sends.
@@ -122,6 +124,7 @@ impl Connection {
             counters: Counters::default(),
             early: config.early,
             requester_next: false,
+            reply_waited: false,
         }
     }
 
@@ -202,12 +205,20 @@ impl Connection {
 
     fn turn(&mut self, now: Instant) -> Option<Turn> {
         let paced = !self.congestion.may_send(now);
-        // Replies without data are few, and the peer's progress hangs on them.
-        if self.responder.is_ready() && !self.responder.has_data() {
-            return Some(Turn::Responder);
-        }
         let responder = self.responder.is_ready();
         let requester = self.requester.is_ready();
+        // Replies without data are few, and the peer's progress hangs on them. One request may go
+        // in front: it is the program's answer to what came, and who asked waits for that, more
+        // than for the acknowledgement.
+        if responder && !self.responder.has_data() {
+            let waits = requester && !paced && !self.reply_waited;
+            self.reply_waited = waits;
+            return Some(if waits {
+                Turn::Requester
+            } else {
+                Turn::Responder
+            });
+        }
         if paced || !(responder || requester) {
             return None;
         }
@@ -218,6 +229,20 @@ impl Connection {
         };
         self.requester_next = turn == Turn::Responder;
         Some(turn)
+    }
+
+    /// Whether [`Connection::transmit`] has something, now or when the pace allows it. No: what
+    /// came since the last call needs no packet.
+    pub fn is_ready(&self) -> bool {
+        self.congestion.notifier.is_due() || self.responder.is_ready() || self.requester.is_ready()
+    }
+
+    /// Whether all that it has to send is an acknowledgement, which may wait a little: the next
+    /// packet, a request of the program's or an answer with data, may take it along.
+    pub fn owes_acknowledgement_only(&self) -> bool {
+        self.responder.owes_acknowledgement_only()
+            && !self.requester.is_ready()
+            && !self.congestion.notifier.is_due()
     }
 
     /// When to call [`Connection::expire`] or [`Connection::transmit`] at the latest, if nothing

@@ -218,6 +218,10 @@ impl Requester {
         }
         let again = self.recovery.due();
         let index = again.unwrap_or(self.next);
+        // Mostly all is sent.
+        if index >= self.end {
+            return None;
+        }
         if self.fault.is_some_and(|(first, _)| index >= first) {
             return None;
         }

@@ -381,6 +381,11 @@ impl Responder {
         }
     }
 
+    /// An acknowledgement is all there is to say.
+    pub fn owes_acknowledgement_only(&self) -> bool {
+        self.verdict == Verdict::Ack && self.resources.reply().is_none()
+    }
+
     /// The next packet is one with READ data, of which there may be a lot.
     pub fn has_data(&self) -> bool {
         !self.has_report()

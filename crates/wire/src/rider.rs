@@ -1,0 +1,190 @@
+//! An acknowledgement that rides in the padding of a frame.
+//!
+//! Behind the IP packet a frame may have any bytes, which nobody looks at (RFC 894; RFC 1122
+//! §2.3.3): the IP header says where the packet ends. Sluice puts a copy of the acknowledgement
+//! there that follows in a frame of its own. Where that path costs a microsecond for each frame,
+//! a peer that knows of riders has the acknowledgement so much sooner. Everybody else, and
+//! every peer behind a router, has it a frame later, and as the specification wants it.
+//!
+//! | bytes | |
+//! |---|---|
+//! | 3 | [`MARK`] |
+//! | 1 | length of the packet |
+//! | 12 to [`PACKET_MAX`] | an acknowledgement, from base transport header to pad |
+//! | 4 | CRC-32 over the ICRC of the frame's own packet and all of the above, lowest byte first |
+//!
+//! The checksum takes in the ICRC of the packet in front, and so the addresses, which are the
+//! rider's too.
+
+use crc32fast::Hasher;
+
+use crate::bth::Bth;
+use crate::error::{Error, Result};
+use crate::icrc;
+use crate::opcode::{Opcode, Operation};
+
+/// How a rider begins.
+pub const MARK: [u8; 3] = *b"Slr";
+
+/// Bytes of the longest packet that rides: an acknowledgement has 16.
+pub const PACKET_MAX: usize = 16;
+
+/// Bytes in front of the packet.
+const FRONT: usize = MARK.len() + 1;
+
+/// Bytes of a rider with such a packet.
+pub const fn bytes(packet: usize) -> usize {
+    FRONT + packet + icrc::BYTES
+}
+
+/// Whether this packet may ride: an acknowledgement that is no NAK. It says nothing new when it
+/// comes twice.
+pub fn may_ride(packet: &[u8]) -> bool {
+    /// The upper three bits of the syndrome, 0 in an ACK (IBTA 9.7.5.2, table 43).
+    const SYNDROME_KIND: u8 = 0xe0;
+    let [opcode, ..] = *packet else { return false };
+    let syndrome = packet.get(Bth::BYTES);
+    packet.len() <= PACKET_MAX
+        && Opcode::from_byte(opcode)
+            .is_ok_and(|opcode| opcode.operation() == Operation::Acknowledge)
+        && syndrome.is_some_and(|syndrome| syndrome & SYNDROME_KIND == 0)
+}
+
+/// Writes a rider to the front of `buffer`, which is behind a packet with that ICRC. Bytes
+/// written; [`Error::NoRoom`].
+pub fn emit(carrier: &[u8; icrc::BYTES], packet: &[u8], buffer: &mut [u8]) -> Result<usize> {
+    let length = u8::try_from(packet.len()).map_err(|_| Error::Length)?;
+    let buffer = buffer.get_mut(..bytes(packet.len())).ok_or(Error::NoRoom)?;
+    let (front, place) = buffer.split_last_chunk_mut().ok_or(Error::NoRoom)?;
+    let (head, body) = front.split_at_mut_checked(FRONT).ok_or(Error::NoRoom)?;
+    let [m0, m1, m2] = MARK;
+    head.copy_from_slice(&[m0, m1, m2, length]);
+    body.copy_from_slice(packet);
+    *place = check(carrier, front);
+    Ok(bytes(packet.len()))
+}
+
+/// The packet that rides in the padding behind a packet with that ICRC.
+pub fn parse<'a>(carrier: &[u8; icrc::BYTES], padding: &'a [u8]) -> Option<&'a [u8]> {
+    let [m0, m1, m2, length, ..] = *padding else {
+        return None;
+    };
+    if [m0, m1, m2] != MARK {
+        return None;
+    }
+    let rider = padding.get(..bytes(usize::from(length)))?;
+    let (front, found) = rider.split_last_chunk()?;
+    let packet = front.get(FRONT..)?;
+    (may_ride(packet) && *found == check(carrier, front)).then_some(packet)
+}
+
+fn check(carrier: &[u8; icrc::BYTES], front: &[u8]) -> [u8; icrc::BYTES] {
+    let mut hasher = Hasher::new();
+    hasher.update(carrier);
+    hasher.update(front);
+    hasher.finalize().to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::extended::{Aeth, NakCode, Syndrome};
+    use crate::frame::Outer;
+    use crate::{Ecn, Envelope, Frame, Headers, Ip, Psn, Qpn, ethernet, ipv4};
+
+    fn answer(syndrome: Syndrome) -> [u8; 16] {
+        let opcode = Opcode::from_byte(0x11).unwrap();
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(7), Psn::new(9)));
+        headers.aeth = Some(Aeth {
+            syndrome,
+            msn: Psn::new(3),
+        });
+        let mut bytes = [0; 16];
+        assert_eq!(headers.emit(&[], &mut bytes), Ok(16));
+        bytes
+    }
+
+    /// A frame with a rider behind it.
+    fn frame(buffer: &mut [u8]) -> (usize, usize) {
+        let outer = Outer {
+            ethernet: ethernet::Header {
+                destination: ethernet::Mac([2, 0, 0, 0, 0, 1]),
+                source: ethernet::Mac([2, 0, 0, 0, 0, 2]),
+                vlan: None,
+                ethertype: ethernet::EtherType::Ipv4,
+            },
+            ip: Ip::V4(ipv4::Header {
+                dscp: 0,
+                ecn: Ecn::Capable0,
+                identification: 0,
+                dont_fragment: true,
+                ttl: 64,
+                protocol: ipv4::UDP,
+                source: [192, 0, 2, 1].into(),
+                destination: [192, 0, 2, 2].into(),
+                payload_bytes: 0,
+            }),
+            source_port: 0xc000,
+        };
+        let opcode = Opcode::from_byte(0x04).unwrap();
+        let headers = Headers::new(Bth::new(opcode, Qpn::new(5), Psn::new(6)));
+        let used = outer.emit(&headers, b"hello", buffer).unwrap();
+        let (front, rest) = buffer.split_at_mut(used);
+        let carrier = front.last_chunk().unwrap();
+        let rider = emit(carrier, &answer(Syndrome::Ack(None)), rest).unwrap();
+        (used, used + rider)
+    }
+
+    #[test]
+    fn it_comes_beside_the_packet_that_it_leaves_alone() {
+        let mut buffer = [0; 128];
+        let (used, all) = frame(&mut buffer);
+        assert_eq!(all - used, bytes(16));
+        let alone = Frame::parse(&buffer[..used]).unwrap();
+        let both = Frame::parse(&buffer[..all]).unwrap();
+        assert_eq!(alone.packet(), both.packet());
+        let envelope = Envelope::parse(&buffer[..all]).unwrap();
+        assert_eq!(envelope.transport(), alone.transport());
+        let packet = envelope.rider().unwrap();
+        assert_eq!(packet, answer(Syndrome::Ack(None)));
+        // Padding behind it, as some adapters make.
+        let envelope = Envelope::parse(&buffer).unwrap();
+        assert_eq!(envelope.rider(), Some(packet));
+        assert_eq!(Envelope::parse(&buffer[..used]).unwrap().rider(), None);
+    }
+
+    #[test]
+    fn any_change_makes_it_padding() {
+        let mut buffer = [0; 128];
+        let (used, all) = frame(&mut buffer);
+        for bit in used * 8..all * 8 {
+            let mut changed = buffer;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let envelope = Envelope::parse(&changed[..all]).unwrap();
+            assert_eq!(envelope.rider(), None, "bit {bit}");
+        }
+        for end in used..all {
+            assert_eq!(Envelope::parse(&buffer[..end]).unwrap().rider(), None);
+        }
+        // Behind another packet.
+        let rider = &buffer[used..all];
+        assert_eq!(parse(&[0; 4], rider), None);
+    }
+
+    #[test]
+    fn only_acknowledgements_ride() {
+        assert!(may_ride(&answer(Syndrome::Ack(None))));
+        let nak = answer(Syndrome::Nak(NakCode::SequenceError));
+        assert!(!may_ride(&nak));
+        let mut send = answer(Syndrome::Ack(None));
+        send[0] = 0x04;
+        for packet in [&nak[..], &send, &[], &[0x11], &[0x11; 20]] {
+            assert!(!may_ride(packet));
+            let mut buffer = [0; 64];
+            let used = emit(&[1; 4], packet, &mut buffer).unwrap();
+            assert_eq!(parse(&[1; 4], &buffer[..used]), None);
+        }
+        assert_eq!(emit(&[1; 4], &nak, &mut [0; 23]), Err(Error::NoRoom));
+        assert_eq!(emit(&[1; 4], &[0; 256], &mut [0; 400]), Err(Error::Length));
+    }
+}
