@@ -383,7 +383,7 @@ impl Responder {
 
     /// An acknowledgement is all there is to say.
     pub fn owes_acknowledgement_only(&self) -> bool {
-        self.verdict == Verdict::Ack && self.resources.reply().is_none()
+        self.verdict == Verdict::Ack && self.resources.reply().is_none() && !self.has_report()
     }
 
     /// The next packet is one with READ data, of which there may be a lot.
