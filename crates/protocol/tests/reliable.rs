@@ -205,8 +205,10 @@ fn duration(loss: u32, keeps: [bool; 2], program: Vec<program::Op>) -> (u64, Wor
     };
     let base = Config {
         window: 256,
-        max_rd_atomic: 16,
-        max_dest_rd_atomic: 16,
+        // As many as perftest asks for, and adapters have.
+        depth: 128,
+        max_rd_atomic: 128,
+        max_dest_rd_atomic: 128,
         timeout: 14,
         ..config(Mtu::Bytes1024)
     };
@@ -259,7 +261,10 @@ fn many_reads_outlive_losses() {
         for loss in [10_000, 50_000] {
             let (_, world) = duration(loss, keeps, program::reads(400, 65536));
             let counters = world.hosts[0].ends[0].connection.counters();
-            assert_eq!(counters.timeouts, 0, "{keeps:?} {counters:?}");
+            // A stranger's rest of a READ may be lost with the repetition and all behind it.
+            let few = if keeps == [true; 2] { 0 } else { 3 };
+            assert!(counters.timeouts <= few, "{keeps:?} {counters:?}");
+            assert!(counters.repeated_packets < 20 * 400, "{counters:?}");
         }
     }
 }

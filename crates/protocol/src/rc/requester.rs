@@ -231,8 +231,14 @@ impl Requester {
         }
         let allowed = self.window.allowed();
         let read = entry.request.operation.has_response_data();
-        // After a loss the data of READs counts as well: it may be what is too much.
-        let room = !(read && self.window.is_cut() && index - self.oldest >= READ_SHARE * allowed)
+        // After a loss the data of READs counts as well: it may be what is too much. And what comes
+        // beyond what can be remembered would be for nothing.
+        let data_max = if self.window.is_cut() {
+            READ_SHARE * allowed
+        } else {
+            Arrived::SPAN
+        };
+        let room = !(read && index - self.oldest >= data_max)
             && self.weight(index) - self.weight(self.oldest) < allowed;
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };

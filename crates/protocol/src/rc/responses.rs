@@ -163,6 +163,7 @@ impl Requester {
         if distance >= Arrived::SPAN {
             return self.implied_nak(self.oldest + Arrived::SPAN, counters);
         }
+        self.look_at_repetitions(index);
         if self.early.contains(index) {
             counters.stale_responses += 1;
             return;
@@ -170,9 +171,10 @@ impl Requester {
         if !self.place(entry, index, bytes, memory) {
             return;
         }
-        self.early.insert(index);
-        self.look_at_repetitions(index);
-        if distance > 0 {
+        if distance == 0 {
+            self.came(index);
+        } else {
+            self.early.insert(index);
             counters.early_responses += 1;
             self.implied_nak(index, counters);
             self.examined = self.examined.max(index + 1);
@@ -187,14 +189,19 @@ impl Requester {
             let before = self.oldest;
             self.reach(self.acknowledged);
             while self.early.take(self.oldest) {
-                self.oldest += 1;
-                self.alive();
-                self.complete_front();
+                self.came(self.oldest);
             }
             if self.oldest == before {
                 return;
             }
         }
+    }
+
+    /// The oldest packet has its data.
+    fn came(&mut self, index: u64) {
+        self.oldest = index + 1;
+        self.alive();
+        self.complete_front();
     }
 
     /// Whether that packet can be a response to that request: opcode and length (IBTA 9.7.6.1.4).
