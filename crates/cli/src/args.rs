@@ -253,6 +253,14 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Try AF_XDP on an interface, for a moment; may be given several times
+    ///
+    /// Says whether its driver helps (native, zero-copy), or why verbs programs go by UDP there.
+    /// A program that takes no packet is attached, and a socket bound to the first queue. Another
+    /// XDP program or AF_XDP socket is left alone. Some drivers take their link down for a moment.
+    #[arg(long, value_name = "NAME")]
+    pub interface: Vec<String>,
+
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

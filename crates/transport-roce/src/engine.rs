@@ -229,7 +229,10 @@ fn run(weak: &Weak<Node>, number: usize) {
 fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
     let id = token & ((1 << 56) - 1);
     match token >> 56 {
-        KICK => drain(sleeper.kick.raw()),
+        KICK => {
+            drain(sleeper.kick.raw());
+            node.serve_wanted();
+        }
         WATCHED => {
             let mut tokens = [0; 64];
             for token in sleeper.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {

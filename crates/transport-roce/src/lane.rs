@@ -323,6 +323,19 @@ impl Lane {
         }
     }
 
+    /// Takes in what waits at the ports, the UDP sockets too, until nothing does. Not for long:
+    /// peers may send more than that.
+    pub fn drain(&self, node: &Node) {
+        let until = now_ns() + SETTLE_NS;
+        while now_ns() < until {
+            match self.progress(node, Worker::Engine { udp: true }) {
+                Some(0) => return,
+                Some(_) => {}
+                None => std::thread::yield_now(),
+            }
+        }
+    }
+
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
@@ -359,6 +372,13 @@ impl Lane {
             first.map_or(u64::MAX, Instant::nanos)
         };
         self.deadline.store(deadline, Ordering::SeqCst);
+    }
+
+    /// Looks at each port, unless somebody is at work here.
+    pub fn try_ports(&self, look: impl FnMut(&dyn Port)) -> Option<()> {
+        let state = self.try_state()?;
+        state.ports.iter().map(|port| &**port).for_each(look);
+        Some(())
     }
 
     /// Does something with the ports. Notes of the meantime are not read: wake the engine thread

@@ -1,5 +1,7 @@
 //! The sections of the man pages that no program can derive.
 
+use super::statistics;
+
 /// A section of a page.
 pub struct Section {
     pub title: &'static str,
@@ -368,6 +370,7 @@ pub static PAGES: [Page; 11] = [
                     ),
                 ],
             },
+            statistics::STATISTICS,
             Section {
                 title: "ENVIRONMENT",
                 blocks: &[
@@ -406,8 +409,8 @@ pub static PAGES: [Page; 11] = [
                     ),
                     Entry(
                         "SLUICE_VERBS_STATS_FILE",
-                        "A file to which the library appends a line of JSON for each queue pair. \
-                         --stats sets it for its own use; without --stats you may.",
+                        "A file to which the library appends a line of JSON for each queue pair, \
+                         and one for each device at the end (STATISTICS). --stats sets it for its own use; without --stats you may.",
                     ),
                     Entry(
                         "SLUICE_VERBS_FAULT",
@@ -428,6 +431,12 @@ pub static PAGES: [Page; 11] = [
                         "The sockets by which programs find each other, and who is in which \
                          multicast group. It must be the user's own and closed to others. What a \
                          program that was killed leaves there is cleared by the next one.",
+                    ),
+                    Entry(
+                        "$XDG_RUNTIME_DIR/sluice-verbs-roce-N, or /tmp/sluice-UID/verbs-roce-N",
+                        "The same for processes that speak RoCEv2 in network namespace N (the \
+                         inode of /proc/self/ns/net). It goes with the last of them; if they were \
+                         killed, with the next program that speaks RoCEv2 in any namespace.",
                     ),
                     Entry(
                         "../lib/sluice/verbs/libibverbs.so.1, librdmacm.so.1",
@@ -539,6 +548,11 @@ pub static PAGES: [Page; 11] = [
                 title: "EXAMPLES",
                 blocks: &[
                     Example("Look at this machine:", "sluice doctor"),
+                    Example(
+                        "Whether a driver helps verbs programs (as root; its link may go down for a \
+                         moment):",
+                        "sluice doctor --interface eth0",
+                    ),
                     Example(
                         "In a script, before a measurement:",
                         "sluice doctor > /dev/null || exit 1",
