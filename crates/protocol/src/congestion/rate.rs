@@ -25,7 +25,8 @@ pub struct RateConfig {
     /// What the link can do at most, bytes per second. A connection is not limited when it is there
     /// again.
     pub line_rate: u64,
-    /// The least, bytes per second. ConnectX: 1 Mb/s (`rpg_min_rate`).
+    /// The least, bytes per second: 100 Mb/s. ConnectX has 1 Mb/s (`rpg_min_rate`), at which 64 KiB
+    /// take longer than programs wait.
     pub min_rate: u64,
     /// R_AI, bytes per second. The paper: 40 Mb/s.
     pub additive_increase: u64,
@@ -52,7 +53,7 @@ impl RateConfig {
     pub const fn for_link(line_rate: u64) -> Self {
         Self {
             line_rate,
-            min_rate: MEGABIT,
+            min_rate: 100 * MEGABIT,
             additive_increase: 40 * MEGABIT,
             hyper_increase: 400 * MEGABIT,
             gain: ONE / 256,

@@ -109,6 +109,10 @@ pub(super) struct Requester {
     pub peer_is_sluice: bool,
 }
 
+/// Packets without a wish for an acknowledgement while they are spread over time: a timeout should
+/// not come before the next one that has it.
+const UNASKED_SLOW: u64 = 4;
+
 /// Packets of READ data that may be under way for each request packet that may be.
 const READ_SHARE: u64 = 4;
 
@@ -260,7 +264,13 @@ impl Requester {
         self.candidate().is_some()
     }
 
-    pub fn transmit(&mut self, now: Instant, counters: &mut Counters) -> Option<Transmit> {
+    /// `slow`: packets are spread over time, so that more of them ask for an acknowledgement.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        slow: bool,
+        counters: &mut Counters,
+    ) -> Option<Transmit> {
         let (index, entry) = self.candidate()?;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
@@ -291,7 +301,12 @@ impl Requester {
         if !read {
             let asks = single.is_some()
                 || after == entry.end()
-                || self.unasked >= self.window.allowed() / 4
+                || self.unasked
+                    >= if slow {
+                        UNASKED_SLOW
+                    } else {
+                        self.window.allowed() / 4
+                    }
                 || self.candidate().is_none();
             packet.headers.bth.ack_request = asks;
             self.unasked = if asks { 0 } else { self.unasked + 1 };
