@@ -122,7 +122,8 @@ fn connections_of_a_host_take_turns() {
 }
 
 /// A link that is much slower than those for which the constants of DCQCN were made, and programs
-/// with the patience that perftest has. Catches: a rate so low that no acknowledgement is asked for
+/// with the patience that perftest has. Catches: cuts that are undone before the next notification
+/// can come; a rate so low that no acknowledgement is asked for
 /// before the timeout, until retries are used up.
 #[test]
 fn a_slow_link_is_no_silence() {
@@ -133,7 +134,7 @@ fn a_slow_link_is_no_silence() {
         ..Faults::NONE
     };
     let base = Config {
-        rate: Some(RateConfig::for_link(10 * LINE)),
+        rate: Some(RateConfig::for_software(10 * LINE)),
         window: 256,
         timeout: 14,
         early: true,
@@ -154,7 +155,13 @@ fn a_slow_link_is_no_silence() {
         }
         // 52 MB.
         assert!(world.now < 3_000 * MILLISECOND, "{}", world.now);
+        // When both have half of the link they get to the middle together.
+        let ends = &world.hosts[0].ends;
+        let half: Vec<u64> = ends.iter().map(|end| end.completed_at[200]).collect();
+        let (first, last) = (half[0].min(half[1]), half[0].max(half[1]));
+        assert!(!heeds || last * 2 < first * 3, "{first} {last}");
         world.ports[1].lost
     });
-    assert!(lost[0] * 2 < lost[1], "{lost:?}");
+    // While the senders find their rates some are lost.
+    assert!(lost[0] * 20 < lost[1], "{lost:?}");
 }

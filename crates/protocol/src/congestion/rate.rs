@@ -65,6 +65,19 @@ impl RateConfig {
     }
 }
 
+impl RateConfig {
+    /// The same for ends in software, whose threads see marks and notifications milliseconds late:
+    /// what the paper's times make of a cut would be undone before the next notification can come.
+    pub const fn for_software(line_rate: u64) -> Self {
+        Self {
+            alpha_period: Duration::from_millis(2),
+            increase_period: Duration::from_millis(2),
+            gain: ONE / 16,
+            ..Self::for_link(line_rate)
+        }
+    }
+}
+
 /// 1 as a fraction of 16 bits.
 const ONE: u32 = 1 << 16;
 
