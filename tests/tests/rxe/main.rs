@@ -21,7 +21,7 @@ const USUAL: &[&str] = &[
     "Traffic/rc/sluice-to-kernel/roce-udp/ipv4/mtu-1500",
     "rping/plain/",
     "ucmatose/plain/",
-    "mckey/plain/",
+    "mckey/plain/sluice-to-kernel/",
     "ib_send_bw/cm/",
 ];
 
