@@ -31,7 +31,6 @@ const USUAL: &[&str] = &[
     "ib_write_bw/rc/",
     "ib_read_bw/rc/",
     "ib_atomic_bw/rc/",
-    "ib_send_lat/events/",
     "rping/plain/",
     "ucmatose/plain/",
     "udaddy/plain/",
