@@ -14,7 +14,7 @@ use sluice_wire::Mtu;
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
-use crate::lane::{Lane, Posting};
+use crate::lane::{Lane, Posting, SMALL_BYTES};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
@@ -217,13 +217,14 @@ impl Node {
         self.network.mtu()
     }
 
-    /// A queue pair was given a request. Its end, if that is all there is to tell.
-    pub fn posted(&self, part: &Part, seq: u64) -> Option<SendDone> {
+    /// A queue pair was given a request of so many bytes. Its end, if that is all there is to tell.
+    pub fn posted(&self, part: &Part, seq: u64, bytes: u64) -> Option<SendDone> {
         let lane = part.lane();
         lane.note(part.index);
         let posting = Posting {
             index: part.index,
             seq,
+            small: bytes <= SMALL_BYTES,
         };
         let done = lane.send_noted(self, &posting);
         lane.wake_for_deadline();
@@ -235,6 +236,7 @@ impl Node {
         let nobody = Posting {
             index: usize::MAX,
             seq: 0,
+            small: false,
         };
         let lane = self.first_lane();
         lane.send_noted(self, &nobody);
