@@ -27,7 +27,7 @@ use crate::guest::initramfs::Archive;
 use crate::guest::machine::Machine;
 use crate::hosts::injector::Injector;
 use crate::hosts::namespace::Namespace;
-use crate::hosts::ports::{Protocol, listens};
+use crate::hosts::ports::{Protocol, group_word, has_word, listens};
 use crate::hosts::{self, Host};
 use crate::job::{Job, command, find_program, run, wait_until};
 use crate::suite::{Verdict, fail, skip};
@@ -45,7 +45,7 @@ pub const TWIN_LINKS: [&str; 2] = ["twin1", "twin2"];
 const AGENT_PORT: u16 = 791;
 
 /// From switching it on to an answer. It takes seconds, unless the machine is loaded.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+const BOOT_LIMIT: Duration = Duration::from_secs(600);
 
 /// What the cable can carry, in bytes (IP packet).
 const MTU_MAX: u32 = 9000;
@@ -63,6 +63,9 @@ pub struct Settings {
     pub memory_mib: u32,
     /// Whether a fault injector lies between the host (left) and the guest (right).
     pub faults: bool,
+    /// Whether the processors are this machine's own (KVM) and not emulated. Tests do without: that
+    /// a machine has /dev/kvm does not say that this kernel boots there.
+    pub kvm: bool,
 }
 
 impl Default for Settings {
@@ -72,6 +75,7 @@ impl Default for Settings {
             processors: 2,
             memory_mib: 768,
             faults: false,
+            kvm: false,
         }
     }
 }
@@ -167,6 +171,19 @@ impl Guest {
         let mut command = self.command(host, "cat");
         command.args(protocol.tables().map(|table| format!("/proc/net/{table}")));
         Ok(listens(&self.output(command)?, protocol, port))
+    }
+
+    /// Whether the guest's RDMA device takes what is sent to the multicast group. The kernel joins
+    /// groups of IPv4 for it, and takes those of IPv6 by their Ethernet address alone
+    /// (`cma_iboe_join_multicast`, `rxe_mcast_add`).
+    pub fn is_member(&self, host: &Host, group: IpAddr) -> Verdict<bool> {
+        let (table, wanted) = match group {
+            IpAddr::V4(_) => ("igmp", group_word(group)),
+            IpAddr::V6(group) => ("dev_mcast", format!("3333{:08x}", u128::from(group) as u32)),
+        };
+        let mut command = self.command(host, "cat");
+        command.arg(format!("/proc/net/{table}"));
+        Ok(has_word(&self.output(command)?, &wanted))
     }
 
     /// Waits until somebody in the guest listens; fails at once when the server that should do so
@@ -399,9 +416,13 @@ impl Files {
     fn machine(&self, place: &Namespace, image: &Path, settings: Settings) -> Command {
         let mut command = command(&self.qemu);
         place.enter(&mut command);
+        let (accelerator, processor) = match settings.kvm {
+            true => ("kvm", "host"),
+            false => ("tcg,thread=multi,tb-size=256", "max"),
+        };
         command
-            .args(["-M", "q35", "-accel", "tcg,thread=multi,tb-size=256"])
-            .args(["-cpu", "max", "-nodefaults", "-no-user-config"])
+            .args(["-M", "q35", "-accel", accelerator])
+            .args(["-cpu", processor, "-nodefaults", "-no-user-config"])
             .args(["-display", "none", "-no-reboot"])
             .args(["-smp", &settings.processors.to_string()])
             .args(["-m", &settings.memory_mib.to_string()])

@@ -100,6 +100,14 @@ impl Host {
         ip(&self.namespace, words)
     }
 
+    /// What `ip link show` says of the device.
+    pub fn describe_link(&self) -> io::Result<String> {
+        let mut command = self.command("ip");
+        command.args(["link", "show", "dev", &self.device]);
+        let output = command.output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// Gives the device its MTU and this host's addresses, and takes it up.
     pub fn configure(&mut self, device: &str, mtu: u32) -> Verdict {
         self.device = device.to_owned();
@@ -153,6 +161,11 @@ impl Host {
 
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
+    }
+
+    /// What its programs have as `XDG_RUNTIME_DIR`.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
     }
 
     /// The device that leads to the other host.

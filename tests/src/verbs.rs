@@ -1,6 +1,7 @@
 //! Verbs programs: those that are installed, those of `apps/verbs`, and how `sluice verbs` starts
 //! them.
 
+pub mod cm;
 pub mod rows;
 
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -242,4 +242,27 @@ fn hosts_need_root_and_it_is_said() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("needs root"), "{output:?}");
     assert!(!std::path::Path::new("/sluice-bench-roce").exists());
+}
+
+#[test]
+fn kernel_without_rxe_is_told_where_it_is() {
+    let scratch = Scratch::new();
+    let listed = scratch.sluice(["bench", "rxe", "--list"]).output().unwrap();
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for workload in ["write", "send", "read"] {
+        assert!(
+            text.lines().any(|line| line.starts_with(workload)),
+            "{text}"
+        );
+    }
+    if Path::new("/sys/module/rdma_rxe").exists() {
+        // It would measure.
+        return;
+    }
+    // SAFETY: geteuid has no arguments and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let output = scratch.sluice(["bench", "rxe"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let expected = if is_root { "bench/rxe" } else { "needs root" };
+    assert!(stderr(&output).contains(expected), "{output:?}");
 }

@@ -105,6 +105,12 @@ pub trait Port: Send {
     /// gives false: the kernel took only a part, the rest goes with a later call.
     fn flush(&mut self) -> bool;
 
+    /// More packets follow at once: sends of the batch what gains nothing by waiting for them. The
+    /// rest waits for [`Port::flush`]. False: as there.
+    fn hand_on(&mut self) -> bool {
+        self.flush()
+    }
+
     /// Packets that [`Port::send`] takes now without [`SendError::NoRoom`].
     fn room(&self) -> usize;
 

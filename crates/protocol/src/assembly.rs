@@ -1,7 +1,7 @@
 //! Messages put together from packets that come in order: what RC and UC do alike with SENDs and
 //! WRITEs.
 
-use sluice_wire::opcode::{Operation as Op, Position};
+use sluice_wire::opcode::Position;
 use sluice_wire::{Headers, Mtu, Packet};
 
 use crate::memory::{Access, Memory, Received, Refusal, ScatterError, TakeError};
@@ -164,50 +164,6 @@ impl Assembly {
             length,
             done: done + more,
         })
-    }
-
-    /// Writes the data of a packet that came `distance` packets early, if it belongs to the WRITE
-    /// under way and is no more than data. Whether it did.
-    pub fn write_early(
-        &self,
-        distance: u64,
-        packet: &Packet<'_>,
-        memory: &mut impl Memory,
-    ) -> bool {
-        let Some(Message::Write {
-            remote,
-            length,
-            done,
-        }) = self.message
-        else {
-            return false;
-        };
-        let mtu = self.mtu.bytes() as u64;
-        let offset = u64::from(done) + distance * mtu;
-        let Some(rest) = u64::from(length).checked_sub(offset) else {
-            return false;
-        };
-        let wanted = if rest > mtu {
-            Op::WriteMiddle
-        } else {
-            Op::WriteLast
-        };
-        packet.bth().opcode.operation() == wanted
-            && packet.payload().len() as u64 == rest.min(mtu)
-            && memory.write(at(remote, offset), packet.payload()).is_ok()
-    }
-
-    /// The next packet of the WRITE under way was written early. Whether the message is complete.
-    pub fn skip(&mut self) -> bool {
-        let mtu = self.mtu.bytes() as u32;
-        if let Some(Message::Write { length, done, .. }) = &mut self.message {
-            *done += (*length - *done).min(mtu);
-            if done < length {
-                return false;
-            }
-        }
-        self.message = None;
-        true
     }
 
     /// The message is given up, and its receive with it.

@@ -54,8 +54,12 @@ counters! {
     bad_duplicates,
     /// Requests after a missing one, dropped.
     out_of_sequence,
-    /// WRITE data after missing packets that was kept.
+    /// Requests after a missing one that were kept until their turn came.
     early_packets,
+    /// Reports of these sent to a peer that is Sluice.
+    reports_sent,
+    /// Such reports of the peer's that were acted on.
+    reports,
     /// NAKs sent for missing packets.
     sequence_naks_sent,
     /// Receiver-not-ready NAKs sent.

@@ -188,7 +188,8 @@ pub(crate) const fn kind(operation: Op) -> Option<Kind> {
         | Op::ReadResponseOnly
         | Op::Acknowledge
         | Op::AtomicAcknowledge
-        | Op::CongestionNotification => return None,
+        | Op::CongestionNotification
+        | Op::SelectiveReport => return None,
     })
 }
 

@@ -40,6 +40,11 @@ pub enum Payload {
         /// As for [`crate::Memory::select`].
         srq: Option<Qpn>,
     },
+    /// Which packets are kept, of so many bytes: [`crate::rc::Connection::write_report`].
+    Report {
+        /// Bytes.
+        length: u32,
+    },
     /// The reserved bytes of a congestion notification, [`sluice_wire::cnp::PAYLOAD`].
     Notification,
 }
@@ -49,7 +54,9 @@ impl Payload {
     pub const fn length(&self) -> u32 {
         match self {
             Self::None => 0,
-            Self::Request { length, .. } | Self::Region { length, .. } => *length,
+            Self::Request { length, .. }
+            | Self::Region { length, .. }
+            | Self::Report { length } => *length,
             Self::Notification => sluice_wire::cnp::PAYLOAD.len() as u32,
         }
     }

@@ -176,7 +176,9 @@ impl Connection {
                 self.counters.notifications += 1;
                 self.congestion.notified(now);
             }
-            Service::Rc | Service::Ud | Service::Xrc => self.counters.misdirected += 1,
+            Service::Rc | Service::Ud | Service::Xrc | Service::Manufacturer => {
+                self.counters.misdirected += 1;
+            }
         }
     }
 

@@ -82,6 +82,7 @@ prop_compose! {
         let len = match opcode.position() {
             Position::Bare => 0,
             Position::Notification => 16,
+            Position::Report => 4 + (payload & 0x7c),
             Position::Only => payload,
             _ => payload.max(1),
         };

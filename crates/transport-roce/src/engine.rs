@@ -97,13 +97,20 @@ impl Sleeper {
         }
     }
 
+    /// Whether it sleeps, and for longer than a nap: until it is woken.
+    pub fn is_asleep(&self) -> bool {
+        match self.until.load(Ordering::SeqCst) {
+            u64::MAX => true,
+            until => until > now_ns() + NAP_NS,
+        }
+    }
+
     /// Sees to it that it does not sleep for long while something is due.
     pub fn wake_for(&self, deadline: u64) {
         if deadline == u64::MAX {
             return;
         }
-        let until = self.until.load(Ordering::SeqCst);
-        if until > deadline && until > now_ns() + NAP_NS {
+        if self.until.load(Ordering::SeqCst) > deadline && self.is_asleep() {
             self.wake();
         }
     }

@@ -126,6 +126,10 @@ impl Port for Impaired {
         self.port.flush()
     }
 
+    fn hand_on(&mut self) -> bool {
+        self.port.hand_on()
+    }
+
     fn room(&self) -> usize {
         self.port.room()
     }

@@ -49,6 +49,10 @@ pub const SMALL_BYTES: u64 = 1024;
 /// answer, and then both leave by one call of the kernel.
 const PROMPT_PACKETS: usize = 4;
 
+/// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
+/// to wake it takes longer. Behind more there are more to come, and two threads are better.
+const BROUGHT_FEW: usize = 8;
+
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
 /// Deadlines are looked at in every so many rounds of a poller that finds nothing.
@@ -68,6 +72,9 @@ pub enum Worker {
     Engine { udp: bool },
     /// Who wants everything sent that is owed.
     Leaver,
+    /// Who has brought packets from elsewhere, and takes them in at once. Ports are not looked at,
+    /// so that nothing is handed over from there in turn.
+    Bringer,
 }
 
 /// The request that a poster is just posting.
@@ -146,6 +153,8 @@ struct State {
     blocked: bool,
     /// Packets in the ports that the kernel has not been told of.
     gathered: u32,
+    /// Of these, when the ports last handed on what need not wait.
+    handed_on: u32,
     /// A poller has left answers to be sent.
     owes: bool,
     /// Acknowledgements that wait for what the program posts.
@@ -154,6 +163,8 @@ struct State {
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
     mads: Vec<(MadPath, [u8; MAD_BYTES])>,
+    /// Lanes that were handed something in this round.
+    handed: Set,
 }
 
 impl Lane {
@@ -170,11 +181,13 @@ impl Lane {
                 unreported: Vec::new(),
                 blocked: false,
                 gathered: 0,
+                handed_on: 0,
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
+                handed: Set::default(),
             }),
             inbox: Mutex::default(),
             pending: AtomicUsize::new(0),
@@ -250,8 +263,12 @@ impl Lane {
                 self.set_deadline(&state);
             }
             let mads = core::mem::take(&mut state.mads);
+            let handed = core::mem::take(&mut state.handed);
             // A note of the meantime is read below, also by who found nothing.
             drop(state);
+            for other in handed {
+                node.lanes[other].expect_brought(node, now_came <= BROUGHT_FEW);
+            }
             for (path, mad) in mads {
                 node.gsi.came(&path, &mad, false);
             }
@@ -293,7 +310,7 @@ impl Lane {
         }
     }
 
-    /// Another lane's holder got a packet for this one. [`Lane::nudge`] must follow.
+    /// Another lane's holder got a packet for this one. [`Lane::expect_brought`] must follow.
     fn hand_over(&self, from: usize, received: &Received<'_>) {
         self.bring(received);
         let mut fed_by = self.fed_by();
@@ -304,9 +321,14 @@ impl Lane {
     }
 
     /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
-    /// who polls next, which costs no call of the kernel; or by the engine thread.
-    fn nudge(&self) {
-        self.deadline.store(0, Ordering::SeqCst);
+    /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
+    /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
+    fn expect_brought(&self, node: &Node, few: bool) {
+        if few && self.sleeper.is_asleep() {
+            self.progress(node, Worker::Bringer);
+        } else {
+            self.deadline.store(0, Ordering::SeqCst);
+        }
         self.wake_for_deadline();
     }
 
@@ -431,7 +453,7 @@ impl State {
             && match worker {
                 Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
-                Worker::Leaver => true,
+                Worker::Leaver | Worker::Bringer => true,
             };
         let Self {
             ports,
@@ -439,9 +461,14 @@ impl State {
             touched,
             held,
             mads,
+            handed,
             ..
         } = self;
         let mut came = 0;
+        let ports = match worker {
+            Worker::Bringer => &mut [],
+            _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
+        };
         let mut intake = Intake {
             lane,
             node,
@@ -449,11 +476,11 @@ impl State {
             touched,
             held,
             mads,
-            handed: Set::default(),
+            handed,
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        for port in ports.iter_mut().skip(usize::from(skip_udp)) {
+        for port in ports {
             came += port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 intake.packet(now, received);
@@ -462,9 +489,6 @@ impl State {
         if !lane.brought.is_empty() {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
-        }
-        for other in intake.handed {
-            node.lanes[other].nudge();
         }
         came
     }
@@ -527,8 +551,11 @@ impl State {
             let (end, posted) = self.turn(lane, &part, now, poster);
             done = done.or(posted);
             // Who gets them works on them while the next ones are made.
-            if self.gathered >= BURST_PACKETS {
-                self.blocked |= !self.flush();
+            if self.gathered - self.handed_on >= BURST_PACKETS {
+                self.handed_on = self.gathered;
+                for port in &mut self.ports {
+                    self.blocked |= !port.hand_on();
+                }
             }
             match end {
                 Turn::More => {}
@@ -554,7 +581,7 @@ impl State {
 
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
-        self.gathered = 0;
+        (self.gathered, self.handed_on) = (0, 0);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
@@ -666,8 +693,7 @@ struct Intake<'a> {
     touched: &'a mut Vec<usize>,
     held: &'a mut Held,
     mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
-    /// Lanes that were handed something.
-    handed: Set,
+    handed: &'a mut Set,
 }
 
 impl Intake<'_> {

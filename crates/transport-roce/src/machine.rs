@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluice_packet::{Port, Received};
+use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
@@ -17,6 +18,9 @@ use crate::requests::{Outbox, Requests};
 /// Request packets of one queue pair on their way, at most. With the largest MTU that is a
 /// megabyte, which a receiver's socket can hold while its thread is away.
 const WINDOW: u32 = 256;
+
+/// What no link of a queue pair is faster than, bytes per second: 100 Gb/s.
+const LINK_RATE: u64 = 12_500_000_000;
 
 /// The only partition (IBTA 10.9.2).
 pub const PKEY: u16 = 0xffff;
@@ -96,8 +100,8 @@ impl Machine {
             rnr_retry: attr.rnr_retry,
             min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
             extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
-            early: false,
-            rate: None,
+            early: true,
+            rate: Some(RateConfig::for_link(LINK_RATE)),
         }
     }
 
@@ -109,7 +113,7 @@ impl Machine {
             send_psn: Psn::new(attr.sq_psn),
             receive_psn: Psn::new(attr.rq_psn),
             depth: self.cap.max_send_wr as usize + 1,
-            rate: None,
+            rate: Some(RateConfig::for_link(LINK_RATE)),
         }
     }
 
@@ -375,6 +379,10 @@ impl Machine {
             Payload::Region { remote, srq, .. } => {
                 bridge::read_region(qp, remote, srq, place).is_ok()
             }
+            Payload::Report { .. } => match &self.service {
+                Service::Rc(connection) => connection.write_report(place),
+                _ => false,
+            },
             Payload::Notification => {
                 place.copy_from_slice(&sluice_wire::cnp::PAYLOAD);
                 true

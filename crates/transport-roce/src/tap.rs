@@ -200,6 +200,10 @@ impl Port for Tapped {
         self.port.flush()
     }
 
+    fn hand_on(&mut self) -> bool {
+        self.port.hand_on()
+    }
+
     fn room(&self) -> usize {
         self.port.room()
     }

@@ -8,6 +8,10 @@ use crate::opcode::Opcode;
 /// somebody configures others.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 
+/// What Sluice puts into the seven reserved bits beside the acknowledge request, to say that it is
+/// Sluice. Receivers ignore them (IBTA 9.2).
+const SLUICE: u8 = 0x53;
+
 /// A base transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
@@ -29,6 +33,9 @@ pub struct Bth {
     pub destination: Qpn,
     /// The sender wants an acknowledgement now (IBTA 9.2).
     pub ack_request: bool,
+    /// The sender is Sluice and understands [`crate::selective`]. Other senders leave the reserved
+    /// bits that say so 0.
+    pub sluice: bool,
     /// The packet's number (IBTA 9.2).
     pub psn: Psn,
 }
@@ -49,6 +56,7 @@ impl Bth {
             becn: false,
             destination,
             ack_request: false,
+            sluice: false,
             psn,
         }
     }
@@ -83,6 +91,7 @@ impl Bth {
             becn: congestion & 0x40 != 0,
             destination: Qpn::new(u32::from_be_bytes([0, q0, q1, q2])),
             ack_request: ack & 0x80 != 0,
+            sluice: ack & 0x7f == SLUICE,
             psn: Psn::new(u32::from_be_bytes([0, s0, s1, s2])),
         })
     }
@@ -94,7 +103,8 @@ impl Bth {
         let [p0, p1] = self.pkey.to_be_bytes();
         let [_, q0, q1, q2] = self.destination.get().to_be_bytes();
         let [_, s0, s1, s2] = self.psn.get().to_be_bytes();
-        let ack = (self.ack_request as u8) << 7;
+        let reserved = if self.sluice { SLUICE } else { 0 };
+        let ack = (self.ack_request as u8) << 7 | reserved;
         [
             self.opcode.byte(),
             flags,
@@ -128,15 +138,20 @@ mod tests {
             becn: true,
             destination: Qpn::new(0x12_3456),
             ack_request: true,
+            sluice: true,
             psn: Psn::new(0x65_4321),
         };
         let bytes = [
-            0x17, 0xa0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0x65, 0x43, 0x21,
+            0x17, 0xa0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0xd3, 0x65, 0x43, 0x21,
         ];
         assert_eq!(header.emit(), bytes);
         assert_eq!(Bth::parse(&bytes), Ok(header));
         let mut strange = bytes;
         strange[1] |= 1;
         assert_eq!(Bth::parse(&strange), Err(Error::Version));
+        // Other reserved bits are nobody's.
+        let mut other = bytes;
+        other[8] = 0x80 | 0x52;
+        assert!(Bth::parse(&other).is_ok_and(|header| !header.sluice));
     }
 }

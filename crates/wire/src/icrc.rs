@@ -24,10 +24,15 @@ use crate::udp;
 /// Bytes of the checksum.
 pub const BYTES: usize = 4;
 
-/// The checksum with the headers in it, ready for the packet's bytes.
+/// Bytes in front of the base transport header and that header, with IPv6.
+const FRONT_BYTES_MAX: usize = 8 + ipv6::Header::BYTES + udp::Header::BYTES + Bth::BYTES;
+
+/// The headers as the checksum counts them, ready for the packet's bytes. They are kept together,
+/// since what a piece costs hardly depends on its length.
 #[derive(Clone, Debug)]
 pub struct Icrc {
-    hasher: Hasher,
+    front: [u8; FRONT_BYTES_MAX],
+    bytes: usize,
 }
 
 impl Icrc {
@@ -54,26 +59,37 @@ impl Icrc {
     }
 
     fn start(ip: &[u8], udp: &[u8; udp::Header::BYTES]) -> Self {
-        let mut udp = *udp;
-        udp[6] = 0xff;
-        udp[7] = 0xff;
-        let mut hasher = Hasher::new();
-        hasher.update(&[0xff; 8]);
-        hasher.update(ip);
-        hasher.update(&udp);
-        Self { hasher }
+        let mut icrc = Self {
+            front: [0xff; FRONT_BYTES_MAX],
+            bytes: 8,
+        };
+        icrc.add(ip);
+        let [s0, s1, d0, d1, l0, l1, ..] = *udp;
+        icrc.add(&[s0, s1, d0, d1, l0, l1, 0xff, 0xff]);
+        icrc
+    }
+
+    /// There is room for all that this file adds.
+    fn add(&mut self, bytes: &[u8]) {
+        let end = self.bytes + bytes.len();
+        if let Some(place) = self.front.get_mut(self.bytes..end) {
+            place.copy_from_slice(bytes);
+            self.bytes = end;
+        }
     }
 
     /// The checksum, as it is sent, of a packet from its base transport header on. The packet may
     /// come in several parts; a packet that is shorter than the header has none.
     pub fn of(mut self, bth: &[u8; Bth::BYTES], rest: &[&[u8]]) -> [u8; BYTES] {
-        let mut bth = *bth;
-        bth[4] = 0xff;
-        self.hasher.update(&bth);
+        let [b0, b1, b2, b3, _, after @ ..] = *bth;
+        self.add(&[b0, b1, b2, b3, 0xff]);
+        self.add(&after);
+        let mut hasher = Hasher::new();
+        hasher.update(self.front.get(..self.bytes).unwrap_or_default());
         for part in rest {
-            self.hasher.update(part);
+            hasher.update(part);
         }
-        self.hasher.finalize().to_le_bytes()
+        hasher.finalize().to_le_bytes()
     }
 }
 

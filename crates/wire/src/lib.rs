@@ -21,7 +21,8 @@
 //! There are two levels. A *view* ([`Packet`], [`Frame`], [`mad::Mad`]) is a checked look at
 //! bytes that came in: once made, what it gives out cannot fail. A *value* ([`bth::Bth`],
 //! [`extended::Reth`], [`cm::Req`]) can only be legal; it is parsed from bytes and emitted to
-//! them. Reserved bits are sent as zero and not looked at when received (IBTA 9.2). Nothing here
+//! them. Reserved bits are sent as zero and not looked at when received (IBTA 9.2), but for those
+//! by which Sluice knows itself ([`bth::Bth::sluice`]). Nothing here
 //! panics, allocates or keeps state, whatever the bytes.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -49,6 +50,7 @@ mod number;
 pub mod opcode;
 pub mod packet;
 pub mod rider;
+pub mod selective;
 pub mod udp;
 
 pub use error::{Error, Result};

@@ -1,6 +1,6 @@
 //! What each opcode of the base transport header means: who sends it, which headers follow, and
 //! how much payload it carries (IBTA 9.2, 9.3; XRC: annex A14; CNP: annex
-//! A17.9.3). Reliable datagrams (RD) are not part of RoCEv2 and their opcodes are refused.
+//! A17.9.3; one of our own: [`crate::selective`]). Reliable datagrams (RD) are not part of RoCEv2 and their opcodes are refused.
 
 use crate::error::{Error, Result};
 use crate::number::Mtu;
@@ -19,6 +19,8 @@ pub enum Service {
     Cnp = 4,
     /// Extended reliable connection.
     Xrc = 5,
+    /// Left to manufacturers, for packets of their own.
+    Manufacturer = 6,
 }
 
 /// The operation: bits 4 to 0 of an opcode.
@@ -51,10 +53,14 @@ pub enum Operation {
     SendOnlyWithInvalidate = 0x17,
     /// Of [`Service::Cnp`] only.
     CongestionNotification = 0x1f,
+    /// Of [`Service::Manufacturer`] only, and ours: which packets came before their turn.
+    SelectiveReport = 0x15,
 }
 
 /// Of [`Operation::CongestionNotification`] on the wire, where it shares a code.
 const CNP: u8 = 0x81;
+/// Of [`Operation::SelectiveReport`] on the wire.
+const SELECTIVE: u8 = (Service::Manufacturer as u8) << 5 | Operation::SelectiveReport as u8;
 
 use Operation as Op;
 
@@ -99,6 +105,8 @@ pub enum Position {
     Bare,
     /// A congestion notification: 16 reserved bytes.
     Notification,
+    /// A selective report, [`crate::selective`].
+    Report,
 }
 
 /// The headers behind the BTH, in their order on the wire.
@@ -150,14 +158,23 @@ impl Opcode {
         operation: Op::CongestionNotification,
     };
 
+    /// The selective report.
+    pub const SELECTIVE: Self = Self {
+        service: Service::Manufacturer,
+        operation: Op::SelectiveReport,
+    };
+
     /// None where the service does not have the operation.
     pub const fn new(service: Service, operation: Operation) -> Option<Self> {
         let code = operation as u8;
         let exists = match service {
-            Service::Rc | Service::Xrc => !matches!(operation, Op::CongestionNotification),
+            Service::Rc | Service::Xrc => {
+                !matches!(operation, Op::CongestionNotification | Op::SelectiveReport)
+            }
             Service::Uc => code <= Op::WriteOnlyWithImmediate as u8,
             Service::Ud => matches!(operation, Op::SendOnly | Op::SendOnlyWithImmediate),
             Service::Cnp => matches!(operation, Op::CongestionNotification),
+            Service::Manufacturer => matches!(operation, Op::SelectiveReport),
         };
         if exists {
             Some(Self { service, operation })
@@ -168,8 +185,10 @@ impl Opcode {
 
     /// From the first byte of a BTH.
     pub fn from_byte(byte: u8) -> Result<Self> {
-        if byte == CNP {
-            return Ok(Self::CNP);
+        match byte {
+            CNP => return Ok(Self::CNP),
+            SELECTIVE => return Ok(Self::SELECTIVE),
+            _ => {}
         }
         let service = match byte >> 5 {
             0 => Service::Rc,
@@ -249,6 +268,7 @@ impl Opcode {
             | Op::CompareSwap
             | Op::FetchAdd => Position::Bare,
             Op::CongestionNotification => Position::Notification,
+            Op::SelectiveReport => Position::Report,
         }
     }
 
@@ -289,6 +309,7 @@ impl Opcode {
             Position::Only => len <= mtu.bytes(),
             Position::Bare => len == 0,
             Position::Notification => len == 16,
+            Position::Report => crate::selective::allows(len),
         }
     }
 }
@@ -314,8 +335,8 @@ mod tests {
                 Err(error) => assert_eq!(error, Error::Opcode(byte)),
             }
         }
-        // RC and XRC 23 each, UC 12, UD 2, CNP.
-        assert_eq!(count, 23 + 23 + 12 + 2 + 1);
+        // RC and XRC 23 each, UC 12, UD 2, CNP, ours.
+        assert_eq!(count, 23 + 23 + 12 + 2 + 1 + 1);
         assert_eq!(Opcode::all().count(), count);
     }
 
@@ -357,6 +378,7 @@ mod tests {
             (0xb2, "AV"),
             (0xb3, "XC"),
             (0xb6, "XK"),
+            (0xd5, ""),
         ];
         for (byte, wanted) in TABLE {
             let headers = Opcode::from_byte(*byte).unwrap().following();

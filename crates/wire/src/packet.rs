@@ -169,6 +169,7 @@ fn check_payload(position: Position, len: usize) -> Result<()> {
         Position::Only => true,
         Position::Bare => len == 0,
         Position::Notification => len == 16,
+        Position::Report => crate::selective::allows(len),
     };
     if allowed { Ok(()) } else { Err(Error::Payload) }
 }
@@ -208,6 +209,17 @@ impl<'a> Packet<'a> {
     /// The bytes of the message, without the pad.
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+
+    /// A packet that came before, of which headers and payload were kept. [`Error::Headers`] and
+    /// [`Error::Payload`] when these do not go together.
+    pub fn again(headers: Headers, payload: &'a [u8]) -> Result<Self> {
+        let opcode = headers.bth.opcode;
+        if headers.following() != opcode.following() {
+            return Err(Error::Headers);
+        }
+        check_payload(opcode.position(), payload.len())?;
+        Ok(Self { headers, payload })
     }
 }
 

@@ -66,6 +66,7 @@ fn payload(opcode: Opcode, bytes: &[u8]) -> &[u8] {
     match opcode.position() {
         Position::Bare => &[],
         Position::Notification => &bytes[..16],
+        Position::Report => &bytes[..bytes.len().clamp(4, 132) & !3],
         _ => bytes,
     }
 }

@@ -1,7 +1,7 @@
 //! Who listens on a host.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use crate::hosts::Host;
@@ -58,6 +58,17 @@ impl Host {
         })
     }
 
+    /// Whether this host takes what is sent to the multicast group.
+    pub fn is_member(&self, group: IpAddr) -> io::Result<bool> {
+        let table = match group {
+            IpAddr::V4(_) => "igmp",
+            IpAddr::V6(_) => "igmp6",
+        };
+        let path = format!("/proc/thread-self/net/{table}");
+        let text = self.inside(|| std::fs::read_to_string(path))?;
+        Ok(has_word(&text, &group_word(group)))
+    }
+
     /// A port that was free on this host a moment ago.
     pub fn free_port(&self, protocol: Protocol) -> io::Result<u16> {
         let any = (Ipv4Addr::UNSPECIFIED, 0);
@@ -77,4 +88,19 @@ pub fn listens(text: &str, protocol: Protocol, port: u16) -> bool {
         local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
             && words.nth(1) == Some(protocol.open_state())
     })
+}
+
+/// How the tables of groups in `/proc/net`, `igmp` and `igmp6`, write one (proc_pid_net(5)).
+pub fn group_word(group: IpAddr) -> String {
+    match group {
+        // Four bytes as they lie in memory, read as a number.
+        IpAddr::V4(group) => format!("{:08X}", u32::from_ne_bytes(group.octets())),
+        IpAddr::V6(group) => format!("{:032x}", u128::from(group)),
+    }
+}
+
+/// Whether a word is in the text, in whichever case its digits are.
+pub fn has_word(text: &str, wanted: &str) -> bool {
+    let mut words = text.split_whitespace();
+    words.any(|word| word.eq_ignore_ascii_case(wanted))
 }

@@ -25,7 +25,20 @@ pub struct Way {
     pub mtu: u32,
 }
 
+/// Version of IP and MTU.
+pub const CORNERS: [(u8, u32); 4] = [(4, 1500), (6, 1500), (6, 9000), (4, 9000)];
+
 impl Way {
+    /// One of [`CORNERS`], by any number.
+    pub fn corner(device: &'static str, number: usize) -> Way {
+        let (family, mtu) = CORNERS[number % CORNERS.len()];
+        Way {
+            device,
+            family,
+            mtu,
+        }
+    }
+
     pub fn name(self) -> String {
         format!("{}/ipv{}/mtu-{}", self.device, self.family, self.mtu)
     }
@@ -93,7 +106,11 @@ impl Link {
         self.pair.injector()
     }
 
-    fn host(&self, end: End) -> &Host {
+    pub fn way(&self) -> Way {
+        self.way
+    }
+
+    pub fn host(&self, end: End) -> &Host {
         match end {
             End::Left => &self.pair.left,
             End::Right => &self.pair.right,

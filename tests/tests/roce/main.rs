@@ -4,10 +4,13 @@
 //! A run has the rows that `USUAL` names; `SLUICE_ROWS=all` has all of them, which takes long, and not
 //! all are known to pass (docs/roce.md). Programs that meet through librdmacm have no rows yet.
 
+mod devices;
 mod hostile;
+mod kill;
 mod link;
 mod paths;
 mod programs;
+mod rdmacm;
 mod vanish;
 
 use std::process::ExitCode;
@@ -32,9 +35,12 @@ const USUAL: &[&str] = &[
 
 fn main() -> ExitCode {
     let mut trials = Vec::new();
+    trials.extend(devices::trials());
     trials.extend(programs::trials());
+    trials.extend(rdmacm::trials());
     trials.extend(paths::trials());
     trials.extend(vanish::trials());
+    trials.extend(kill::trials());
     trials.extend(hostile::trials());
     let trials = suite::usual(trials, |name| {
         USUAL.iter().any(|usual| name.starts_with(usual))

@@ -4,35 +4,36 @@ use std::fs;
 
 use libtest_mimic::Trial;
 use sluice_tests::hosts::Host;
-use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::{self, Row};
 
-use crate::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
-
-/// Each row gets one for each device: the second device has the opposite corner.
-const CORNERS: [(u8, u32); 4] = [(4, 1500), (6, 1500), (6, 9000), (4, 9000)];
+use crate::link::{CORNERS, DEVICES, LIMIT, Link, Way, path_mtu};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let rows = rows::all().into_iter().filter(|row| !counts_on_luck(row));
     for (number, row) in rows.enumerate() {
         for (turn, device) in DEVICES.into_iter().enumerate() {
-            // Half a minute each, of which perftest spends most on the processor's clock: one
-            // device each, by turns.
-            if row.case.ends_with("all-sizes") && number % 2 != turn {
-                continue;
+            let corners = match row.case {
+                // One row of each program has every corner, the others have one, by turns.
+                "plain" | "rc" => CORNERS.len(),
+                // Half a minute each, of which perftest spends most on the processor's clock: one
+                // device each, by turns.
+                case if case.ends_with("all-sizes") && number % 2 != turn => 0,
+                _ => 1,
+            };
+            for step in 0..corners {
+                let way = Way::corner(device, number + 2 * turn + step);
+                trials.push(trial(format!("{}/{}", row.name(), way.name()), move || {
+                    program(&row, way)
+                }));
             }
-            let way = corner(device, number + 2 * turn);
-            trials.push(trial(format!("{}/{}", row.name(), way.name()), move || {
-                program(&row, way)
-            }));
         }
     }
     for device in DEVICES {
         for corner in 0..CORNERS.len() {
-            let way = self::corner(device, corner);
+            let way = Way::corner(device, corner);
             trials.push(trial(format!("traffic/{}", way.name()), move || {
                 traffic(way)
             }));
@@ -40,9 +41,7 @@ pub fn trials() -> Vec<Trial> {
                 datagrams(way)
             }));
         }
-        let way = corner(device, 0);
-        trials.push(trial(format!("qperf/{}", way.name()), move || qperf(way)));
-        let corner = corner(device, 2);
+        let corner = Way::corner(device, 2);
         trials.push(trial(format!("receiver-not-ready/{}", corner.name()), {
             move || receiver_not_ready(corner)
         }));
@@ -59,15 +58,6 @@ pub fn trials() -> Vec<Trial> {
         ));
     }
     trials
-}
-
-fn corner(device: &'static str, number: usize) -> Way {
-    let (family, mtu) = CORNERS[number % CORNERS.len()];
-    Way {
-        device,
-        family,
-        mtu,
-    }
 }
 
 /// Rows that send more without acknowledgements than a receiver can hold that gets no processor
@@ -131,36 +121,6 @@ pub fn came(text: &str) -> Verdict<(u64, u64)> {
         Some(found) => Ok(found),
         None => fail(format!("it does not say what came\n{text}")),
     }
-}
-
-fn qperf(way: Way) -> Verdict {
-    // Its last two look at values. It has no option for a GID: it takes the first IPv4 one.
-    const TESTS: [&str; 5] = [
-        "rc_lat",
-        "uc_lat",
-        "ud_lat",
-        "ver_rc_compare_swap",
-        "ver_rc_fetch_add",
-    ];
-    let mut link = Link::new(way)?;
-    let number = link.hosts().right.free_port(Protocol::Tcp)?;
-    let port = number.to_string();
-    let mut server = link.start(End::Right, "qperf", &["-lp", &port])?;
-    link.hosts()
-        .right
-        .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
-    let address = link.hosts().right.v4().to_string();
-    let mut arguments = vec!["-lp", &port, "-t", "1", &address];
-    arguments.extend(TESTS);
-    let client = link.start(End::Left, "qperf", &arguments)?;
-    let client = client.finish(LIMIT)?.success()?;
-    let text = client.text();
-    for test in TESTS {
-        ensure(text.contains(&format!("{test}:")), || {
-            format!("{test} has no result\n{}", client.describe())
-        })?;
-    }
-    Ok(())
 }
 
 /// With AF_XDP the UDP sockets of the kernel carry next to nothing: at most what comes before the

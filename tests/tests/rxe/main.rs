@@ -5,6 +5,7 @@
 //! `SLUICE_ROWS=all` has those of Debian too (docs/roce.md). Programs that meet through librdmacm have
 //! no rows yet.
 
+mod rdmacm;
 mod stranger;
 
 use std::process::ExitCode;
@@ -14,7 +15,9 @@ use sluice_tests::suite;
 
 fn main() -> ExitCode {
     // One at a time: the emulated machine can use every core.
-    let trials = suite::usual(stranger::trials(), |name| name.starts_with("Traffic/"));
+    let mut trials = stranger::trials();
+    trials.extend(rdmacm::trials());
+    let trials = suite::usual(trials, |name| name.starts_with("Traffic/"));
     let conclusion = suite::run(trials, 1);
     guest::stranger::dismiss();
     conclusion.exit_code()

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -14,9 +15,9 @@ use sluice_tests::verbs::rows::{Row, named};
 use sluice_tests::verbs::{Own, gid_index, sluice_verbs};
 
 /// For one program, when one of its ends is emulated.
-const LIMIT: Duration = Duration::from_secs(150);
+pub const LIMIT: Duration = Duration::from_secs(150);
 
-/// What the cable carries besides headers, bytes.
+/// What the cable carries besides headers, bytes, at an MTU of 1500.
 const PATH_MTU: u32 = 1024;
 
 /// Rows of the other suites, and how often their programs go to and fro here.
@@ -64,27 +65,29 @@ const OWN: &[(Own, &str, &[&str])] = &[
 
 /// Who listens and waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Server {
+pub enum Server {
     Sluice,
     Kernel,
 }
 
 /// One of the ways in which the two can meet.
 #[derive(Clone, Copy, Debug)]
-struct Meeting {
-    server: Server,
+pub struct Meeting {
+    pub server: Server,
     /// Sluice's.
-    device: &'static str,
-    family: u8,
+    pub device: &'static str,
+    pub family: u8,
+    /// Of the cable.
+    pub mtu: u32,
 }
 
 impl Meeting {
-    fn name(self) -> String {
+    pub fn name(self) -> String {
         let who = match self.server {
             Server::Sluice => "kernel-to-sluice",
             Server::Kernel => "sluice-to-kernel",
         };
-        format!("{who}/{}/ipv{}", self.device, self.family)
+        format!("{who}/{}/ipv{}/mtu-{}", self.device, self.family, self.mtu)
     }
 }
 
@@ -100,11 +103,13 @@ fn meetings(number: usize) -> [Meeting; 2] {
             server: Server::Sluice,
             device: devices[0],
             family,
+            mtu: 1500,
         },
         Meeting {
             server: Server::Kernel,
             device: devices[1],
             family,
+            mtu: 1500,
         },
     ]
 }
@@ -121,8 +126,17 @@ pub fn trials() -> Vec<Trial> {
     for (number, (own, case, arguments)) in OWN.iter().enumerate() {
         for meeting in meetings(number) {
             // What matters most: both devices, both ways.
-            for device in ["roce", "roce-udp"] {
-                let meeting = Meeting { device, ..meeting };
+            for (device, mtu) in [
+                ("roce", 1500),
+                ("roce-udp", 1500),
+                ("roce", 9000),
+                ("roce-udp", 9000),
+            ] {
+                let meeting = Meeting {
+                    device,
+                    mtu,
+                    ..meeting
+                };
                 let name = format!("{own:?}/{case}/{}", meeting.name());
                 trials.push(trial(name, move || checked(*own, arguments, meeting)));
             }
@@ -152,6 +166,17 @@ fn checked(own: Own, arguments: &[&str], meeting: Meeting) -> Verdict {
     Ok(())
 }
 
+/// Of the cable, in bytes, if anybody has set it.
+static MTU: AtomicU32 = AtomicU32::new(1500);
+
+/// Changes the MTU of the cable unless it is so.
+pub fn set_mtu(lab: &Stranger, mtu: u32) -> Verdict {
+    if MTU.swap(mtu, Ordering::Relaxed) != mtu {
+        lab.guest.set_mtu(&lab.host, mtu)?;
+    }
+    Ok(())
+}
+
 /// Runs server and client to their ends, which must be good ones.
 fn pair(
     lab: &Stranger,
@@ -160,6 +185,7 @@ fn pair(
     arguments: &[&str],
     meeting: Meeting,
 ) -> Verdict<(Outcome, Outcome)> {
+    set_mtu(lab, meeting.mtu)?;
     let dir = tempfile::tempdir_in(lab.path())?;
     let mut here = Here::new(lab, dir.path(), meeting)?;
     let mut there = There::new(lab, dir.path(), meeting)?;

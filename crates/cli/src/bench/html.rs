@@ -242,10 +242,12 @@ mod tests {
             &workloads::SOCKETS,
             verdict::tests::reports(|_, _, _| Some(120.0)),
         );
-        check_page(
-            &workloads::VERBS,
-            verdict::verbs::tests::reports(|_, _| Some(0.1)),
-        );
+        for suite in [&workloads::VERBS, &workloads::ROCE, &workloads::RXE] {
+            check_page(
+                suite,
+                verdict::verbs::tests::reports(suite, |_, _| Some(0.1)),
+            );
+        }
     }
 
     fn check_page(suite: &'static workloads::Suite, workloads: Vec<WorkloadReport>) {

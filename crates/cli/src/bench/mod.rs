@@ -44,7 +44,7 @@ use workloads::{Options, Suite, Workload, redis};
 /// on ports of its own and is gone when it ends.
 ///
 /// 'sluice bench verbs' does the same for RDMA programs within one host, 'sluice bench roce' for
-/// RDMA programs on two hosts.
+/// RDMA programs on two hosts, 'sluice bench rxe' beside the kernel's software RDMA.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
@@ -104,7 +104,7 @@ struct CommonArgs {
     repeats: u16,
 
     /// The folder for report.json and report.html [default: sluice-bench, for verbs
-    /// sluice-bench-verbs, for roce sluice-bench-roce]
+    /// sluice-bench-verbs, and so on]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -132,6 +132,14 @@ enum BenchCommand {
     /// '--device roce-udp' beside sockperf and iperf3 through the same veth pair, and reports as
     /// 'sluice bench' does.
     Roce(CommonArgs),
+    /// Compares verbs programs over the kernel's own RoCEv2 (rdma_rxe) and over Sluice
+    ///
+    /// Runs perftest over two rxe devices joined by a veth pair, which this command makes in the
+    /// network namespace that it is started in and removes at its end, beside 'sluice verbs
+    /// --device roce' and '--device roce-udp' over such a pair, and reports as 'sluice bench' does.
+    /// It needs root, rdma_rxe in the kernel, and, with most kernels, the first network namespace:
+    /// bench/rxe in the source tree boots a guest that has all that, and runs it there.
+    Rxe(CommonArgs),
     #[command(flatten)]
     Helper(helper::Helper),
 }
@@ -150,6 +158,7 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Some(BenchCommand::Helper(helper)) => return helper::run(helper),
         Some(BenchCommand::Verbs(common)) => (&workloads::VERBS, common, verbs_options(common)),
         Some(BenchCommand::Roce(common)) => (&workloads::ROCE, common, verbs_options(common)),
+        Some(BenchCommand::Rxe(common)) => (&workloads::RXE, common, verbs_options(common)),
         None => (&workloads::SOCKETS, &args.common, socket_options(&args)),
     };
     if common.list {
@@ -252,6 +261,7 @@ fn socket_options(args: &BenchArgs) -> Options {
 fn verbs_options(args: &CommonArgs) -> Options {
     Options {
         variants: Vec::new(),
+        brief: args.quick,
         repetitions: args.reps.map_or(if args.full { 5 } else { 3 }, usize::from),
         seconds: args.seconds.unwrap_or(if args.full { 3 } else { 1 }),
         redis_clients: Vec::new(),

@@ -50,6 +50,12 @@ pub enum Variant {
     RoceUdp,
     /// Frames by AF_XDP and nothing else: the limit of what goes by it.
     RawXdp,
+    /// The kernel's own RoCEv2, each end on a device of its own.
+    Rxe,
+    /// The same with both ends on one device, which hands packets over within itself.
+    RxeOneDevice,
+    /// [`Self::Verbs`] where there are other ways of Sluice beside it.
+    VerbsShm,
 }
 
 impl Variant {
@@ -71,6 +77,9 @@ impl Variant {
             Self::RoceXdp => "Sluice AF_XDP",
             Self::RoceUdp => "Sluice UDP",
             Self::RawXdp => "raw AF_XDP",
+            Self::Rxe => "kernel rxe",
+            Self::RxeOneDevice => "rxe, one device",
+            Self::VerbsShm => "Sluice shm",
         }
     }
 

@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+pub mod twins;
+
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::net::Ipv4Addr;
@@ -52,14 +54,18 @@ pub struct Received {
 
 /// Why there can be no namespaces, in a sentence; `None` if nothing is known to prevent them.
 pub fn obstacle() -> Option<String> {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if !is_root() {
         return Some("this benchmark makes network namespaces, which needs root: use sudo".into());
     }
     machine::find_program(IP).is_none().then(|| {
         "this benchmark makes network namespaces with ip, which was not found: install iproute2"
             .into()
     })
+}
+
+fn is_root() -> bool {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 impl Network {
@@ -111,7 +117,7 @@ impl Network {
                     fs::read_to_string("/proc/thread-self/net/snmp")?,
                 ))
             })?;
-            let counted = frames(&devices).zip(datagrams(&protocols));
+            let counted = frames(&devices, DEVICE).zip(datagrams(&protocols));
             let (frames, datagrams) = counted.ok_or_else(|| {
                 BenchError::Failed("the counters of a namespace cannot be read".to_owned())
             })?;
@@ -204,10 +210,10 @@ fn on_thread<T: Send>(body: impl FnOnce() -> io::Result<T> + Send) -> io::Result
 }
 
 /// Packets that the device received, by the table of `/proc/net/dev`.
-fn frames(devices: &str) -> Option<u64> {
+fn frames(devices: &str, device: &str) -> Option<u64> {
     let fields = devices
         .lines()
-        .find_map(|line| line.trim_start().strip_prefix(DEVICE)?.strip_prefix(':'))?;
+        .find_map(|line| line.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
     fields.split_whitespace().nth(1)?.parse().ok()
 }
 
@@ -233,8 +239,8 @@ mod tests {
                        face |bytes    packets errs drop|bytes packets\n    \
                        lo:       1       2    0    0    1    2\n  \
                        eth0: 5000      42    0    0    7    8\n";
-        assert_eq!(frames(devices), Some(42));
-        assert_eq!(frames("lo: 1 2"), None);
+        assert_eq!(frames(devices, DEVICE), Some(42));
+        assert_eq!(frames("lo: 1 2", DEVICE), None);
         let protocols = "Tcp: InSegs\nTcp: 9\nUdp: NoPorts InDatagrams\nUdp: 1 77\n";
         assert_eq!(datagrams(protocols), Some(77));
         assert_eq!(datagrams("Udp: NoPorts\nUdp: 1\n"), None);

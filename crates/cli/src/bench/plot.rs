@@ -53,6 +53,9 @@ fn colour(variant: Variant) -> &'static str {
         Variant::RoceXdp => "#d9480f",
         Variant::RoceUdp => "#f08c00",
         Variant::RawXdp => "#2b8a3e",
+        Variant::Rxe => "#7a7f87",
+        Variant::RxeOneDevice => "#adb5bd",
+        Variant::VerbsShm => "#2b8a3e",
     }
 }
 

@@ -189,7 +189,8 @@ impl Session {
     }
 
     /// The same with the client on one of two hosts, if one is named. Then the time of the kernel
-    /// threads that carry frames between the hosts counts too.
+    /// threads that carry frames between the hosts counts too; so does that of those in which the
+    /// kernel's own RoCEv2 works.
     pub fn measured_on(
         &self,
         host: Option<&End>,
@@ -201,7 +202,12 @@ impl Session {
         let daemon = self.daemon_group(variant);
         let lanes_before = self.lanes_given(variant)?;
         let (start, busy_before) = (Instant::now(), usage::machine_busy_s());
-        let kernel_s = || host.map_or(0.0, |_| usage::packet_threads_cpu_s());
+        let carriers: &[&str] = match variant {
+            Variant::Rxe | Variant::RxeOneDevice => &[usage::PACKET_THREADS, usage::WORKERS],
+            _ if host.is_some() => &[usage::PACKET_THREADS],
+            _ => &[],
+        };
+        let kernel_s = || usage::kernel_threads_cpu_s(carriers);
         let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());
         let output = self.client_on(host, variant, words, self.seconds)?;
         let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());

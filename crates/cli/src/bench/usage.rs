@@ -25,9 +25,17 @@ pub fn cpu_s(groups: &[i32]) -> f64 {
     total as f64 / 1e9
 }
 
-/// CPU seconds of the kernel's threads that take over packets when a processor has too many of
-/// them. What a program's own system calls carry is in that program's time.
-pub fn packet_threads_cpu_s() -> f64 {
+/// How the names of the kernel's threads begin that take over packets when a processor has too many
+/// of them. What a program's own system calls carry is in that program's time.
+pub const PACKET_THREADS: &str = "ksoftirqd/";
+/// Of those that do what the kernel put off and that may run on any processor.
+pub const WORKERS: &str = "kworker/u";
+
+/// CPU seconds of the kernel's threads whose names begin with one of these.
+pub fn kernel_threads_cpu_s(beginnings: &[&str]) -> f64 {
+    if beginnings.is_empty() {
+        return 0.0;
+    }
     let Ok(processes) = fs::read_dir("/proc") else {
         return 0.0;
     };
@@ -35,8 +43,11 @@ pub fn packet_threads_cpu_s() -> f64 {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
         .filter(|pid| {
-            fs::read_to_string(format!("/proc/{pid}/comm"))
-                .is_ok_and(|name| name.starts_with("ksoftirqd/"))
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| {
+                beginnings
+                    .iter()
+                    .any(|beginning| name.starts_with(beginning))
+            })
         })
         .filter_map(signals::process_cpu_ns)
         .sum();

@@ -1,6 +1,5 @@
 //! The floors that Sluice promises, and whether a run reached them.
 
-pub mod roce;
 pub mod verbs;
 
 use serde::Serialize;

@@ -7,13 +7,14 @@ mod nginx;
 mod one_end;
 pub mod redis;
 pub mod roce;
+pub mod rxe;
 mod sockperf;
 pub mod stall;
 pub mod verbs;
 
 use super::error::Result;
 use super::model::{PointSpec, Sample, Variant, WorkloadReport};
-use super::network;
+use super::network::{self, twins};
 use super::session::Session;
 use super::verdict::{self, Verdict};
 
@@ -21,6 +22,8 @@ use super::verdict::{self, Verdict};
 #[derive(Debug, Clone)]
 pub struct Options {
     pub variants: Vec<Variant>,
+    /// Leaves out what is not compared.
+    pub brief: bool,
     pub repetitions: usize,
     pub seconds: u32,
     pub redis_clients: Vec<u32>,
@@ -102,7 +105,7 @@ pub static VERBS: Suite = Suite {
     folder: "sluice-bench-verbs",
     workloads: &verbs::ALL,
     obstacle: None,
-    verdicts: verdict::verbs::verdicts,
+    verdicts: verdict::verbs::within_host,
 };
 
 /// What `sluice bench roce` runs.
@@ -115,7 +118,19 @@ pub static ROCE: Suite = Suite {
     folder: "sluice-bench-roce",
     workloads: &roce::ALL,
     obstacle: Some(network::obstacle),
-    verdicts: verdict::roce::verdicts,
+    verdicts: verdict::verbs::between_hosts,
+};
+
+/// What `sluice bench rxe` runs.
+pub static RXE: Suite = Suite {
+    name: "rxe",
+    title: "sluice bench rxe",
+    about_costs: "",
+    floors: "each better than the kernel's own RoCEv2 in this run",
+    folder: "sluice-bench-rxe",
+    workloads: &rxe::ALL,
+    obstacle: Some(twins::obstacle),
+    verdicts: verdict::verbs::against_kernel,
 };
 
 impl std::fmt::Debug for Suite {

@@ -292,8 +292,8 @@ impl Incoming {
         self.filled = 0;
     }
 
-    /// Takes what has come, without waiting (`EAGAIN`). How many datagrams.
-    pub fn receive(&mut self, socket: &Fd) -> Result<usize, Errno> {
+    /// Takes what has come, up to so many datagrams, without waiting (`EAGAIN`). How many bytes.
+    pub fn receive(&mut self, socket: &Fd, limit: usize) -> Result<usize, Errno> {
         self.prepare();
         // SAFETY: every header points to one part, a name and a control buffer of this object,
         // and every part to a place in its buffer, with the lengths that these have. No vector
@@ -303,14 +303,15 @@ impl Incoming {
                 libc::SYS_recvmmsg,
                 int(socket.raw()),
                 self.headers.as_mut_ptr() as usize,
-                self.headers.len(),
+                self.headers.len().min(limit),
                 int(libc::MSG_DONTWAIT),
                 0,
             )
         };
         let count = check(ret)?;
         self.filled = count;
-        Ok(count)
+        let came = self.headers.iter().take(count);
+        Ok(came.map(|header| header.msg_len as usize).sum())
     }
 
     /// The datagrams of the last [`Incoming::receive`].

@@ -14,9 +14,9 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A driver that looks around this often loses nothing; and a burst of so much at line rate
-    /// is what NICs send by themselves (64 KiB at 25 Gb/s).
-    pub const SLACK: Duration = Duration::from_micros(20);
+    /// A driver that looks around this often loses nothing: as long as a thread that slept takes to
+    /// be there. So much at line rate is in the order of what NICs send in one go.
+    pub const SLACK: Duration = Duration::from_micros(50);
 
     /// When the next packet may leave.
     pub const fn ready_at(&self) -> Instant {

@@ -10,6 +10,10 @@
 //!   one count > F    additive (4):          R_T = R_T + R_AI,       then as above
 //!   both counts > F  hyper increase:        R_T = R_T + i R_HAI,    then as above
 //! ```
+//!
+//! Where the paper's sender begins, at line rate, ours begins with what it has sent of late, if that
+//! is less: software seldom has the link's rate, and a limit above what is sent anyway limits
+//! nothing.
 
 use core::time::Duration;
 
@@ -18,8 +22,8 @@ use crate::time::{Instant, nanos};
 /// Constants of the reaction point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateConfig {
-    /// What the link can do, bytes per second. A connection begins with it, and is not limited
-    /// when it is there again.
+    /// What the link can do at most, bytes per second. A connection is not limited when it is there
+    /// again.
     pub line_rate: u64,
     /// The least, bytes per second. ConnectX: 1 Mb/s (`rpg_min_rate`).
     pub min_rate: u64,
@@ -79,6 +83,33 @@ pub struct Rate {
     /// Kept while there is no limit: a connection that meets congestion again soon is cut less.
     alpha: u32,
     alpha_since: Instant,
+    measured: Measured,
+}
+
+/// What was sent of late.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    since: Instant,
+    bytes: u64,
+    /// Bytes per second, of the last time span that was neither too short nor idle.
+    rate: Option<u64>,
+}
+
+impl Measured {
+    /// As long as is measured, nanoseconds.
+    const SPAN: u64 = nanos(Duration::from_micros(500));
+
+    fn sent(&mut self, now: Instant, bytes: u32) {
+        let elapsed = now.nanos_since(self.since);
+        if elapsed >= Self::SPAN {
+            let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(elapsed);
+            // After a pause it says nothing.
+            self.rate = (elapsed < 8 * Self::SPAN).then_some(rate as u64);
+            self.bytes = 0;
+            self.since = now;
+        }
+        self.bytes += u64::from(bytes);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -102,6 +133,11 @@ impl Rate {
             state: None,
             alpha: ONE,
             alpha_since: Instant::from_nanos(0),
+            measured: Measured {
+                since: Instant::from_nanos(0),
+                bytes: 0,
+                rate: None,
+            },
         }
     }
 
@@ -115,12 +151,15 @@ impl Rate {
         self.advance(now);
         self.decay_alpha(now);
         let line_rate = self.config.line_rate;
-        let current = self.limit().unwrap_or(line_rate);
+        let least = self.config.min_rate.min(line_rate);
+        let measured = self.measured.rate.unwrap_or(line_rate);
+        let fresh = measured.clamp(least, line_rate);
+        let current = self.limit().unwrap_or(fresh);
         let cut = u128::from(current) * u128::from(self.alpha) / u128::from(2 * ONE);
         // Less than `current`.
         let cut = cut as u64;
         self.state = Some(State {
-            current: (current - cut).max(self.config.min_rate.min(line_rate)),
+            current: (current - cut).max(least),
             target: current,
             since: now,
             bytes: 0,
@@ -134,6 +173,7 @@ impl Rate {
 
     /// So many bytes were sent.
     pub fn sent(&mut self, now: Instant, bytes: u32) {
+        self.measured.sent(now, bytes);
         self.advance(now);
         if let Some(state) = &mut self.state {
             state.bytes += u64::from(bytes);
@@ -266,6 +306,25 @@ mod tests {
         };
         let (fast, slow) = (recovery(fast), recovery(slow));
         assert!(fast * 5 < slow, "{fast} {slow}");
+    }
+
+    /// Catches: a cut that does not reach what is sent.
+    #[test]
+    fn the_first_cut_is_of_what_was_sent() {
+        let mut rate = Rate::new(RateConfig::for_link(100 * GIGABIT));
+        // 1 Gb/s, which is 125 bytes in a microsecond.
+        for micros in 1..=2000 {
+            rate.sent(at(micros), 125);
+        }
+        // Long ago is nothing known.
+        let mut idle = rate.clone();
+        idle.sent(at(10_000_000), 125);
+        idle.notified(at(10_000_000));
+        assert!(idle.limit().unwrap() > 40 * GIGABIT);
+        rate.notified(at(2000));
+        let megabits = rate.limit().unwrap() / MEGABIT;
+        // α is a little less than 1 by then.
+        assert!((500..600).contains(&megabits), "{megabits}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reliable connections (IBTA 9.7), and extended ones (annex A14).
 
 mod early;
+mod recovery;
 mod requester;
 mod resources;
 mod responder;
@@ -9,6 +10,7 @@ mod timers;
 
 use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::opcode::Service;
+use sluice_wire::selective::Report;
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn};
 
 use crate::congestion::{Congestion, RateConfig};
@@ -56,8 +58,9 @@ pub struct Config {
     /// An extended reliable connection (annex A14): the initiator only asks, the target only
     /// answers, and requests name the peer's shared receive queue.
     pub extended: bool,
-    /// Both ends keep WRITE data that comes early, and send only what is missing. This is not
-    /// part of the InfiniBand specification: set it only when the peer has said that it does so.
+    /// Requests that come early are kept until their turn comes, and a peer that does the same,
+    /// as it says itself, is told which they are and sends only the others again. Peers that do
+    /// not know this notice nothing of it ([`sluice_wire::selective`]).
     pub early: bool,
     /// How to react to congestion. None: not at all.
     pub rate: Option<RateConfig>,
@@ -93,6 +96,8 @@ pub struct Connection {
     responder: Responder,
     congestion: Congestion,
     counters: Counters,
+    /// As [`Config::early`].
+    early: bool,
     /// When both have data, the requester is next.
     requester_next: bool,
     /// A reply without data has let a request go first.
@@ -117,6 +122,7 @@ impl Connection {
             responder: Responder::new(config),
             congestion: Congestion::new(config.rate),
             counters: Counters::default(),
+            early: config.early,
             requester_next: false,
             reply_waited: false,
         }
@@ -126,6 +132,7 @@ impl Connection {
     /// half begins anew with these. To be called before anything is posted.
     pub fn ready_to_send(&mut self, config: &Config) {
         self.requester = Requester::new(config);
+        self.requester.peer_is_sluice = self.responder.peer_is_sluice;
     }
 
     /// The program changes what it may change later (`ibv_modify_qp` in RTS and SQD): timeout,
@@ -154,8 +161,16 @@ impl Connection {
             self.congestion.notifier.received(now, ecn);
         }
         let opcode = packet.bth().opcode;
+        if packet.bth().sluice && self.early {
+            self.requester.peer_is_sluice = true;
+            self.responder.peer_is_sluice = true;
+        }
         let counters = &mut self.counters;
         match opcode.service() {
+            Service::Manufacturer => match Report::parse(packet) {
+                Ok(report) if self.early => self.requester.report(&report, counters),
+                _ => counters.misdirected += 1,
+            },
             Service::Cnp => {
                 counters.notifications += 1;
                 self.congestion.notified(now);
@@ -275,6 +290,12 @@ impl Connection {
     /// cannot be had: the peer's request is refused.
     pub fn refuse_read(&mut self, psn: Psn, refusal: Refusal) {
         self.responder.refuse_read(psn, refusal, &mut self.counters);
+    }
+
+    /// Writes the payload of the packet that [`Connection::transmit`] gave, if that is
+    /// [`crate::Payload::Report`]. Whether it did.
+    pub fn write_report(&self, into: &mut [u8]) -> bool {
+        self.responder.write_report(into)
     }
 
     /// The queue pair has left RTS: what was posted is flushed.

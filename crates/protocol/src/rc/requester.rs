@@ -1,11 +1,13 @@
 //! The requester of a reliable connection: what is sent, and when it is sent again (IBTA 9.7.3,
-//! 9.7.6). What comes back is in [`super::responses`].
+//! 9.7.6). What comes back is in [`super::responses`], what is sent again one by one in
+//! [`super::recovery`].
 
 use alloc::collections::VecDeque;
 use core::cell::Cell;
 
 use super::Config;
-use super::early::Early;
+use super::early::Arrived;
+use super::recovery::{Recovery, Window};
 use super::timers::{Due, Timers};
 use crate::counters::Counters;
 use crate::request::{Completion, PostError, Request, Status};
@@ -63,17 +65,20 @@ pub(super) struct Requester {
     end: u64,
     /// As [`Entry::weight`], of the next request.
     end_weight: u64,
-    window: u64,
-    /// One packet that is to be sent again before `next`.
-    pub again: Option<u64>,
+    pub window: Window,
+    /// What is to be sent again before `next`.
+    pub recovery: Recovery,
     /// What was sent as a probe, and whether it was a plain one, without data in its response.
-    probed: Option<(u64, bool)>,
+    pub probed: Option<(u64, bool)>,
     /// The missing packet that the last NAK was about.
     pub nak_at: Option<u64>,
-    /// Responses up to here were under way when one before them was missed.
-    pub implied_until: u64,
-    /// Of the READ that `oldest` belongs to: responses that came before their turn.
-    pub early: Early,
+    /// Missing responses before this packet have been asked for again.
+    pub examined: u64,
+    /// The peer has said that all before this packet is done; READs and atomics may lack their
+    /// data all the same.
+    pub acknowledged: u64,
+    /// Data of responses that came before its turn.
+    pub early: Arrived,
     /// READs and atomics under way.
     reads: u8,
     reads_max: u8,
@@ -89,9 +94,14 @@ pub(super) struct Requester {
     /// Nothing from this packet on is sent, and that is why.
     fault: Option<(u64, Status)>,
     pub failed: bool,
-    /// The peer keeps WRITE data that comes early.
-    pub peer_keeps_early: bool,
+    /// Repetitions say that we are Sluice.
+    tells: bool,
+    /// The peer is Sluice: it keeps what comes early, and may be asked for a piece of a READ.
+    pub peer_is_sluice: bool,
 }
+
+/// Packets of READ data that may be under way for each request packet that may be, after a loss.
+const READ_SHARE: u64 = 4;
 
 /// A retry count that never runs out (IBTA 9.7.5.2.8).
 const FOR_EVER: u8 = 7;
@@ -112,12 +122,13 @@ impl Requester {
             sent: 0,
             end: 0,
             end_weight: 0,
-            window: u64::from(config.window.max(1)),
-            again: None,
+            window: Window::new(config.window),
+            recovery: Recovery::default(),
             probed: None,
             nak_at: None,
-            implied_until: 0,
-            early: Early::default(),
+            examined: 0,
+            acknowledged: 0,
+            early: Arrived::default(),
             reads: 0,
             reads_max: config.max_rd_atomic,
             unasked: 0,
@@ -129,7 +140,8 @@ impl Requester {
             rnr_until: None,
             fault: None,
             failed: false,
-            peer_keeps_early: config.early,
+            tells: config.early,
+            peer_is_sluice: false,
         }
     }
 
@@ -204,7 +216,8 @@ impl Requester {
         if self.failed || self.rnr_until.is_some() {
             return None;
         }
-        let index = self.again.unwrap_or(self.next);
+        let again = self.recovery.due();
+        let index = again.unwrap_or(self.next);
         // Mostly all is sent.
         if index >= self.end {
             return None;
@@ -213,14 +226,19 @@ impl Requester {
             return None;
         }
         let entry = *self.entry(index)?;
-        if index < self.sent {
+        if again.is_some() || index == self.oldest && index < self.sent {
             return Some((index, entry));
         }
+        let allowed = self.window.allowed();
         let read = entry.request.operation.has_response_data();
+        // After a loss the data of READs counts as well: it may be what is too much.
+        let room = !(read && self.window.is_cut() && index - self.oldest >= READ_SHARE * allowed)
+            && self.weight(index) - self.weight(self.oldest) < allowed;
+        let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
-        let room = last - self.oldest <= IN_FLIGHT_MAX
-            && self.weight(index) - self.weight(self.oldest) < self.window
-            && !(read && self.reads >= self.reads_max);
+        let room = room
+            && !(fresh && last - self.oldest > IN_FLIGHT_MAX)
+            && !(fresh && read && self.reads >= self.reads_max);
         room.then_some((index, entry))
     }
 
@@ -234,11 +252,16 @@ impl Requester {
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
         let mut packet = self.path.packet(&entry.request, place, psn)?;
-        let single = self.again.take().is_some();
+        let single = self.recovery.take(index, self.sent);
         let read = entry.request.operation.has_response_data();
         let after = if read { entry.end() } else { index + 1 };
-        if !single {
-            self.next = after;
+        match (single, &mut packet.headers.reth) {
+            (None, _) => self.next = after,
+            // A piece of a READ: whole packets, no more than the READ has.
+            (Some(end), Some(reth)) if read && end < entry.end() => {
+                reth.length = (end - index) as u32 * self.path.mtu.bytes() as u32;
+            }
+            _ => {}
         }
         counters.request_packets += 1;
         let fresh = index >= self.sent;
@@ -248,14 +271,15 @@ impl Requester {
         } else {
             counters.repeated_packets += 1;
             self.timers.repeats();
+            packet.headers.bth.sluice = self.tells;
         }
         // A READ's response is its acknowledgement. Of messages each last packet asks for one,
         // and so do some between, and whatever is followed by silence: the peer that puts several
         // answers into one is the one that knows whether it can.
         if !read {
-            let asks = single
+            let asks = single.is_some()
                 || after == entry.end()
-                || self.unasked >= self.window / 4
+                || self.unasked >= self.window.allowed() / 4
                 || self.candidate().is_none();
             packet.headers.bth.ack_request = asks;
             self.unasked = if asks { 0 } else { self.unasked + 1 };
@@ -264,8 +288,12 @@ impl Requester {
             self.timers.sent(index, now);
         }
         let probe = self.probed.is_some_and(|(probed, _)| probed == index);
-        if (index == self.oldest && !probe) || !self.timers.is_running() {
+        if !self.timers.is_running() || (index == self.oldest && single.is_none()) {
             self.timers.restart(now);
+        } else if index == self.oldest && !probe {
+            // The timeout runs on, lest somebody who asks for the same packet for ever is waited
+            // for as long.
+            self.timers.postpone(now);
         }
         Some(packet)
     }
@@ -298,13 +326,7 @@ impl Requester {
             }
             Due::Probe => {
                 counters.probes += 1;
-                // Not counted as a retry: the program's timeout and count decide when the peer
-                // is given up.
-                let plain = self
-                    .entry(self.oldest)
-                    .is_some_and(|entry| !entry.request.operation.has_response_data());
-                self.again = Some(self.oldest);
-                self.probed = Some((self.oldest, plain));
+                self.probe();
                 self.timers.probed(now);
             }
         }
@@ -315,6 +337,7 @@ impl Requester {
         match self.retries.checked_sub(1) {
             Some(left) => {
                 self.retries = left;
+                self.window.cut(self.oldest, self.sent);
                 self.go_back();
             }
             None => self.fail(Status::RetryExceeded),
@@ -323,7 +346,7 @@ impl Requester {
 
     pub fn go_back(&mut self) {
         self.next = self.oldest;
-        self.again = None;
+        self.recovery.clear();
         self.probed = None;
         self.timers.stop();
         self.timers.repeats();
@@ -380,11 +403,12 @@ impl Requester {
         }
     }
 
-    /// To be called when `oldest` has moved on. What came with that, a NAK say, has been dealt with
+    /// To be called when `oldest` has moved on, from `before`. What came with that, a NAK say, has been dealt with
     /// and may have used up a retry: [`Requester::alive`] was before it.
-    pub fn progressed(&mut self, now: Instant) {
+    pub fn progressed(&mut self, before: u64, now: Instant) {
         self.next = self.next.max(self.oldest);
-        self.again = self.again.filter(|again| *again >= self.oldest);
+        self.recovery.answered(self.oldest);
+        self.window.answered(self.oldest - before);
         self.timers.answered(self.oldest, now);
         let lonely = self
             .probed
@@ -392,9 +416,9 @@ impl Requester {
             .is_some_and(|(probed, plain)| plain && probed + 1 == self.oldest);
         if self.oldest == self.next {
             self.timers.stop();
-        } else if lonely {
+        } else if lonely && self.recovery.is_empty() {
             // The probe was all that the peer lacked, or it dropped what came after. It asked
-            // for an answer, so it would have said if it had more.
+            // for an answer, so it would have said if it had more, or have reported what.
             self.go_back();
         } else {
             self.timers.restart(now);
@@ -445,6 +469,6 @@ impl Requester {
         self.failed = true;
         self.timers.stop();
         self.rnr_until = None;
-        self.again = None;
+        self.recovery.clear();
     }
 }

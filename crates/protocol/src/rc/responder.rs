@@ -10,14 +10,17 @@
 //! | expected, no receive | RNR NAK; what follows is dropped until it comes again | 9.7.5.2.8 |
 //! | before it, SEND or WRITE | not carried out again, acknowledged again | 9.7.5.1.2 |
 //! | before it, READ or atomic | answered again, from what is remembered; else dropped | 9.7.5.1.5, 9.7.5.1.9 |
-//! | after it | NAK for the missing one, once; the packet is dropped or its data kept | 9.7.5.1.3 |
+//! | after it | NAK for the missing one, once; the packet is dropped or kept until its turn comes | 9.7.5.1.3 |
+//!
+//! To a requester, what is kept looks like what a network has held back, so that any requester may
+//! have its packets kept. Only Sluice is told which they are ([`sluice_wire::selective`]).
 
 use sluice_wire::extended::{Aeth, AtomicAckEth, NakCode, RnrTimer, Syndrome};
 use sluice_wire::opcode::{Operation as Op, Position};
-use sluice_wire::{Headers, Packet, Psn, Qpn};
+use sluice_wire::{Headers, Packet, Psn, Qpn, selective};
 
 use super::Config;
-use super::early::Early;
+use super::early::Kept;
 use super::resources::{Deed, Reply, Resource, Resources};
 use crate::assembly::{Assembly, Stop};
 use crate::counters::Counters;
@@ -61,9 +64,15 @@ pub(super) struct Responder {
     gap_reported: bool,
     /// After the last packet that was dropped behind a gap.
     dropped_until: u64,
+    /// Packets that come early are kept, and the requester hears that we are Sluice.
     keeps_early: bool,
-    /// Packets of the WRITE under way whose data came early.
-    early: Early,
+    kept: Kept,
+    /// There was no receive for the expected packet, and it has not come again.
+    not_ready: bool,
+    /// The peer is Sluice, so that it understands reports.
+    pub peer_is_sluice: bool,
+    /// More was kept than the peer has been told of.
+    report_due: bool,
     /// The packet that was refused, and why.
     refused: Option<(u64, NakCode)>,
 }
@@ -83,7 +92,10 @@ impl Responder {
             gap_reported: false,
             dropped_until: 0,
             keeps_early: config.early,
-            early: Early::default(),
+            kept: Kept::default(),
+            not_ready: false,
+            peer_is_sluice: false,
+            report_due: false,
             refused: None,
         }
     }
@@ -100,7 +112,7 @@ impl Responder {
     /// A message under way is dropped, and its receive is given back.
     pub fn stop(&mut self, memory: &mut impl Memory) {
         self.assembly.abort(memory);
-        self.early = Early::default();
+        self.kept.clear();
     }
 
     /// A packet whose opcode is a request's.
@@ -121,8 +133,38 @@ impl Responder {
                 self.verdict = Verdict::Refused(at, code);
             }
             _ if index < self.expected => self.duplicate(index, packet, counters),
-            _ if index > self.expected => self.after_a_gap(index, packet, memory, counters),
-            _ => self.in_turn(index, packet, memory, counters),
+            _ if index > self.expected => self.after_a_gap(index, packet, counters),
+            _ => {
+                self.in_turn(index, packet, memory, counters);
+                if !self.kept.is_empty() {
+                    self.go_on(memory, counters);
+                }
+            }
+        }
+    }
+
+    /// What was kept and whose turn has come is carried out. At most as many as were kept.
+    fn go_on(&mut self, memory: &mut impl Memory, counters: &mut Counters) {
+        while self.refused.is_none()
+            && !self.not_ready
+            && let Some((headers, payload)) = self.kept.take(self.expected)
+        {
+            let Ok(packet) = Packet::again(headers, &payload) else {
+                break;
+            };
+            self.in_turn(self.expected, &packet, memory, counters);
+            // Who waits for an answer has waited for long.
+            let answered = asked(&headers).is_some() || self.verdict != Verdict::Silence;
+            if !answered {
+                self.verdict = Verdict::Ack;
+            }
+        }
+        if self.refused.is_some() || self.not_ready {
+            // It is sent again from there, or not at all.
+            self.kept.clear();
+        }
+        if !self.kept.is_empty() {
+            self.report_gap(counters);
         }
     }
 
@@ -149,29 +191,18 @@ impl Responder {
     }
 
     /// Packets before this one are missing.
-    fn after_a_gap(
-        &mut self,
-        index: u64,
-        packet: &Packet<'_>,
-        memory: &mut impl Memory,
-        counters: &mut Counters,
-    ) {
-        let distance = index - self.expected;
-        let known = self.early.contains(distance);
-        // All that is missing before it belongs to the same WRITE, so that nothing is overtaken
-        // but parts of that WRITE, which have no order among themselves.
-        let kept = self.keeps_early
-            && !known
-            && distance < Early::SPAN
-            && self.assembly.write_early(distance, packet, memory)
-            && self.early.insert(distance);
-        if kept {
+    fn after_a_gap(&mut self, index: u64, packet: &Packet<'_>, counters: &mut Counters) {
+        let keeps = self.keeps_early && !self.not_ready;
+        if keeps && self.kept.insert(index, index - self.expected, packet) {
             counters.early_packets += 1;
-        } else if known {
+            self.report_due = true;
+        } else if self.kept.contains(index) {
             counters.duplicate_requests += 1;
+            self.report_due |= packet.bth().ack_request;
         } else {
             counters.out_of_sequence += 1;
             self.dropped_until = self.dropped_until.max(index + 1);
+            self.report_due |= keeps;
         }
         if !self.gap_reported {
             self.report_gap(counters);
@@ -181,6 +212,7 @@ impl Responder {
     fn report_gap(&mut self, counters: &mut Counters) {
         counters.sequence_naks_sent += 1;
         self.gap_reported = true;
+        self.report_due = true;
         self.verdict = Verdict::Missing;
     }
 
@@ -193,6 +225,7 @@ impl Responder {
         counters: &mut Counters,
     ) {
         self.gap_reported = false;
+        self.not_ready = false;
         let headers = packet.headers();
         let result = match asked(headers) {
             _ if !self.assembly.may_come(packet) || !self.select(headers, memory) => {
@@ -202,12 +235,13 @@ impl Responder {
             None => self.assembly.add(packet, memory),
         };
         match result {
-            Ok(complete) => self.executed(headers, complete, counters),
+            Ok(complete) => self.executed(headers, complete),
             Err(Stop::NotReady) => {
                 counters.rnr_naks_sent += 1;
                 self.verdict = Verdict::NotReady;
                 // What comes behind it is dropped without a word.
                 self.gap_reported = true;
+                self.not_ready = true;
             }
             Err(Stop::Refuse(refusal)) => {
                 counters.refused += 1;
@@ -279,15 +313,8 @@ impl Responder {
     }
 
     /// The expected packet was carried out, and was the last of its message or not.
-    fn executed(&mut self, headers: &Headers, complete: bool, counters: &mut Counters) {
-        let mut complete = complete;
-        let had_gap = !self.early.is_empty();
+    fn executed(&mut self, headers: &Headers, complete: bool) {
         self.expected += 1;
-        // At most as many as were kept. What comes early is within one WRITE.
-        while had_gap && self.early.advance() {
-            self.expected += 1;
-            complete = self.assembly.skip();
-        }
         if complete {
             self.msn = self.msn.after(1);
         }
@@ -300,12 +327,9 @@ impl Responder {
             // The response does it.
             _ if asked(headers).is_some() => Verdict::Silence,
             Verdict::Missing | Verdict::NotReady => Verdict::Ack,
-            _ if headers.bth.ack_request || had_gap => Verdict::Ack,
+            _ if headers.bth.ack_request => Verdict::Ack,
             verdict => verdict,
         };
-        if !self.early.is_empty() {
-            self.report_gap(counters);
-        }
     }
 
     fn refuse(&mut self, index: u64, refusal: Refusal) {
@@ -313,7 +337,7 @@ impl Responder {
         // also READ data that is asked for again and lies before what was refused.
         let (at, code) = *self.refused.get_or_insert((index, refusal.nak()));
         self.verdict = Verdict::Refused(index.min(at), code);
-        self.early = Early::default();
+        self.kept.clear();
     }
 
     /// The READ data that was to be sent last cannot be had any more.
@@ -329,7 +353,23 @@ impl Responder {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.verdict != Verdict::Silence || self.resources.reply().is_some()
+        self.verdict != Verdict::Silence || self.resources.reply().is_some() || self.has_report()
+    }
+
+    /// The requester is to be told which packets are kept. It hears that before anything else: a
+    /// NAK that comes first would be all that it knows.
+    fn has_report(&self) -> bool {
+        self.report_due && self.peer_is_sluice && self.gap_end() > self.expected
+    }
+
+    /// After the last packet that has come, as far as the gap in front of it is still there.
+    fn gap_end(&self) -> u64 {
+        let kept = self.kept.end().unwrap_or(0);
+        if self.not_ready {
+            0
+        } else {
+            kept.max(self.dropped_until)
+        }
     }
 
     /// An acknowledgement is all there is to say.
@@ -339,13 +379,20 @@ impl Responder {
 
     /// The next packet is one with READ data, of which there may be a lot.
     pub fn has_data(&self) -> bool {
-        self.resources
-            .reply()
-            .is_some_and(|reply| matches!(reply.resource.deed, Deed::Read { .. }))
+        !self.has_report()
+            && self
+                .resources
+                .reply()
+                .is_some_and(|reply| matches!(reply.resource.deed, Deed::Read { .. }))
     }
 
     pub fn transmit(&mut self, counters: &mut Counters) -> Option<Transmit> {
         let packet = match self.resources.reply() {
+            _ if self.has_report() => {
+                self.report_due = false;
+                counters.reports_sent += 1;
+                Some(self.report())
+            }
             Some(reply) => {
                 let packet = self.reply(reply);
                 self.resources.advance();
@@ -355,6 +402,26 @@ impl Responder {
         };
         counters.response_packets += u64::from(packet.is_some());
         packet
+    }
+
+    fn report(&self) -> Transmit {
+        let base = self.sequence.psn(self.expected);
+        let headers = selective::headers(self.path.destination, self.path.pkey, base);
+        let bits = self.kept.end().map_or(0, |end| end - self.expected);
+        // At most `Kept::SPAN`.
+        let length = selective::bytes(bits as usize) as u32;
+        Transmit {
+            payload: Payload::Report { length },
+            ..Transmit::reply(headers)
+        }
+    }
+
+    /// Writes the payload of the report that was handed out last.
+    pub fn write_report(&self, into: &mut [u8]) -> bool {
+        let extent = self.gap_end().saturating_sub(self.expected);
+        let extent = u16::try_from(extent).unwrap_or(u16::MAX);
+        let held = self.kept.indices().map(|index| index - self.expected);
+        selective::emit(extent, held.map(|distance| distance as usize), into).is_ok()
     }
 
     fn reply(&self, reply: &Reply) -> Option<Transmit> {
@@ -412,6 +479,9 @@ impl Responder {
         };
         let psn = self.sequence.psn(index);
         let mut headers = Headers::new(self.path.bth(Op::Acknowledge, psn)?);
+        // Who is asked to send again is told with whom it has to do, and so is who has told us.
+        let missing = syndrome == Syndrome::Nak(NakCode::SequenceError);
+        headers.bth.sluice = self.keeps_early && (missing || self.peer_is_sluice);
         headers.aeth = Some(Aeth {
             syndrome,
             msn: self.msn,

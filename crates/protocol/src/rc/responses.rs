@@ -11,7 +11,7 @@ use sluice_wire::Packet;
 use sluice_wire::extended::{NakCode, Syndrome};
 use sluice_wire::opcode::Operation as Op;
 
-use super::early::Early;
+use super::early::Arrived;
 use super::requester::{Entry, Requester};
 use crate::counters::Counters;
 use crate::memory::Memory;
@@ -61,7 +61,7 @@ impl Requester {
             _ => counters.bad_responses += 1,
         }
         if self.oldest > before && !self.failed {
-            self.progressed(now);
+            self.progressed(before, now);
         }
     }
 
@@ -72,13 +72,25 @@ impl Requester {
         syndrome: Syndrome,
         counters: &mut Counters,
     ) {
-        let reached = match syndrome {
-            Syndrome::Ack(_) => self.reach(index + 1),
-            // A NAK says that all before it is done (IBTA 9.7.5.1.4).
-            Syndrome::RnrNak(_) | Syndrome::Nak(_) => self.reach(index),
-        };
-        if !reached {
-            return self.implied_nak(index, counters);
+        // A NAK says that all before it is done (IBTA 9.7.5.1.4).
+        let done = index + u64::from(matches!(syndrome, Syndrome::Ack(_)));
+        self.acknowledged = self.acknowledged.max(done);
+        if !self.reach(done) {
+            // Data of a READ or an atomic is missing.
+            return match syndrome {
+                Syndrome::Ack(_) => self.implied_nak(done, counters),
+                Syndrome::Nak(NakCode::SequenceError) if self.peer_is_sluice => {
+                    self.implied_nak(index, counters);
+                    self.missing(index, counters);
+                }
+                // It will be said again, when all before it has its data.
+                _ if self.nak_at == Some(index) => counters.stale_responses += 1,
+                _ => {
+                    counters.implied_naks += 1;
+                    self.nak_at = Some(index);
+                    self.retry();
+                }
+            };
         }
         match syndrome {
             Syndrome::Ack(_) => {}
@@ -100,47 +112,19 @@ impl Requester {
 
     /// The peer misses packet `index`, which is the oldest now (IBTA 9.7.5.2.2).
     fn sequence_nak(&mut self, index: u64, counters: &mut Counters) {
-        // The peer says it once for each gap, so this is a copy that the network made. If what
-        // we sent again was lost as well, the probe will tell.
-        if self.nak_at == Some(index) || self.rnr_until.is_some() {
+        if self.rnr_until.is_some() {
             counters.stale_responses += 1;
-            return;
-        }
-        counters.sequence_naks += 1;
-        self.nak_at = Some(index);
-        let next = self.next;
-        self.retry();
-        if !self.failed
-            && let Some(kept) = self.kept_by_peer(index)
-        {
-            self.again = Some(index);
-            self.next = next.min(kept).max(index);
-        }
-    }
-
-    /// With `index` missing, the packets after it and before the one returned were kept by a peer
-    /// that keeps what comes early: those of the same WRITE ([`super::Config::early`]).
-    fn kept_by_peer(&self, index: u64) -> Option<u64> {
-        let entry = self.entry(index).filter(|_| self.peer_keeps_early)?;
-        let end = match entry.request.operation {
-            Operation::Write(_) => entry.end(),
-            // The last one takes a receive, which has to happen in order.
-            Operation::WriteImmediate(..) => entry.end() - 1,
-            _ => return None,
-        };
-        (index > entry.first && index < end).then(|| end.min(index + Early::SPAN))
-    }
-
-    /// Responses up to `index` are on their way or here, and the oldest one is missing.
-    fn implied_nak(&mut self, index: u64, counters: &mut Counters) {
-        if self.oldest < self.implied_until {
-            // Already asked for again.
+        } else if self.peer_is_sluice {
+            self.missing(index, counters);
+        } else if self.nak_at == Some(index) {
+            // The peer says it once for each gap, so this is a copy that the network made. If what
+            // we sent again was lost as well, the probe will tell.
             counters.stale_responses += 1;
-            return;
+        } else {
+            counters.sequence_naks += 1;
+            self.nak_at = Some(index);
+            self.retry();
         }
-        counters.implied_naks += 1;
-        self.implied_until = index + 1;
-        self.retry();
     }
 
     /// Data of a READ (IBTA 9.4.4, 9.7.5.2.9).
@@ -158,35 +142,59 @@ impl Requester {
             counters.bad_responses += 1;
             return;
         }
-        self.reach(entry.first);
-        let missing = self.oldest != index;
-        if missing {
-            let distance = index - self.oldest;
-            if self.oldest >= entry.first && distance < Early::SPAN {
-                if self.early.insert(distance) {
-                    counters.early_responses += 1;
-                    self.place(&entry, index, packet.payload(), memory);
-                } else {
-                    counters.stale_responses += 1;
-                }
-            }
-            if !self.failed {
-                self.implied_nak(index, counters);
-            }
+        self.acknowledged = self.acknowledged.max(entry.first);
+        self.data(&entry, index, packet.payload(), memory, counters);
+    }
+
+    /// Data of a response, in its turn or before it: only memory of our own is concerned.
+    fn data(
+        &mut self,
+        entry: &Entry,
+        index: u64,
+        bytes: &[u8],
+        memory: &mut impl Memory,
+        counters: &mut Counters,
+    ) {
+        self.advance();
+        let Some(distance) = index.checked_sub(self.oldest) else {
+            counters.stale_responses += 1;
+            return;
+        };
+        if distance >= Arrived::SPAN {
+            return self.implied_nak(self.oldest + Arrived::SPAN, counters);
+        }
+        if self.early.contains(index) {
+            counters.stale_responses += 1;
             return;
         }
-        if !self.place(&entry, index, packet.payload(), memory) {
+        if !self.place(entry, index, bytes, memory) {
             return;
         }
-        self.alive();
-        // At most as many as were kept.
+        self.early.insert(index);
+        self.look_at_repetitions(index);
+        if distance > 0 {
+            counters.early_responses += 1;
+            self.implied_nak(index, counters);
+            self.examined = self.examined.max(index + 1);
+        }
+        self.advance();
+    }
+
+    /// Goes on to the oldest packet without an answer.
+    fn advance(&mut self) {
+        // Each turn answers a packet at least.
         loop {
-            self.oldest += 1;
-            if !self.early.advance() {
-                break;
+            let before = self.oldest;
+            self.reach(self.acknowledged);
+            while self.early.take(self.oldest) {
+                self.oldest += 1;
+                self.alive();
+                self.complete_front();
+            }
+            if self.oldest == before {
+                return;
             }
         }
-        self.complete_front();
     }
 
     /// Whether that packet can be a response to that request: opcode and length (IBTA 9.7.6.1.4).
@@ -235,13 +243,8 @@ impl Requester {
             counters.bad_responses += 1;
             return;
         };
-        if !self.reach(index) {
-            return self.implied_nak(index, counters);
-        }
-        if self.place(&entry, index, &original.to_ne_bytes(), memory) {
-            self.alive();
-            self.oldest += 1;
-            self.complete_front();
-        }
+        self.acknowledged = self.acknowledged.max(index);
+        let bytes = original.to_ne_bytes();
+        self.data(&entry, index, &bytes, memory, counters);
     }
 }

@@ -93,6 +93,11 @@ impl Timers {
         self.probe = Some(now.after_nanos(self.probe_delay()));
     }
 
+    /// The oldest packet was sent again, and the timeout runs on.
+    pub fn postpone(&mut self, now: Instant) {
+        self.probe = Some(now.after_nanos(self.probe_delay()));
+    }
+
     /// A probe was sent; the timeout runs on.
     pub fn probed(&mut self, now: Instant) {
         self.backoff = (self.backoff + 1).min(20);

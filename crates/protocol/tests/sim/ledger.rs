@@ -18,8 +18,6 @@ pub struct Ledger {
     /// Pieces of it that were written, by their place in packets.
     pieces: BTreeSet<u64>,
     mtu: Mtu,
-    /// Pieces may come in any order.
-    early: bool,
     pub written: Vec<u8>,
     read: Vec<u8>,
     counters: [u64; COUNTERS],
@@ -41,13 +39,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(incoming: Vec<Op>, mtu: Mtu, early: bool, seed: u64) -> Self {
+    pub fn new(incoming: Vec<Op>, mtu: Mtu, seed: u64) -> Self {
         let mut ledger = Self {
             incoming,
             next: 0,
             pieces: BTreeSet::new(),
             mtu,
-            early,
             written: vec![0; WRITTEN_BYTES],
             read: Random::new(seed).bytes(READ_BYTES),
             counters: [0; COUNTERS],
@@ -149,10 +146,7 @@ impl Memory for Ledger {
         assert_eq!(bytes, &op.data[offset as usize..][..bytes.len()]);
         let pieces = self.mtu.packets(op.data.len() as u64);
         let plain = matches!(op.request.operation, Operation::Write(_));
-        assert!(
-            self.early || piece == self.pieces.len() as u64,
-            "piece {piece} out of order"
-        );
+        assert_eq!(piece, self.pieces.len() as u64, "out of order");
         assert!(self.pieces.insert(piece), "piece {piece} written twice");
         if plain && self.pieces.len() as u64 == pieces {
             self.done();

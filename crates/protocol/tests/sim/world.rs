@@ -147,12 +147,7 @@ impl World {
                 receive_psn: psns[other],
                 ..*base
             };
-            let mut ledger = Ledger::new(
-                programs[other].clone(),
-                base.mtu,
-                base.early,
-                seed + side as u64,
-            );
+            let mut ledger = Ledger::new(programs[other].clone(), base.mtu, seed + side as u64);
             for op in &programs[side] {
                 ledger.asked.insert(op.request.seq, op.request.length);
             }
@@ -406,6 +401,11 @@ impl World {
         let payload = match packet.payload {
             Payload::None => Vec::new(),
             Payload::Notification => cnp::PAYLOAD.to_vec(),
+            Payload::Report { length } => {
+                let mut report = vec![0; length as usize];
+                assert!(end.connection.write_report(&mut report));
+                report
+            }
             Payload::Request {
                 seq,
                 offset,

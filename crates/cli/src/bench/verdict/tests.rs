@@ -5,6 +5,7 @@ use crate::bench::workloads::{self, Options, redis};
 pub fn options() -> Options {
     Options {
         variants: vec![Variant::Tcp, Variant::Unix, Variant::Sluice],
+        brief: false,
         repetitions: 1,
         seconds: 1,
         redis_clients: redis::CLIENTS.to_vec(),

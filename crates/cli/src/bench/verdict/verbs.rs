@@ -1,186 +1,306 @@
-//! The floors of verbs between two processes of one host.
+//! The floors of verbs: within one host, between two, and against the kernel's own RoCEv2.
 
 use super::{Label, Selection, Verdict, judged, ratio};
-use crate::bench::model::{Point, Series, Variant, WorkloadReport};
+use crate::bench::model::{Better, Point, Series, Variant, WorkloadReport};
 use crate::bench::text::number;
 use crate::bench::workloads::idle::WATCHED_S;
-use crate::bench::workloads::verbs::{BANDWIDTHS, idle, latency, messages, queue_pairs};
+use crate::bench::workloads::roce::bandwidth::{LARGE, SMALL};
+use crate::bench::workloads::rxe::{self, Measure};
+use crate::bench::workloads::{roce, verbs};
 
-/// The most that 8 bytes may take, in microseconds.
-const LATENCY_FLOORS: [(&str, f64); 4] = [
-    (latency::WRITE, 0.3),
-    (latency::SEND, 0.6),
-    (latency::READ, 0.5),
-    (latency::ATOMIC, 0.5),
-];
-const MEMCPY_SHARE_MIN: f64 = 0.7;
-const MESSAGES_PER_S_MIN: f64 = 3e6;
+/// Of the rate of one queue pair, so much with any other number: what is called flat.
 const MANY_QPS_SHARE_MIN: f64 = 0.7;
-/// What shows as 0.0 %.
-const IDLE_CPU_PERCENT_MAX: f64 = 0.05;
 
-/// Every floor, in the order in which they are promised.
-pub fn verdicts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    for (group, floor_us) in LATENCY_FLOORS {
-        verdicts.push(latency_verdict(group, floor_us, workloads));
-        if group == latency::WRITE {
-            verdicts.push(private_verdict(workloads));
-        }
-    }
-    verdicts.extend(BANDWIDTHS.map(|group| bandwidth_verdict(group, workloads)));
-    verdicts.push(messages_verdict(workloads));
-    verdicts
-        .extend(["ib_write_bw", "ib_send_bw"].map(|group| queue_pairs_verdict(group, workloads)));
-    verdicts.extend(idle_verdicts(workloads));
-    verdicts
+/// Every floor within one host, in the order in which they are promised.
+pub fn within_host(workloads: &[WorkloadReport]) -> Vec<Verdict> {
+    const COPIED_SHARE_MIN: f64 = 0.7;
+    /// What shows as 0.0 %.
+    const IDLE_CPU_PERCENT_MAX: f64 = 0.05;
+    use verbs::{BANDWIDTHS, idle, latency, messages, queue_pairs};
+    let latency = |group, us| latency_floor(latency::WORKLOAD.name, group, us);
+    let mut floors = vec![
+        latency(latency::WRITE, 0.3),
+        Floor {
+            what: format!("{}, 8 B, memory not shared", latency::WRITE),
+            floor: "below UCX cma".to_owned(),
+            variant: Variant::VerbsPrivate,
+            limit: Limit::BetterThan(Variant::UcxCma),
+            ..latency(latency::WRITE, 0.0)
+        },
+        latency(latency::SEND, 0.6),
+        latency(latency::READ, 0.5),
+        latency(latency::ATOMIC, 0.5),
+    ];
+    floors.extend(BANDWIDTHS.map(|group| Floor {
+        what: format!("{group}, 64 KiB"),
+        floor: format!("{COPIED_SHARE_MIN}× memcpy"),
+        points: points("bandwidth", group, Label::Any),
+        variant: Variant::Verbs,
+        limit: Limit::OfBaseline(COPIED_SHARE_MIN),
+    }));
+    floors.push(Floor {
+        what: format!("{}, 64 B", messages::GROUP),
+        floor: "3,000,000 messages/s".to_owned(),
+        points: points(messages::WORKLOAD.name, messages::GROUP, Label::Any),
+        variant: Variant::Verbs,
+        limit: Limit::AtLeast(3e6),
+    });
+    floors.extend(["ib_write_bw", "ib_send_bw"].map(|group| Floor {
+        what: format!("{group}, 64 B, {}", queue_pairs::MANY),
+        floor: format!("{MANY_QPS_SHARE_MIN}× one QP"),
+        points: points(queue_pairs::WORKLOAD.name, group, Label::Any),
+        variant: Variant::Verbs,
+        limit: Limit::OfPoint(queue_pairs::ONE, MANY_QPS_SHARE_MIN),
+    }));
+    let idle = |what: &str, floor: &str, group, limit| Floor {
+        what: format!("idle passive process: {what}"),
+        floor: floor.to_owned(),
+        points: points(idle::WORKLOAD.name, group, Label::Any),
+        variant: Variant::Verbs,
+        limit,
+    };
+    floors.push(idle(
+        "CPU",
+        "0.0 %",
+        idle::CPU,
+        Limit::Processor(IDLE_CPU_PERCENT_MAX),
+    ));
+    floors.push(idle("wake-ups", "none", idle::WAKE_UPS, Limit::AtMost(0.0)));
+    floors
+        .iter()
+        .map(|floor| floor.verdict(workloads))
+        .collect()
 }
 
-fn select<'a>(
-    workload: &'static str,
-    group: &'static str,
-    label: Label,
-    workloads: &'a [WorkloadReport],
-) -> Vec<&'a Point> {
+/// Every floor between two hosts. All are about AF_XDP.
+pub fn between_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
+    const LOSSY_SHARE_MIN: f64 = 0.5;
+    use roce::{bandwidth, latency, loss, messages};
+    let variant = Variant::RoceXdp;
+    let latency = |group, us| Floor {
+        variant,
+        ..latency_floor(latency::WORKLOAD.name, group, us)
+    };
+    let bandwidth = |label, share: f64| Floor {
+        what: format!("{}, 64 KiB, {label}", bandwidth::PROGRAM),
+        floor: format!("{share}× iperf3 over TCP"),
+        points: points(
+            bandwidth::WORKLOAD.name,
+            bandwidth::PROGRAM,
+            Label::Is(label),
+        ),
+        variant,
+        limit: Limit::OfBaseline(share),
+    };
+    let messages = |what: &str, floor: String, limit| Floor {
+        what: format!("{}, 64 B, {what}", messages::GROUP),
+        floor,
+        points: points(messages::WORKLOAD.name, messages::GROUP, Label::Any),
+        variant,
+        limit,
+    };
+    let floors = [
+        latency(latency::WRITE, 3.0),
+        latency(latency::SEND, 4.0),
+        bandwidth(LARGE.label, 1.0),
+        bandwidth(SMALL.label, 0.5),
+        messages(
+            "1, 16 and 64 QPs",
+            "500,000 messages/s each".to_owned(),
+            Limit::AtLeast(0.5e6),
+        ),
+        messages(
+            "16 and 64 QPs",
+            format!("{MANY_QPS_SHARE_MIN}× one QP"),
+            Limit::OfPoint(messages::ONE, MANY_QPS_SHARE_MIN),
+        ),
+        Floor {
+            what: "ib_write_bw, 64 KiB, 1 % of the packets lost".to_owned(),
+            floor: format!("{LOSSY_SHARE_MIN}× lossless"),
+            points: points(loss::WORKLOAD.name, loss::GROUP, Label::Any),
+            variant,
+            limit: Limit::OfPoint(loss::LOSSLESS, LOSSY_SHARE_MIN),
+        },
+    ];
+    floors
+        .iter()
+        .map(|floor| floor.verdict(workloads))
+        .collect()
+}
+
+/// Lower latency and higher bandwidth than the kernel's RoCEv2. All are about AF_XDP.
+pub fn against_kernel(workloads: &[WorkloadReport]) -> Vec<Verdict> {
+    let floor = |(workload, program, measure): (&'static str, &'static str, Measure),
+                 size: &'static str| Floor {
+        what: format!("{program}, {size}"),
+        floor: match measure {
+            Measure::Latency => "below rxe's".to_owned(),
+            Measure::Bandwidth => "above rxe's".to_owned(),
+        },
+        points: points(workload, program, Label::Is(size)),
+        variant: Variant::RoceXdp,
+        limit: Limit::BetterThan(Variant::Rxe),
+    };
+    rxe::PROGRAMS
+        .iter()
+        .flat_map(|program| rxe::SIZES.map(|size| floor(*program, size.label)))
+        .map(|floor| floor.verdict(workloads))
+        .collect()
+}
+
+/// A floor, and the points that it is about.
+struct Floor {
+    what: String,
+    /// The limit in words.
+    floor: String,
+    points: Selection,
+    /// Whose figures count.
+    variant: Variant,
+    limit: Limit,
+}
+
+/// What the figures are to be. Those of all selected points are.
+#[derive(Debug, Clone, Copy)]
+enum Limit {
+    /// In the points' unit.
+    AtMost(f64),
+    /// In the points' unit.
+    AtLeast(f64),
+    /// So many times as good as the points' baseline.
+    OfBaseline(f64),
+    /// Better than another variant at the same point, by however little.
+    BetterThan(Variant),
+    /// So many times the figure of the point with the label, at every other.
+    OfPoint(&'static str, f64),
+    /// Milliseconds of CPU time: at most so many percent of the time that was watched.
+    Processor(f64),
+}
+
+fn points(workload: &'static str, group: &'static str, label: Label) -> Selection {
     Selection {
         workload,
         group: Some(group),
         label,
     }
-    .points(workloads)
 }
 
-/// The others that were measured at the same point: ` (UCX posix: 0.060 µs)`.
-fn beside(point: &Point, variants: &[Variant]) -> String {
-    let said: Vec<String> = variants
-        .iter()
-        .filter_map(|variant| {
-            let median = point.of(*variant)?.median?;
+/// A latency of 8 bytes in microseconds, of `sluice verbs`.
+fn latency_floor(workload: &'static str, group: &'static str, us_max: f64) -> Floor {
+    Floor {
+        what: format!("{group}, 8 B"),
+        floor: format!("{us_max} µs"),
+        points: points(workload, group, Label::Any),
+        variant: Variant::Verbs,
+        limit: Limit::AtMost(us_max),
+    }
+}
+
+/// A point with the results that count there.
+type Found<'a> = (&'a Point, &'a Series);
+
+impl Floor {
+    fn verdict(&self, workloads: &[WorkloadReport]) -> Verdict {
+        let points = self.points.points(workloads);
+        let head = (&*self.what, self.floor.clone());
+        judged(head, &points, self.variant, |found| self.limit.judge(found))
+    }
+}
+
+impl Limit {
+    /// What was measured, in words, and whether that is within the limit; `None` if something to
+    /// compare with is missing. There is at least one point, and each has a median.
+    fn judge(self, found: &[Found]) -> Option<(String, bool)> {
+        match self {
+            Self::AtMost(most) => Some((figures(found)?, worst(found, f64::max)? <= most)),
+            Self::AtLeast(least) => Some((figures(found)?, worst(found, f64::min)? >= least)),
+            Self::OfBaseline(share_min) => {
+                let (point, series) = found.first()?;
+                let share = series.ratio?;
+                let measured = format!("{}, {}", ratio(Some(share)), figure(point, series)?);
+                Some((
+                    measured + &beside(point, series.variant),
+                    share >= share_min,
+                ))
+            }
+            Self::BetterThan(other) => better_than(found.first()?, other),
+            Self::OfPoint(label, share_min) => of_point(found, label, share_min),
+            Self::Processor(percent_max) => {
+                let (_, series) = found.first()?;
+                let watched_ms = 1e3 * series.details.get(WATCHED_S)?;
+                let percent = 100.0 * series.median? / watched_ms;
+                Some((format!("{percent:.3} %"), percent < percent_max))
+            }
+        }
+    }
+}
+
+fn better_than((point, series): &Found, other: Variant) -> Option<(String, bool)> {
+    let (own, others) = (series.median?, point.of(other)?.median?);
+    let times = match point.spec.better {
+        Better::Higher => own / others,
+        Better::Lower => others / own,
+    };
+    let measured = format!("{}, {}", ratio(Some(times)), figure(point, series)?);
+    Some((measured + &beside(point, series.variant), times > 1.0))
+}
+
+fn of_point(found: &[Found], label: &str, share_min: f64) -> Option<(String, bool)> {
+    let is_one = |(point, _): &&Found| point.spec.label == label;
+    let one = found.iter().find(is_one)?.1.median?;
+    let many = found.iter().filter(|each| !is_one(each));
+    let (point, series) = many.min_by(|a, b| {
+        let [a, b] = [a, b].map(|(_, series)| series.median.unwrap_or(0.0));
+        a.total_cmp(&b)
+    })?;
+    let share = series.median? / one;
+    let measured = format!(
+        "{} of {label}, {} against {} ({})",
+        ratio(Some(share)),
+        number(series.median?),
+        number(one),
+        point.spec.label
+    );
+    Some((measured, share >= share_min))
+}
+
+/// The figure that decides.
+fn worst(found: &[Found], of_two: fn(f64, f64) -> f64) -> Option<f64> {
+    let medians = found.iter().filter_map(|(_, series)| series.median);
+    medians.reduce(of_two)
+}
+
+/// All figures, or the only one with those of the other variants beside it.
+fn figures(found: &[Found]) -> Option<String> {
+    if let [(point, series)] = found {
+        return Some(figure(point, series)? + &beside(point, series.variant));
+    }
+    let said =
+        |(point, series): &Found| Some(format!("{}: {}", point.spec.label, number(series.median?)));
+    let said: Option<Vec<String>> = found.iter().map(said).collect();
+    Some(said?.join("; "))
+}
+
+fn figure(point: &Point, series: &Series) -> Option<String> {
+    Some(format!("{} {}", number(series.median?), point.spec.unit))
+}
+
+/// The other variants that were measured at the same point: ` (TCP: 45.0 µs)`.
+fn beside(point: &Point, variant: Variant) -> String {
+    let others = point.series.iter().filter(|each| each.variant != variant);
+    let said: Vec<String> = others
+        .filter_map(|each| {
             Some(format!(
-                "{}: {} {}",
-                variant.title(),
-                number(median),
-                point.spec.unit
+                "{}: {}",
+                each.variant.title(),
+                figure(point, each)?
             ))
         })
         .collect();
     if said.is_empty() {
         String::new()
     } else {
-        format!(" ({})", said.join(", "))
+        format!(" ({})", said.join("; "))
     }
-}
-
-fn latency_verdict(group: &'static str, floor_us: f64, workloads: &[WorkloadReport]) -> Verdict {
-    let what = format!("{group}, 8 B");
-    let points = select(latency::WORKLOAD.name, group, Label::Any, workloads);
-    judged(
-        (&what, format!("{floor_us} µs")),
-        &points,
-        Variant::Verbs,
-        |found| {
-            let (point, series) = found.first()?;
-            let us = series.median?;
-            let others = beside(point, &[Variant::UcxPosix, Variant::Libfabric]);
-            Some((format!("{} µs{others}", number(us)), us <= floor_us))
-        },
-    )
-}
-
-fn private_verdict(workloads: &[WorkloadReport]) -> Verdict {
-    let points = select(
-        latency::WORKLOAD.name,
-        latency::WRITE,
-        Label::Any,
-        workloads,
-    );
-    let what = format!("{}, 8 B, memory not shared", latency::WRITE);
-    let head = (what.as_str(), "below UCX cma".to_owned());
-    judged(head, &points, Variant::VerbsPrivate, |found| {
-        let (point, series) = found.first()?;
-        let (us, cma_us) = (series.median?, point.of(Variant::UcxCma)?.median?);
-        let others = beside(point, &[Variant::UcxCma]);
-        Some((format!("{} µs{others}", number(us)), us < cma_us))
-    })
-}
-
-fn bandwidth_verdict(group: &'static str, workloads: &[WorkloadReport]) -> Verdict {
-    let points = select("bandwidth", group, Label::Any, workloads);
-    let head = (
-        &*format!("{group}, 64 KiB"),
-        format!("{MEMCPY_SHARE_MIN}× memcpy"),
-    );
-    judged(head, &points, Variant::Verbs, |found| {
-        let (point, series) = found.first()?;
-        let share = series.ratio?;
-        let others = beside(
-            point,
-            &[Variant::Memcpy, Variant::UcxPosix, Variant::UcxCma],
-        );
-        let measured = format!(
-            "{} of memcpy, {} GB/s{others}",
-            ratio(Some(share)),
-            number(series.median?)
-        );
-        Some((measured, share >= MEMCPY_SHARE_MIN))
-    })
-}
-
-fn messages_verdict(workloads: &[WorkloadReport]) -> Verdict {
-    let points = select(
-        messages::WORKLOAD.name,
-        messages::GROUP,
-        Label::Any,
-        workloads,
-    );
-    let head = ("ib_send_bw, 64 B", "3,000,000 messages/s".to_owned());
-    judged(head, &points, Variant::Verbs, |found| {
-        let (point, series) = found.first()?;
-        let rate = series.median?;
-        let others = beside(point, &[Variant::UcxPosix]);
-        let measured = format!("{} messages/s{others}", number(rate));
-        Some((measured, rate >= MESSAGES_PER_S_MIN))
-    })
-}
-
-fn queue_pairs_verdict(group: &'static str, workloads: &[WorkloadReport]) -> Verdict {
-    let points = select(queue_pairs::WORKLOAD.name, group, Label::Any, workloads);
-    let head = (
-        &*format!("{group}, 64 B, 100 QPs"),
-        format!("{MANY_QPS_SHARE_MIN}× one QP"),
-    );
-    judged(head, &points, Variant::Verbs, |found| {
-        let rate = |label: &str| -> Option<f64> {
-            let found = found.iter().find(|(point, _)| point.spec.label == label);
-            found.and_then(|(_, series): &(&Point, &Series)| series.median)
-        };
-        let (one, many) = (rate(queue_pairs::ONE)?, rate(queue_pairs::MANY)?);
-        let share = many / one;
-        let measured = format!(
-            "{} of one QP, {} against {} messages/s",
-            ratio(Some(share)),
-            number(many),
-            number(one)
-        );
-        Some((measured, share >= MANY_QPS_SHARE_MIN))
-    })
-}
-
-fn idle_verdicts(workloads: &[WorkloadReport]) -> [Verdict; 2] {
-    let points = |group| select(idle::WORKLOAD.name, group, Label::Any, workloads);
-    let head = ("idle passive process: CPU", "0.0 %".to_owned());
-    let cpu = judged(head, &points(idle::CPU), Variant::Verbs, |found| {
-        let (_, series) = found.first()?;
-        let watched_ms = 1e3 * series.details.get(WATCHED_S)?;
-        let percent = 100.0 * series.median? / watched_ms;
-        Some((format!("{percent:.3} %"), percent < IDLE_CPU_PERCENT_MAX))
-    });
-    let head = ("idle passive process: wake-ups", "none".to_owned());
-    let wake_ups = judged(head, &points(idle::WAKE_UPS), Variant::Verbs, |found| {
-        let count = found.first()?.1.median?;
-        Some((number(count), count == 0.0))
-    });
-    [cpu, wake_ups]
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ pub mod bandwidth;
 pub mod latency;
 pub mod loss;
 pub mod messages;
-mod programs;
+pub mod programs;
 
 use super::{Cell, Options, Workload};
 

@@ -4,7 +4,7 @@ mod bandwidth;
 pub mod idle;
 pub mod latency;
 pub mod messages;
-mod programs;
+pub mod programs;
 pub mod queue_pairs;
 
 use super::{Cell, Options, Workload};

@@ -112,7 +112,13 @@ fn readiness(state: &mut State, socket: &Socket, wanted: i16) -> i16 {
             }
         }
         Phase::Ended => {
-            ready |= libc::POLLIN | libc::POLLOUT | libc::POLLHUP;
+            ready |= libc::POLLIN | libc::POLLOUT;
+            // Whoever waits for bytes gets those that came before the end first: programs take
+            // POLLHUP for the end of everything (rstream does).
+            let unread = state.stream.as_ref().is_some_and(|s| s.readable() > 0);
+            if !unread || state.read_closed || wanted & libc::POLLIN == 0 {
+                ready |= libc::POLLHUP;
+            }
             if state.error != 0 {
                 ready |= libc::POLLERR;
             }

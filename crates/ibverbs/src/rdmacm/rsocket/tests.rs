@@ -263,6 +263,19 @@ fn what_was_sent_before_a_close_arrives() {
 }
 
 #[test]
+fn who_waits_for_bytes_hears_of_the_end_when_they_are_read() {
+    let (client, server) = pair(Buffers::default());
+    let sent = pattern(1000);
+    assert_eq!(send(&client, &sent, 0), Ok(sent.len()));
+    drop(client);
+    assert_eq!(wait(&server, 0), libc::POLLHUP);
+    assert_eq!(wait(&server, libc::POLLIN), libc::POLLIN);
+    assert_eq!(receive_exactly(&server, sent.len()), sent);
+    let end = libc::POLLIN | libc::POLLHUP;
+    assert_eq!(wait(&server, libc::POLLIN), end);
+}
+
+#[test]
 fn looking_takes_nothing() {
     let (client, server) = pair(Buffers::default());
     assert_eq!(send(&client, b"0123456789", 0), Ok(10));

@@ -2,11 +2,16 @@ use super::super::Outcome;
 use super::super::tests::report_of;
 use super::*;
 use crate::bench::model::{PointSpec, Sample};
-use crate::bench::workloads::{Workload, verbs};
+use crate::bench::workloads::{ROCE, RXE, Suite, VERBS};
+
+static SUITES: [&Suite; 3] = [&VERBS, &ROCE, &RXE];
 
 /// A report as a run of all workloads makes it. Points whose value is `None` were not measured.
-pub fn reports(value: impl Fn(&PointSpec, Variant) -> Option<f64>) -> Vec<WorkloadReport> {
-    let report = |workload: &Workload| {
+pub fn reports(
+    suite: &Suite,
+    value: impl Fn(&PointSpec, Variant) -> Option<f64>,
+) -> Vec<WorkloadReport> {
+    let report = |workload| {
         report_of(workload, |spec, variant| {
             let value = value(spec, variant)?;
             Some(Sample {
@@ -16,107 +21,173 @@ pub fn reports(value: impl Fn(&PointSpec, Variant) -> Option<f64>) -> Vec<Worklo
             })
         })
     };
-    verbs::ALL.iter().map(report).collect()
+    suite.workloads.iter().map(report).collect()
 }
 
-fn outcome(reports: &[WorkloadReport], what: &str) -> Verdict {
-    let found = verdicts(reports).into_iter().find(|v| v.what == what);
+/// The floor in a report in which `value` decides about the figures.
+fn outcome(
+    suite: &Suite,
+    what: &str,
+    value: impl Fn(&PointSpec, Variant) -> Option<f64>,
+) -> Verdict {
+    let verdicts = (suite.verdicts)(&reports(suite, value));
+    let found = verdicts.into_iter().find(|verdict| verdict.what == what);
     found.unwrap_or_else(|| panic!("there is no floor '{what}'"))
+}
+
+/// One figure reaches the floor and another, next to it, does not.
+fn edge(
+    suite: &Suite,
+    what: &str,
+    (reaching, missing): (f64, f64),
+    value: impl Fn(f64, &PointSpec, Variant) -> f64,
+) {
+    for (figure, expected) in [(reaching, Outcome::Ok), (missing, Outcome::BelowFloor)] {
+        let verdict = outcome(suite, what, |spec, variant| {
+            Some(value(figure, spec, variant))
+        });
+        assert_eq!(verdict.outcome, expected, "{what} at {figure}");
+    }
 }
 
 #[test]
 fn every_floor_finds_its_points() {
-    for verdict in verdicts(&reports(|_, _| Some(1.0))) {
-        assert_ne!(verdict.outcome, Outcome::NotRun, "{}", verdict.what);
-    }
-    for verdict in verdicts(&[]) {
-        assert_eq!(verdict.outcome, Outcome::NotRun, "{}", verdict.what);
+    for suite in SUITES {
+        for verdict in (suite.verdicts)(&reports(suite, |_, _| Some(1.0))) {
+            assert_ne!(verdict.outcome, Outcome::NotRun, "{}", verdict.what);
+        }
+        for verdict in (suite.verdicts)(&[]) {
+            assert_eq!(verdict.outcome, Outcome::NotRun, "{}", verdict.what);
+        }
     }
 }
 
 #[test]
-fn latency_at_its_floor_reaches_it() {
-    for (what, floor) in [
-        ("ib_write_lat, 8 B", 0.3),
-        ("ib_send_lat, 8 B", 0.6),
-        ("ib_read_lat, 8 B", 0.5),
-        ("ib_atomic_lat, 8 B", 0.5),
+fn floors_in_a_unit_have_an_edge() {
+    for (suite, what, edges) in [
+        (&VERBS, "ib_write_lat, 8 B", (0.3, 0.31)),
+        (&VERBS, "ib_send_lat, 8 B", (0.6, 0.61)),
+        (&VERBS, "ib_read_lat, 8 B", (0.5, 0.51)),
+        (&VERBS, "ib_atomic_lat, 8 B", (0.5, 0.51)),
+        (&VERBS, "ib_send_bw, 64 B", (3e6, 2.9e6)),
+        // Milliseconds of ten seconds.
+        (&VERBS, "idle passive process: CPU", (4.9, 5.1)),
+        (&VERBS, "idle passive process: wake-ups", (0.0, 1.0)),
+        (&ROCE, "ib_write_lat, 8 B", (3.0, 3.01)),
+        (&ROCE, "ib_send_lat, 8 B", (4.0, 4.01)),
+        (&ROCE, "ib_send_bw, 64 B, 1, 16 and 64 QPs", (0.5e6, 0.49e6)),
     ] {
-        let at = |us: f64| reports(move |_, _| Some(us));
-        assert_eq!(outcome(&at(floor), what).outcome, Outcome::Ok, "{what}");
-        let above = outcome(&at(floor + 0.01), what);
-        assert_eq!(above.outcome, Outcome::BelowFloor, "{what}");
+        edge(suite, what, edges, |figure, _, _| figure);
     }
 }
 
 #[test]
-fn private_memory_is_compared_with_cma() {
-    let what = "ib_write_lat, 8 B, memory not shared";
-    let at = |us: f64, cma_us: Option<f64>| {
-        reports(move |_, variant| match variant {
-            Variant::UcxCma => cma_us,
-            _ => Some(us),
+fn floors_between_hosts_are_about_af_xdp_alone() {
+    let what = "ib_write_lat, 8 B";
+    let others_late = outcome(&ROCE, what, |_, variant| {
+        Some(if variant == Variant::RoceXdp {
+            3.0
+        } else {
+            50.0
         })
-    };
-    assert_eq!(outcome(&at(1.7, Some(1.8)), what).outcome, Outcome::Ok);
-    let missed = outcome(&at(1.8, Some(1.8)), what);
-    assert_eq!(missed.outcome, Outcome::BelowFloor);
-    assert!(
-        missed.measured.contains("UCX cma: 1.80 µs"),
-        "{}",
-        missed.measured
-    );
-    assert_eq!(outcome(&at(1.7, None), what).outcome, Outcome::NotRun);
+    });
+    assert_eq!(others_late.outcome, Outcome::Ok);
+    let said = &others_late.measured;
+    assert!(said.starts_with("3.00 µs (TCP: 50.0 µs"), "{said}");
+    let without = outcome(&ROCE, what, |_, variant| {
+        (variant != Variant::RoceXdp).then_some(1.0)
+    });
+    assert_eq!(without.outcome, Outcome::NotRun);
 }
 
 #[test]
-fn bandwidth_is_a_share_of_memcpy() {
+fn floors_that_are_shares_of_another_variant_have_an_edge() {
+    let against = |rival: Variant, others: f64| {
+        move |figure: f64, _: &PointSpec, variant| {
+            if variant == rival { others } else { figure }
+        }
+    };
     for what in ["ib_write_bw, 64 KiB", "ib_read_bw, 64 KiB"] {
-        let at = |gb_per_s: f64| {
-            reports(move |_, variant| {
-                Some(if variant == Variant::Memcpy {
-                    40.0
-                } else {
-                    gb_per_s
-                })
+        edge(&VERBS, what, (28.0, 27.9), against(Variant::Memcpy, 40.0));
+    }
+    let private = "ib_write_lat, 8 B, memory not shared";
+    edge(&VERBS, private, (1.7, 1.8), against(Variant::UcxCma, 1.8));
+    let [large, small] = [
+        "ib_write_bw, 64 KiB, MTU 9000",
+        "ib_write_bw, 64 KiB, MTU 1500",
+    ];
+    edge(&ROCE, large, (13.0, 12.9), against(Variant::Tcp, 13.0));
+    edge(&ROCE, small, (6.5, 6.4), against(Variant::Tcp, 13.0));
+    for (suite, what, rival) in [
+        (&VERBS, private, Variant::UcxCma),
+        (&ROCE, large, Variant::Tcp),
+        (&RXE, "ib_read_bw, 1 MiB", Variant::Rxe),
+    ] {
+        let alone = outcome(suite, what, |_, variant| (variant != rival).then_some(20.0));
+        assert_eq!(alone.outcome, Outcome::NotRun, "{what}");
+    }
+}
+
+#[test]
+fn the_kernel_is_to_be_beaten_at_every_point() {
+    let at = |figure: f64| {
+        let value = move |_: &PointSpec, variant| {
+            Some(if variant == Variant::RoceXdp {
+                figure
+            } else {
+                100.0
             })
         };
-        assert_eq!(outcome(&at(28.0), what).outcome, Outcome::Ok);
-        assert_eq!(outcome(&at(27.9), what).outcome, Outcome::BelowFloor);
+        (RXE.verdicts)(&reports(&RXE, value))
+    };
+    for (figure, of_latency, of_bandwidth) in [
+        (99.0, Outcome::Ok, Outcome::BelowFloor),
+        (100.0, Outcome::BelowFloor, Outcome::BelowFloor),
+        (101.0, Outcome::BelowFloor, Outcome::Ok),
+    ] {
+        let verdicts = at(figure);
+        assert_eq!(verdicts.len(), 18);
+        for verdict in verdicts {
+            let is_latency = verdict.what.contains("_lat");
+            let expected = if is_latency { of_latency } else { of_bandwidth };
+            assert_eq!(verdict.outcome, expected, "{figure}: {}", verdict.what);
+        }
     }
 }
 
 #[test]
-fn a_hundred_queue_pairs_are_compared_with_one() {
-    let at = |many: f64| {
-        reports(move |spec, _| {
-            Some(if spec.label == queue_pairs::MANY {
-                many
-            } else {
-                10e6
-            })
-        })
+fn floors_that_are_shares_of_another_point_have_an_edge() {
+    let rest = |one: &'static str, of_one: f64| {
+        move |figure: f64, spec: &PointSpec, _| {
+            if spec.label == one { of_one } else { figure }
+        }
     };
     for what in ["ib_write_bw, 64 B, 100 QPs", "ib_send_bw, 64 B, 100 QPs"] {
-        assert_eq!(outcome(&at(7e6), what).outcome, Outcome::Ok, "{what}");
-        assert_eq!(
-            outcome(&at(6.9e6), what).outcome,
-            Outcome::BelowFloor,
-            "{what}"
-        );
+        let value = rest(verbs::queue_pairs::ONE, 10e6);
+        edge(&VERBS, what, (7e6, 6.9e6), value);
     }
+    let lossy = "ib_write_bw, 64 KiB, 1 % of the packets lost";
+    edge(&ROCE, lossy, (5.0, 4.9), rest(roce::loss::LOSSLESS, 10.0));
 }
 
 #[test]
-fn messages_and_idleness_have_their_floors() {
-    let at = |value: f64| reports(move |_, _| Some(value));
-    let messages = "ib_send_bw, 64 B";
-    assert_eq!(outcome(&at(3e6), messages).outcome, Outcome::Ok);
-    assert_eq!(outcome(&at(2.9e6), messages).outcome, Outcome::BelowFloor);
-    let cpu = "idle passive process: CPU";
-    assert_eq!(outcome(&at(4.9), cpu).outcome, Outcome::Ok);
-    assert_eq!(outcome(&at(5.1), cpu).outcome, Outcome::BelowFloor);
-    let wake_ups = "idle passive process: wake-ups";
-    assert_eq!(outcome(&at(0.0), wake_ups).outcome, Outcome::Ok);
-    assert_eq!(outcome(&at(1.0), wake_ups).outcome, Outcome::BelowFloor);
+fn the_least_of_all_numbers_of_queue_pairs_decides() {
+    let with = |one: f64, many: f64| {
+        move |spec: &PointSpec, _| {
+            Some(match &*spec.label {
+                roce::messages::ONE => one,
+                "64 QPs" => many,
+                _ => 1e6,
+            })
+        }
+    };
+    let each = "ib_send_bw, 64 B, 1, 16 and 64 QPs";
+    for value in [with(0.49e6, 0.6e6), with(0.6e6, 0.49e6)] {
+        assert_eq!(outcome(&ROCE, each, value).outcome, Outcome::BelowFloor);
+    }
+    let flat = "ib_send_bw, 64 B, 16 and 64 QPs";
+    assert_eq!(outcome(&ROCE, flat, with(1e6, 0.7e6)).outcome, Outcome::Ok);
+    let sloping = outcome(&ROCE, flat, with(1e6, 0.69e6));
+    assert_eq!(sloping.outcome, Outcome::BelowFloor);
+    assert!(sloping.measured.contains("64 QPs"), "{}", sloping.measured);
 }

@@ -9,6 +9,7 @@ use crate::bench::network::Received;
 use crate::bench::parse::{self, verbs};
 use crate::bench::process::{Output, Ready};
 use crate::bench::session::{Session, words};
+use crate::bench::workloads::verbs::programs as said;
 
 /// How long a server may outlive its client, which has told it that all is over.
 const SERVER_GRACE: Duration = Duration::from_secs(20);
@@ -33,7 +34,7 @@ pub struct Perftest {
 
 /// Runs both ends of perftest, each on a host of its own under `sluice verbs`. Both must succeed,
 /// and the packets must have taken the way that the variant is about.
-fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<(Output, Sample)> {
+pub fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<(Output, Sample)> {
     let device = match variant {
         Variant::RoceXdp => "roce",
         Variant::RoceUdp => "roce-udp",
@@ -89,26 +90,16 @@ fn check_way(variant: Variant, kernel_share: f64) -> Result<()> {
     Ok(())
 }
 
-/// A latency of perftest in microseconds: one way where an operation is answered by another, the
-/// whole operation for READ and atomics.
+/// A latency of perftest; see [`said::latency`].
 pub fn perftest_latency(session: &Session, variant: Variant, test: &Perftest) -> Result<Sample> {
-    let (output, mut sample) = perftest(session, variant, test)?;
-    let result = output.read(|text| verbs::perftest_latency(test.program, text))?;
-    sample.value = result.typical_us;
-    sample.operations = result.iterations;
-    sample.details.insert("latency_min_us", result.min_us);
-    sample.details.insert("latency_avg_us", result.avg_us);
-    sample.details.insert("latency_p99_us", result.p99_us);
-    Ok(sample)
+    let (output, sample) = perftest(session, variant, test)?;
+    said::latency(test.program, &output, sample)
 }
 
 /// A rate of perftest in messages a second.
 pub fn perftest_rate(session: &Session, variant: Variant, test: &Perftest) -> Result<Sample> {
-    let (output, mut sample) = perftest(session, variant, test)?;
-    let result = output.read(|text| verbs::perftest_rate(test.program, text))?;
-    sample.value = result.messages_per_s;
-    sample.operations = result.iterations;
-    Ok(sample)
+    let (output, sample) = perftest(session, variant, test)?;
+    said::rate(test.program, &output, sample)
 }
 
 /// One way of a ping-pong over kernel TCP, the median, in microseconds.

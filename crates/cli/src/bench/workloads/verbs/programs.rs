@@ -39,7 +39,8 @@ pub fn perftest_words(
     session.verbs(variant == Variant::VerbsPrivate, &words)
 }
 
-fn perftest(
+/// Runs both ends of a program of perftest under `sluice verbs`.
+pub fn perftest(
     session: &Session,
     variant: Variant,
     program: &str,
@@ -52,15 +53,9 @@ fn perftest(
     pair(session, variant, port, &server, &client)
 }
 
-/// A latency of perftest in microseconds: one way where an operation is answered by another, the
-/// whole operation for READ and atomics.
-pub fn perftest_latency(
-    session: &Session,
-    variant: Variant,
-    program: &str,
-    arguments: &[String],
-) -> Result<Sample> {
-    let (output, mut sample) = perftest(session, variant, program, arguments)?;
+/// The latency that a client of perftest said, in microseconds: one way where an operation is
+/// answered by another, the whole operation for READ and atomics.
+pub fn latency(program: &str, output: &Output, mut sample: Sample) -> Result<Sample> {
     let result = output.read(|text| parse::perftest_latency(program, text))?;
     sample.value = result.typical_us;
     sample.operations = result.iterations;
@@ -70,18 +65,34 @@ pub fn perftest_latency(
     Ok(sample)
 }
 
-/// A rate of perftest in messages a second.
+/// The rate that a client of perftest said, in messages a second.
+pub fn rate(program: &str, output: &Output, mut sample: Sample) -> Result<Sample> {
+    let result = output.read(|text| parse::perftest_rate(program, text))?;
+    sample.value = result.messages_per_s;
+    sample.operations = result.iterations;
+    Ok(sample)
+}
+
+/// A latency of perftest; see [`latency`].
+pub fn perftest_latency(
+    session: &Session,
+    variant: Variant,
+    program: &str,
+    arguments: &[String],
+) -> Result<Sample> {
+    let (output, sample) = perftest(session, variant, program, arguments)?;
+    latency(program, &output, sample)
+}
+
+/// A rate of perftest; see [`rate`].
 pub fn perftest_rate(
     session: &Session,
     variant: Variant,
     program: &str,
     arguments: &[String],
 ) -> Result<Sample> {
-    let (output, mut sample) = perftest(session, variant, program, arguments)?;
-    let result = output.read(|text| parse::perftest_rate(program, text))?;
-    sample.value = result.messages_per_s;
-    sample.operations = result.iterations;
-    Ok(sample)
+    let (output, sample) = perftest(session, variant, program, arguments)?;
+    rate(program, &output, sample)
 }
 
 /// A test of `ucx_perftest`.

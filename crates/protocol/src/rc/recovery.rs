@@ -1,0 +1,408 @@
+//! What a requester sends again one by one, and how much it has under way after losses.
+//!
+//! | who says that packets are lost | peer | what is sent again |
+//! |---|---|---|
+//! | a selective report ([`sluice_wire::selective`]) | Sluice | the holes of the report |
+//! | a NAK for a missing packet | Sluice | that packet |
+//! | the same | other | all from there on (IBTA 9.7.5.2.2), of a window that shrinks |
+//! | later READ data, atomic data, ACK | Sluice | a READ of the missing range |
+//! | the same | other | a READ of all from the missing packet to the READ's end |
+//! | silence for some round trips | any | the oldest packet |
+//! | the local ACK timeout | any | all, of a window that shrinks |
+//!
+//! What was sent again and is reported missing once more is lost again only if something that left
+//! after it has come: a report may have left before it came.
+
+use alloc::collections::BTreeMap;
+
+use sluice_wire::selective::Report;
+
+use super::early::Arrived;
+use super::requester::{Entry, Requester};
+use crate::counters::Counters;
+
+/// A range that was sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Resent {
+    /// After its last packet.
+    end: u64,
+    /// The first packet that left, for the first time, after it.
+    next_fresh: u64,
+    /// Counts what was sent again.
+    serial: u64,
+}
+
+/// Ranges of packets by their first one: single packets, or pieces of one READ's response.
+#[derive(Debug, Default)]
+pub(super) struct Recovery {
+    /// To be sent again; each up to the packet given.
+    due: BTreeMap<u64, u64>,
+    resent: BTreeMap<u64, Resent>,
+    serial: u64,
+}
+
+impl Recovery {
+    /// What is to be sent again next.
+    pub fn due(&self) -> Option<u64> {
+        self.due.first_key_value().map(|(first, _)| *first)
+    }
+
+    /// That is sent now, if it was due; up to which packet. `next_fresh` is the next packet that
+    /// was never sent.
+    pub fn take(&mut self, first: u64, next_fresh: u64) -> Option<u64> {
+        let end = self.due.remove(&first)?;
+        self.serial += 1;
+        let resent = Resent {
+            end,
+            next_fresh,
+            serial: self.serial,
+        };
+        self.resent.insert(first, resent);
+        Some(end)
+    }
+
+    /// To be sent again, whatever was sent before.
+    pub fn force(&mut self, first: u64, end: u64) {
+        self.due.insert(first, end);
+    }
+
+    /// The range that was sent again and has not come, around a packet.
+    fn around(&self, index: u64) -> Option<(u64, Resent)> {
+        let (first, resent) = self.resent.range(..=index).next_back()?;
+        (index < resent.end).then_some((*first, *resent))
+    }
+
+    /// These are lost, unless they are on their way again: `come` is the last packet that is known
+    /// to have come, `newest` the last of the repetitions. Whether they are to be sent.
+    fn lost(&mut self, first: u64, end: u64, come: u64, newest: u64) -> bool {
+        if let Some((at, resent)) = self.around(first) {
+            if come < resent.next_fresh && newest <= resent.serial {
+                return false;
+            }
+            self.resent.remove(&at);
+        }
+        self.due.insert(first, end).is_none()
+    }
+
+    /// All before `oldest` is answered.
+    pub fn answered(&mut self, oldest: u64) {
+        if !self.due.is_empty() {
+            self.due = self.due.split_off(&oldest);
+        }
+        if self.resent.is_empty() {
+            return;
+        }
+        let rest = self.around(oldest);
+        self.resent = self.resent.split_off(&oldest);
+        if let Some((_, resent)) = rest {
+            self.resent.insert(oldest, resent);
+        }
+    }
+
+    /// Nothing is sent again one by one.
+    pub fn is_empty(&self) -> bool {
+        self.due.is_empty() && self.resent.is_empty()
+    }
+
+    /// Everything is sent again anyway.
+    pub fn clear(&mut self) {
+        self.due.clear();
+        self.resent.clear();
+    }
+}
+
+/// How much may be under way, in request packets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    max: u64,
+    allowed: u64,
+    /// Answered since it grew.
+    answered: u64,
+    /// No second cut before this packet is answered: it left before the first one.
+    cut_until: u64,
+}
+
+/// Lost packets in a row that are taken for a queue that was full and not for a bad cable.
+const BURST: u64 = 8;
+
+impl Window {
+    /// It is not cut below that: fewer under way are hardly worth a look.
+    const MIN: u64 = 16;
+
+    pub fn new(max: u32) -> Self {
+        let max = u64::from(max.max(1));
+        Self {
+            max,
+            allowed: max,
+            answered: 0,
+            cut_until: 0,
+        }
+    }
+
+    pub fn allowed(&self) -> u64 {
+        self.allowed
+    }
+
+    /// It is smaller than it may be, after a loss.
+    pub fn is_cut(&self) -> bool {
+        self.allowed < self.max
+    }
+
+    /// Packets were lost by which others, or all behind them, were lost too.
+    pub fn cut(&mut self, oldest: u64, sent: u64) {
+        if oldest >= self.cut_until {
+            self.allowed = (self.allowed / 2).max(Self::MIN).min(self.max);
+            self.cut_until = sent;
+            self.answered = 0;
+        }
+    }
+
+    /// An eighth more for each window that was answered.
+    pub fn answered(&mut self, packets: u64) {
+        if self.is_cut() {
+            self.answered += packets;
+            if self.answered >= self.allowed {
+                self.answered = 0;
+                self.allowed = (self.allowed + (self.allowed / 8).max(1)).min(self.max);
+            }
+        }
+    }
+}
+
+impl Requester {
+    /// A selective report of the peer's.
+    pub fn report(&mut self, report: &Report<'_>, counters: &mut Counters) {
+        let Some(base) = self.sequence.index(report.base, self.oldest) else {
+            counters.stale_responses += 1;
+            return;
+        };
+        let held_until = base.saturating_add(report.held_until());
+        let until = held_until.max(base.saturating_add(u64::from(report.extent)));
+        if until > self.sent {
+            counters.future_responses += 1;
+            return;
+        }
+        // When the receiver is not ready, or all is sent again, there is nothing to choose.
+        if self.failed || self.rnr_until.is_some() || until <= self.oldest {
+            counters.stale_responses += 1;
+            return;
+        }
+        counters.reports += 1;
+        let holds = |index: u64| index < base || report.holds(index - base);
+        let resent = self.recovery.resent.iter();
+        let newest = resent.filter(|(first, _)| holds(**first));
+        let newest = newest.map(|(_, resent)| resent.serial).max().unwrap_or(0);
+        let come = held_until.saturating_sub(1);
+        let from = base.max(self.oldest);
+        let mut row = 0;
+        let mut burst = false;
+        let begin = self.entries.partition_point(|entry| entry.end() <= from);
+        // No more packets than a window.
+        for entry in self.entries.range(begin..) {
+            if entry.first >= until {
+                break;
+            }
+            let (last, one) = span(entry);
+            for index in entry.first.max(from)..last.min(until) {
+                if holds(index) {
+                    row = 0;
+                } else if index < self.next {
+                    row += 1;
+                    burst |= row >= BURST;
+                    self.recovery.lost(index, index + one, come, newest);
+                }
+            }
+        }
+        if burst {
+            self.window.cut(self.oldest, self.sent);
+        }
+    }
+
+    /// Responses before packet `until` are here or lost, those of READs and atomics too.
+    pub fn implied_nak(&mut self, until: u64, counters: &mut Counters) {
+        let from = self.examined.max(self.oldest);
+        self.examined = self.examined.max(until);
+        if from >= until {
+            return;
+        }
+        let mut asked = 0;
+        let begin = self.entries.partition_point(|entry| entry.end() <= from);
+        // At most as many as may be posted, and as many pieces as are remembered.
+        for place in begin..self.entries.len() {
+            let Some(entry) = self.entries.get(place).copied() else {
+                break;
+            };
+            if entry.first >= until {
+                break;
+            }
+            if entry.request.operation.has_response_data() {
+                asked += self.look_for_holes(&entry, from, until);
+            }
+        }
+        if asked > 0 {
+            counters.implied_naks += 1;
+        }
+        if asked >= BURST {
+            self.window.cut(self.oldest, self.sent);
+        }
+    }
+
+    /// Asks again for what of a response is missing; how many packets.
+    fn look_for_holes(&mut self, entry: &Entry, from: u64, until: u64) -> u64 {
+        let end = entry.end().min(until);
+        let mut index = entry.first.max(from);
+        let mut asked = 0;
+        while index < end {
+            if self.arrived(index) {
+                index += 1;
+                continue;
+            }
+            let hole = self.hole_end(entry, index).min(end);
+            // Others may take a piece out of the middle for all that is wanted from now on.
+            let upto = if self.peer_is_sluice {
+                hole
+            } else {
+                entry.end()
+            };
+            if self.recovery.lost(index, upto, 0, 0) {
+                asked += hole - index;
+            }
+            index = upto;
+        }
+        asked
+    }
+
+    /// Data at `index` has come before its turn. Whether of what was asked for again something was
+    /// lost once more.
+    pub fn look_at_repetitions(&mut self, index: u64) {
+        if let Some((first, resent)) = self.recovery.around(index) {
+            self.recovery.resent.remove(&first);
+            // Responses come in order. Others than Sluice are not asked for pieces.
+            let upto = if self.peer_is_sluice {
+                index
+            } else {
+                resent.end
+            };
+            if first < index {
+                self.recovery.due.insert(first, upto);
+            }
+            if index + 1 < resent.end && (first == index || self.peer_is_sluice) {
+                self.recovery.resent.insert(index + 1, resent);
+            }
+        }
+        if let Some((first, resent)) = self.recovery.resent.first_key_value()
+            && index >= resent.next_fresh
+        {
+            let (first, end) = (*first, resent.end);
+            self.recovery.resent.remove(&first);
+            self.recovery.due.insert(first, end);
+        }
+    }
+
+    /// Whether data of a response is here.
+    fn arrived(&self, index: u64) -> bool {
+        index - self.oldest < Arrived::SPAN && self.early.contains(index)
+    }
+
+    /// After the last packet from `index` on that is missing of a response.
+    fn hole_end(&self, entry: &Entry, index: u64) -> u64 {
+        let known = entry.end().min(self.oldest + Arrived::SPAN);
+        (index..known)
+            .find(|index| self.early.contains(*index))
+            .unwrap_or(entry.end())
+    }
+
+    /// The peer, which is Sluice, misses a packet.
+    pub fn missing(&mut self, index: u64, counters: &mut Counters) {
+        let Some(entry) = self.entry(index).copied() else {
+            return;
+        };
+        let (_, one) = span(&entry);
+        if index < self.next && self.recovery.lost(index, index + one, index, 0) {
+            counters.sequence_naks += 1;
+        } else {
+            counters.stale_responses += 1;
+        }
+    }
+
+    /// What is asked for when nothing has come for a while.
+    pub fn probe(&mut self) {
+        let Some(entry) = self.entry(self.oldest).copied() else {
+            return;
+        };
+        let end = match entry.request.operation.has_response_data() {
+            false => self.oldest + 1,
+            true if self.peer_is_sluice => self.hole_end(&entry, self.oldest),
+            true => entry.end(),
+        };
+        self.recovery.force(self.oldest, end);
+        // Not counted as a retry: the program's timeout and count decide when the peer is given up.
+        let plain = !entry.request.operation.has_response_data();
+        self.probed = Some((self.oldest, plain));
+    }
+}
+
+/// After the last packet that the request itself has, and how many numbers each of them takes: a
+/// READ has one packet, which takes those of its response.
+fn span(entry: &Entry) -> (u64, u64) {
+    if entry.request.operation.has_response_data() {
+        (entry.first + 1, entry.end() - entry.first)
+    } else {
+        (entry.end(), 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches: a report that was under way when the packet was sent again makes it be sent a
+    /// third time; a repetition that is lost is never noticed.
+    #[test]
+    fn a_repetition_is_lost_when_later_ones_have_come() {
+        let mut recovery = Recovery::default();
+        assert!(recovery.lost(5, 6, 9, 0) && !recovery.lost(5, 6, 9, 0));
+        assert!(recovery.lost(7, 8, 9, 0));
+        assert_eq!(recovery.take(5, 10), Some(6));
+        assert_eq!(recovery.take(7, 10), Some(8));
+        assert!(!recovery.lost(5, 6, 9, 0), "on its way");
+        assert!(recovery.lost(5, 6, 10, 0), "what left later has come");
+        assert_eq!(recovery.take(5, 12), Some(6));
+        // Of the repetitions, 7 was number 2 and 5 was number 3.
+        assert!(!recovery.lost(5, 6, 11, 2) && recovery.lost(7, 8, 9, 3));
+    }
+
+    #[test]
+    fn the_rest_of_a_range_is_still_on_its_way() {
+        let mut recovery = Recovery::default();
+        recovery.force(10, 20);
+        assert_eq!(recovery.take(10, 50), Some(20));
+        recovery.answered(15);
+        assert!(!recovery.lost(15, 20, 40, 0) && recovery.lost(15, 20, 50, 0));
+        recovery.answered(20);
+        assert_eq!(recovery.due(), None);
+    }
+
+    #[test]
+    fn a_window_shrinks_once_and_grows_back() {
+        let mut window = Window::new(256);
+        window.cut(0, 100);
+        window.cut(99, 200);
+        assert_eq!(window.allowed(), 128);
+        window.cut(100, 200);
+        assert_eq!(window.allowed(), 64);
+        let mut rounds = 0;
+        while window.is_cut() {
+            window.answered(window.allowed());
+            rounds += 1;
+        }
+        assert!(window.allowed() == 256 && rounds < 20, "{rounds}");
+        for at in 0..20 {
+            window.cut(1000 + at, 1001 + at);
+        }
+        assert_eq!(window.allowed(), Window::MIN);
+        let mut small = Window::new(4);
+        small.cut(0, 1);
+        assert_eq!(small.allowed(), 4);
+    }
+}

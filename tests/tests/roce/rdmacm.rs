@@ -1,0 +1,159 @@
+//! Programs that find each other by librdmacm, between two hosts.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::job::Job;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::verbs::cm::{self, CmRow, PortSpace, ROWS};
+
+use crate::link::{CORNERS, DEVICES, End, LIMIT, Link, Way};
+
+/// A multicast group of each version of IP.
+const GROUPS: [(u8, &str); 2] = [(4, "239.1.2.3"), (6, "ff0e::1")];
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for (number, row) in ROWS.iter().enumerate() {
+        for way in ways(row, number) {
+            let name = format!("{}/{}", row.name(), way.name());
+            trials.push(trial(name, move || {
+                row.run(&mut Link::new(way)?, less(row))
+            }));
+        }
+    }
+    for device in DEVICES {
+        for corner in 0..CORNERS.len() {
+            let way = Way::corner(device, corner);
+            trials.push(trial(format!("mckey/plain/{}", way.name()), move || {
+                multicast(way)
+            }));
+            trials.push(trial(format!("udpong/echo/{}", way.name()), move || {
+                cm::udpong(&mut Link::new(way)?)
+            }));
+            // Its server listens on all IPv4 addresses.
+            if way.family == 4 {
+                trials.push(trial(format!("rcopy/plain/{}", way.name()), move || {
+                    cm::rcopy(&mut Link::new(way)?)
+                }));
+            }
+        }
+        let way = Way::corner(device, 0);
+        trials.push(trial(format!("qperf/cm/{}", way.name()), move || {
+            qperf(way)
+        }));
+    }
+    trials
+}
+
+/// One row of each program has every corner, the others have one for each device, by turns.
+fn ways(row: &CmRow, number: usize) -> Vec<Way> {
+    let every = ["plain", "cm"].contains(&row.case);
+    let mut ways = Vec::new();
+    for (turn, device) in DEVICES.into_iter().enumerate() {
+        let corners = (0..CORNERS.len())
+            .map(|step| Way::corner(device, number + 2 * turn + step))
+            .filter(|way| row.speaks(way.family));
+        ways.extend(corners.take(if every { CORNERS.len() } else { 1 }));
+    }
+    ways
+}
+
+/// Options that make a program do less than within a host: of two the last one counts. One row of
+/// the stream's program does all that it does by itself.
+fn less(row: &CmRow) -> &'static [&'static str] {
+    match (row.program, row.case) {
+        ("rstream", "plain" | "async" | "sizes") => &[],
+        ("rstream", _) => &["-S", "20000", "-C", "20", "-I", "20"],
+        // They wait for bytes in memory and never call the library meanwhile: each of their turns
+        // needs a thread to get a processor that the program does not give away.
+        ("riostream", _) => &["-S", "20000", "-C", "10", "-I", "10"],
+        ("ib_write_lat", _) => &["-n", "100"],
+        _ => &[],
+    }
+}
+
+fn multicast(way: Way) -> Verdict {
+    let group = GROUPS.iter().find(|(family, _)| *family == way.family);
+    match group.map(|(_, group)| group.parse()) {
+        Some(Ok(group)) => cm::mckey(&mut Link::new(way)?, group),
+        other => fail(format!("no group of IPv{}: {other:?}", way.family)),
+    }
+}
+
+/// qperf sends by LID unless librdmacm connects its queue pairs, and without a global route there
+/// is no way to anybody on Ethernet. Its tests that librdmacm can connect are those of RC.
+fn qperf(way: Way) -> Verdict {
+    const TESTS: [&str; 4] = ["rc_lat", "rc_bw", "ver_rc_compare_swap", "ver_rc_fetch_add"];
+    let mut link = Link::new(way)?;
+    let number = link.hosts().right.free_port(Protocol::Tcp)?;
+    let port = number.to_string();
+    let mut server = link.start(End::Right, "qperf", &["-lp", &port])?;
+    link.hosts()
+        .right
+        .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
+    let address = link.hosts().right.v4().to_string();
+    let mut arguments = vec!["-lp", &port, "-t", "1", "-cm", "1", &address];
+    arguments.extend(TESTS);
+    let client = link.start(End::Left, "qperf", &arguments)?;
+    let client = client.finish(LIMIT)?.success()?;
+    let text = client.text();
+    for test in TESTS {
+        ensure(text.contains(&format!("{test}:")), || {
+            format!("{test} has no result\n{}", client.describe())
+        })?;
+    }
+    Ok(())
+}
+
+impl cm::Stage for Link {
+    fn start(&mut self, end: cm::End, program: &str, arguments: &[&str]) -> Verdict<Job> {
+        Link::start(self, side(end), program, arguments)
+    }
+
+    fn address(&self, end: cm::End) -> IpAddr {
+        self.host(side(end)).address(self.way().family)
+    }
+
+    fn free_port(&self) -> Verdict<u16> {
+        Ok(self.hosts().right.free_port(Protocol::Tcp)?)
+    }
+
+    fn await_listener(&mut self, server: &mut Job, space: PortSpace, port: u16) -> Verdict {
+        let runtime = self.hosts().right.runtime().to_owned();
+        server.await_ready(LIMIT, "rdma_cm listener", || {
+            cm::listens(&runtime, space, port)
+        })
+    }
+
+    fn await_member(&mut self, receiver: &mut Job, group: IpAddr) -> Verdict {
+        let host = &self.hosts().right;
+        receiver.await_ready(LIMIT, "member of the group", || {
+            host.is_member(group).unwrap_or(false)
+        })
+    }
+
+    fn await_datagrams(&mut self, server: &mut Job, port: u16) -> Verdict {
+        self.hosts()
+            .right
+            .await_listener(server, Protocol::Udp, port, LIMIT)
+    }
+
+    fn path(&self) -> &Path {
+        self.hosts().path()
+    }
+
+    fn limit(&self) -> Duration {
+        LIMIT
+    }
+}
+
+fn side(end: cm::End) -> End {
+    match end {
+        cm::End::Server => End::Right,
+        cm::End::Client => End::Left,
+    }
+}
