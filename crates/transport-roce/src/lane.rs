@@ -369,10 +369,16 @@ impl Lane {
             if left {
                 self.leave();
             }
-            if !self.is_noted() {
+            fence(Ordering::SeqCst);
+            if self.pending.load(Ordering::SeqCst) == 0 {
                 break;
             }
         }
+        if !self.brought.is_empty() {
+            // Who brought it found the lane taken, and who posts must not take it in.
+            self.deadline.store(0, Ordering::SeqCst);
+        }
+        self.wake_for_deadline();
         done
     }
 

@@ -227,7 +227,7 @@ impl Machine {
         if !self.receives || packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
             return false;
         }
-        let Some(qp) = self.qp.clone() else {
+        let Some(qp) = &self.qp else {
             return false;
         };
         // Connected queue pairs listen to their peer's address only (IBTA 9.6.1.5).
@@ -239,7 +239,7 @@ impl Machine {
             return false;
         }
         let mut bridge = Bridge {
-            qp: &qp,
+            qp,
             requests: &self.requests,
             inbound: &mut self.inbound,
         };
@@ -254,7 +254,7 @@ impl Machine {
             }
             Service::None => return false,
         }
-        self.inbound.put_aside(&qp);
+        self.inbound.put_aside(qp);
         true
     }
 
@@ -290,7 +290,7 @@ impl Machine {
 
     fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32) {
         self.requests.end(seq);
-        if let Some(qp) = self.qp.clone() {
+        if let Some(qp) = &self.qp {
             qp.complete_send(
                 seq,
                 SendDone {

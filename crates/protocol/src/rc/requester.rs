@@ -34,6 +34,11 @@ impl Entry {
         self.first + u64::from(self.packets)
     }
 
+    /// Request packets before packet `index`, ever.
+    fn weight_of(&self, index: u64) -> u64 {
+        self.weight + self.weight_before(index)
+    }
+
     /// Its own request packets before packet `index`.
     fn weight_before(&self, index: u64) -> u64 {
         let before = index.saturating_sub(self.first);
@@ -205,14 +210,8 @@ impl Requester {
         at(place)
     }
 
-    fn weight(&self, index: u64) -> u64 {
-        self.entry(index).map_or(self.end_weight, |entry| {
-            entry.weight + entry.weight_before(index)
-        })
-    }
-
     /// The packet that would be sent now.
-    fn candidate(&self) -> Option<(u64, Entry)> {
+    fn candidate(&self) -> Option<(u64, &Entry)> {
         if self.failed || self.rnr_until.is_some() {
             return None;
         }
@@ -225,15 +224,17 @@ impl Requester {
         if self.fault.is_some_and(|(first, _)| index >= first) {
             return None;
         }
-        let entry = *self.entry(index)?;
+        let entry = self.entry(index)?;
         if again.is_some() || index == self.oldest && index < self.sent {
             return Some((index, entry));
         }
         let allowed = self.window.allowed();
+        // What is answered in full has left the queue.
+        let oldest = self.entries.front()?.weight_of(self.oldest);
         let read = entry.request.operation.has_response_data();
         // After a loss the data of READs counts as well: it may be what is too much.
         let room = !(read && self.window.is_cut() && index - self.oldest >= READ_SHARE * allowed)
-            && self.weight(index) - self.weight(self.oldest) < allowed;
+            && entry.weight_of(index) - oldest < allowed;
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
         let room = room
@@ -249,6 +250,7 @@ impl Requester {
 
     pub fn transmit(&mut self, now: Instant, counters: &mut Counters) -> Option<Transmit> {
         let (index, entry) = self.candidate()?;
+        let entry = *entry;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
         let mut packet = self.path.packet(&entry.request, place, psn)?;
