@@ -4,6 +4,7 @@
 //! or the machine's own network could meet. With [`Settings::faults`] a third namespace lies
 //! between the hosts, in which an [`injector::Injector`] carries the frames.
 
+pub mod bottleneck;
 pub mod capture;
 pub mod faults;
 pub mod injector;

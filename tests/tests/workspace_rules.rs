@@ -86,7 +86,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-cli",
-        &["sluice-control", "sluice-sys", "sluice-verbs"],
+        &["sluice-control", "sluice-sys", "sluice-verbs", "sluice-xdp"],
     ),
     ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),

@@ -130,6 +130,13 @@ pub struct VerbsArgs {
     #[arg(long, value_name = "DEVICE", default_value = "shm")]
     pub device: VerbsDevice,
 
+    /// Threads that receive and send for the program when it does not poll, 1 to 64; each serves
+    /// its share of the queue pairs. For --device roce and roce-udp [default: 1]
+    ///
+    /// See ENGINE THREADS in the man page for when more than one is of use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub engines: Option<u8>,
+
     /// Write what goes between queue pairs to a file, as RoCEv2 packets that Wireshark reads
     ///
     /// The file is in pcapng format, or in the classic one if its name ends in .pcap; what was in
@@ -252,6 +259,14 @@ pub struct DoctorArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
+
+    /// Try AF_XDP on an interface, for a moment; may be given several times
+    ///
+    /// Says whether its driver helps (native, zero-copy), or why verbs programs go by UDP there.
+    /// A program that takes no packet is attached, and a socket bound to the first queue. Another
+    /// XDP program or AF_XDP socket is left alone. Some drivers take their link down for a moment.
+    #[arg(long, value_name = "NAME")]
+    pub interface: Vec<String>,
 
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]

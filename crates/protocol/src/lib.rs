@@ -114,10 +114,12 @@
 //!
 //! # What is decided here
 //!
-//! - **Go-back-N**, as the wire demands: a NAK for a missing packet sends all from there again.
-//!   READ data that comes out of order is kept all the same, since only the requester's own
-//!   memory is concerned. If both ends have said so ([`rc::Config::early`]), WRITE data after a
-//!   gap is kept too, within one WRITE, and only what is missing is sent again.
+//! - **Go-back-N**, as the wire demands: a NAK for a missing packet sends all from there again, of a
+//!   window that shrinks with losses. READ data that comes out of order is kept all the same, since
+//!   only the requester's own memory is concerned, and only what is missing is asked for again. A
+//!   responder keeps requests that come early ([`rc::Config::early`]) and carries them out in their
+//!   turn. Between two ends that do so and know it of each other only what is missing is sent again
+//!   (`rc/recovery.rs`, decision 0013).
 //! - **Probes.** A NAK that is lost, or a packet that is lost a second time, would cost a local
 //!   ACK timeout, which programs set to tens of milliseconds and more. So the oldest packet alone
 //!   is sent again when no answer has come for a few round trips, with doubling delays. A
@@ -139,7 +141,8 @@
 //! # Bounds
 //!
 //! A connection holds at most `depth` requests and completions, `max_dest_rd_atomic` resources and
-//! as many replies, and two bit sets. Nothing else grows. Loops are over these, over 256 early
+//! as many replies, a bit set, and a megabyte of requests that came early. Nothing else grows. Loops
+//! are over these, over a window of packets, over 2048 early responses or 1024 early
 //! packets, or over the constants named in [`congestion`].
 #![no_std]
 #![forbid(unsafe_code)]

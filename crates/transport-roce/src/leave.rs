@@ -1,5 +1,6 @@
 //! What is done when the process ends in the ordinary way: peers that wait for an answer to what
 //! the program has seen come get it. Queue pairs that it did not destroy end without a word.
+//! What waits in its sockets for queue pairs of its neighbours is handed on to them.
 //! The names of the process go, and with the last process of the network namespace their
 //! directory; those of one that is killed are left to whoever comes next ([`sluice_rendezvous`]).
 
@@ -10,6 +11,7 @@ use crate::node::Node;
 impl AtExit for Node {
     fn leave(&self) {
         self.settle();
+        self.drain();
         // A thread that holds this is about to claim one more; who comes later sweeps it up.
         if let Some(numbers) = self.try_numbers() {
             numbers.take_names_away(&self.rendezvous);

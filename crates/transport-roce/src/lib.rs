@@ -12,12 +12,14 @@
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
 //! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
 //! | [`gsi`], [`multicast`] | queue pair 1, and groups |
+//! | [`counters`] | what has happened, by the names of Linux's RDMA devices |
 //! | [`forward`], [`brought`] | several processes behind one address |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
 mod bridge;
 mod brought;
+mod counters;
 mod directions;
 mod engine;
 mod forward;
@@ -276,6 +278,10 @@ impl Transport for RoceTransport {
 
     /// Peers reach memory through the engine's own table only, which waits for them.
     fn key_withdrawn(&self, _key: &KeyInfo) {}
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        counters::all(&self.node)
+    }
 
     fn create_srq(&self, _xrc: bool) -> Result<u32> {
         Ok(self.node.take_number()?)

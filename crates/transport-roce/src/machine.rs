@@ -12,6 +12,7 @@ use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
 use crate::bridge::{self, Bridge, Inbound};
+use crate::counters::Seen;
 use crate::path::Way;
 use crate::requests::{Outbox, Requests};
 
@@ -48,6 +49,8 @@ pub struct Machine {
     refusal_told: bool,
     /// When the lane will look at it again, as [`Machine::deadline`] last said.
     told: Option<Instant>,
+    /// What was seen, by earlier services too, but for the counters of `service`.
+    seen: Seen,
 }
 
 /// What is to be done behind a packet that came.
@@ -79,7 +82,25 @@ impl Machine {
             receives: false,
             refusal_told: false,
             told: None,
+            seen: Seen::default(),
         }
+    }
+
+    /// What it has seen so far.
+    pub fn seen(&self) -> Seen {
+        let mut all = self.seen;
+        match &self.service {
+            Service::None => {}
+            Service::Rc(connection) => all.protocol += connection.counters(),
+            Service::Uc(connection) => all.protocol += connection.counters(),
+            Service::Ud(endpoint) => all.protocol += endpoint.counters(),
+        }
+        all
+    }
+
+    /// What it has seen so far, which is somebody else's to keep from now on. Without a service.
+    pub fn take_seen(&mut self) -> Seen {
+        core::mem::take(&mut self.seen)
     }
 
     /// What connected queue pairs are set up with.
@@ -121,6 +142,7 @@ impl Machine {
     pub fn ready_to_receive(&mut self, qp: &Qp, attr: &QpAttr, way: Option<Way>, port_mtu: Mtu) {
         self.way = way;
         self.refusal_told = false;
+        self.seen = self.seen();
         self.service = match qp.qp_type() {
             QpType::Ud => Service::Ud(Box::new(ud::Endpoint::new(&ud::Config {
                 source: Qpn::new(qp.num()),
@@ -203,6 +225,7 @@ impl Machine {
     /// RESET, and the end.
     pub fn clear(&mut self) {
         self.stop();
+        self.seen = self.seen();
         self.service = Service::None;
         self.receives = false;
         self.way = None;
@@ -224,7 +247,12 @@ impl Machine {
 
     /// A packet came for this queue pair. False: it is not from its peer, or not for its state.
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, received: &Received<'_>) -> bool {
-        if !self.receives || packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
+        if !self.receives {
+            self.seen.not_taken.not_ready += 1;
+            return false;
+        }
+        if packet.bth().pkey & 0x7fff != PKEY & 0x7fff {
+            self.seen.not_taken.bad_pkey += 1;
             return false;
         }
         let Some(qp) = &self.qp else {
@@ -236,6 +264,7 @@ impl Machine {
                 way.path.destination != received.source || way.path.source != received.destination
             })
         {
+            self.seen.not_taken.wrong_peer += 1;
             return false;
         }
         let mut bridge = Bridge {

@@ -212,10 +212,12 @@ impl Network {
         let mut state = lock(&self.state);
         let hop = state.hop(path).ok().filter(|hop| !hop.local)?;
         let index = hop.interface;
+        if !state.tried.insert(index) {
+            return None;
+        }
         let interfaces = state.directions.interfaces();
         let interface = interfaces.iter().find(|each| each.index == index)?;
-        let fit = interface.mac.is_some() && !interface.loopback;
-        (fit && state.tried.insert(index)).then_some(index)
+        (interface.mac.is_some() && !interface.loopback).then_some(index)
     }
 
     /// An interface is served now, by ports from that one on.

@@ -12,15 +12,16 @@ use sluice_sys::local_fd::ClosedInChildren;
 use sluice_verbs::{Result, SendDone};
 use sluice_wire::Mtu;
 
+use crate::counters::Seen;
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
-use crate::lane::{Lane, Posting, SMALL_BYTES};
+use crate::lane::{BROUGHT_FEW, Lane, Posting, SMALL_BYTES};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
 use crate::part::Part;
-use crate::path::Way;
+use crate::path::{UDP_PORT, Way};
 use crate::tap::Below;
 
 /// Blocks of queue pair numbers of one process.
@@ -88,10 +89,14 @@ pub struct Node {
     /// Held by whoever gives the lanes more ports, so that all have them in one order. In front
     /// of the lanes' locks.
     serving: Mutex<()>,
+    /// Interfaces that datagrams were sent by, to be served.
+    wanted: Mutex<Vec<u32>>,
     pub network: Network,
     pub gsi: Gsi,
     pub groups: Groups,
     pub forward: Forward,
+    /// What queue pairs have seen that are gone.
+    pub gone: Mutex<Seen>,
     /// Completion queues that wait for an event.
     pub armed: AtomicU32,
     pub stop: AtomicBool,
@@ -201,6 +206,27 @@ impl Node {
         self.network.way(path, mtu)
     }
 
+    /// As [`Node::way`], for a datagram that is being posted: with a lock behind the lanes', so that
+    /// the engine thread gives them their ports. The first datagrams go by UDP.
+    pub fn way_and_serve_soon(&self, path: &Path) -> Result<Way> {
+        let way = self.network.way(path, 0)?;
+        if way.port == UDP_PORT
+            && let Some(interface) = self.network.untried(path)
+        {
+            lock(&self.wanted).push(interface);
+            self.first_lane().sleeper.wake();
+        }
+        Ok(way)
+    }
+
+    /// Serves the interfaces that datagrams were sent by. By the engine thread.
+    pub fn serve_wanted(&self) {
+        let wanted = core::mem::take(&mut *lock(&self.wanted));
+        for interface in wanted {
+            let _ = self.serve(interface);
+        }
+    }
+
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
         let interface = sluice_xdp::Interface::by_index(index)?;
         let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
@@ -275,12 +301,23 @@ impl Node {
     /// A poll of a completion queue found nothing: looks at the ports of the lanes that its
     /// completions come from. How many packets came.
     pub fn poll(&self, queue: &Sources) -> usize {
+        let mut handed = Set::default();
         if let [only] = &*self.lanes {
-            return only.poll(self);
+            return only.poll(self, &mut handed);
         }
-        self.lanes_of(queue)
-            .map(|lane| self.lanes[lane].poll(self))
-            .sum()
+        let mut came = 0;
+        let polled = self.lanes_of(queue);
+        for lane in polled {
+            came += self.lanes[lane].poll(self, &mut handed);
+            // What the ones before had for it has been taken in.
+            handed.remove(lane);
+        }
+        for lane in handed {
+            // To one that was polled already this thread comes back: none has to be woken.
+            let few = came <= BROUGHT_FEW || polled.contains(lane);
+            self.lanes[lane].expect_brought(self, few);
+        }
+        came
     }
 
     /// The lanes where packets may be that end in a completion in this queue.
@@ -313,6 +350,14 @@ impl Node {
     pub fn settle(&self) {
         for lane in &self.lanes {
             lane.settle(self);
+        }
+    }
+
+    /// Takes in what waits at every lane's ports. What is another process's is handed on, and would
+    /// be lost when the sockets are closed.
+    pub fn drain(&self) {
+        for lane in &self.lanes {
+            lane.drain(self);
         }
     }
 
@@ -363,10 +408,12 @@ impl Node {
             lanes: lanes.into(),
             completions: Completions::default(),
             serving: Mutex::default(),
+            wanted: Mutex::default(),
             network: parts.network,
             gsi: Gsi::default(),
             groups: Groups::default(),
             forward: Forward::default(),
+            gone: Mutex::default(),
             armed: AtomicU32::new(0),
             stop: AtomicBool::new(false),
         }))

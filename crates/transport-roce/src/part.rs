@@ -185,7 +185,8 @@ impl QpTransport for RoceQp {
         };
         let to = match (part.kind, wqe.wr.ud) {
             (QpType::Ud, Some(ud)) => {
-                let way = path::of(qp, ud.ah, ud.qpn).and_then(|path| part.node.way(&path, 0));
+                let way = path::of(qp, ud.ah, ud.qpn)
+                    .and_then(|path| part.node.way_and_serve_soon(&path));
                 let Ok(way) = way else {
                     // Nobody hears of a datagram that finds no way, as on a network.
                     return Posted::Done(SendDone::ok(wqe.length as u32));
@@ -263,7 +264,9 @@ impl QpTransport for RoceQp {
         lock(&part.outbox).clear();
         part.ask(CLEAR);
         if part.holder.load(Ordering::Relaxed) != this_thread() {
-            part.lock().qp = None;
+            let mut machine = part.lock();
+            machine.qp = None;
+            *lock(&part.node.gone) += &machine.take_seen();
         }
         part.node.numbers().give(part.qpn);
     }

@@ -179,7 +179,10 @@ pub fn operation(wqe: &Wqe<'_>) -> Option<Operation> {
 /// What was posted and has not come to the queue pair's machine. Whoever posts must not wait for
 /// the machine, so this has a lock of its own.
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "slots change hands three times, and are large")]
+#[expect(
+    clippy::vec_box,
+    reason = "slots change hands three times, and are large"
+)]
 pub struct Outbox {
     slots: VecDeque<Box<Slot>>,
     spare: Vec<Box<Slot>>,
@@ -201,7 +204,10 @@ impl Outbox {
 
 /// The requests of a queue pair that are not complete, in the order of posting.
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "slots change hands three times, and are large")]
+#[expect(
+    clippy::vec_box,
+    reason = "slots change hands three times, and are large"
+)]
 pub struct Requests {
     slots: VecDeque<Box<Slot>>,
     /// Emptied ones, on their way back to the outbox.

@@ -106,6 +106,13 @@ pub trait Transport: Send + Sync {
     /// The SRQ is gone, its number may be used again some time.
     fn destroy_srq(&self, _srqn: u32) {}
 
+    /// What has happened on the way to and from peers, by name, for whoever looks: counts since
+    /// the beginning. May be called at the end of the process; it waits for no peer, and for no
+    /// thread for long.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
     /// Queue pair 1 of the port, where peers are on other hosts and connections are made by
     /// management datagrams.
     fn gsi(&self) -> Option<&dyn Gsi> {

@@ -78,6 +78,8 @@ pub struct Counts {
     pub held: u64,
     pub corrupted: u64,
     pub marked: u64,
+    /// Frames for which a bottleneck's queue had no place.
+    pub overflowed: u64,
     /// Frames of any kind that came while the link was cut.
     pub cut: u64,
     /// Frames that are not RoCE, which passed.
@@ -148,6 +150,16 @@ impl Judge {
         }
         Fate::Pass
     }
+}
+
+/// Whether it is a frame that has a fate.
+pub fn is_roce(frame: &[u8]) -> bool {
+    Roce::find(frame).is_some()
+}
+
+/// Marks a RoCE frame of an ECN-capable transport. Whether it is one.
+pub fn mark(frame: &mut [u8]) -> bool {
+    Roce::find(frame).is_some_and(|found| found.mark(frame))
 }
 
 /// Where things are in a RoCE frame.

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::hosts::faults::{Counts, Fate, Faults, Judge};
+use crate::hosts::bottleneck::{Bottleneck, Place, Queue};
+use crate::hosts::faults::{Counts, Fate, Faults, Judge, is_roce, mark};
 use crate::hosts::namespace::Namespace;
 use crate::hosts::packets::{Batch, PacketSocket, Role};
 use crate::suite::{Verdict, fail};
@@ -45,6 +46,8 @@ struct State {
     cut: bool,
     /// Of every frame.
     delay: Duration,
+    /// RoCE frames that come through wait here.
+    queue: Option<Queue>,
 }
 
 impl Injector {
@@ -68,6 +71,7 @@ impl Injector {
                 judge: Judge::new(Faults::NONE),
                 cut: false,
                 delay: Duration::ZERO,
+                queue: None,
             }));
             let carrier = Carrier {
                 source,
@@ -106,6 +110,12 @@ impl Injector {
     /// Every frame takes so much longer, from the next one on, as on a longer cable.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.state(direction).delay = delay;
+    }
+
+    /// RoCE frames that come through go over a link like that, from the next one on. Not together
+    /// with a delay, and what is held to be overtaken is not held up by it.
+    pub fn narrow(&self, direction: Direction, link: Bottleneck) {
+        self.state(direction).queue = Some(Queue::new(link));
     }
 
     /// Nothing passes any more in this direction, of whatever kind.
@@ -250,7 +260,8 @@ impl Carrier {
 
     /// What of the batch, and of what is held, goes on now, in order.
     fn decide(&mut self, batch: &mut Batch, now: Instant) -> io::Result<(Vec<Ready>, Duration)> {
-        let mut state = lock(&self.state);
+        let mut guard = lock(&self.state);
+        let state = &mut *guard;
         let mut ready = Vec::with_capacity(batch.len());
         for index in 0..batch.len() {
             if state.cut {
@@ -267,7 +278,18 @@ impl Carrier {
                     });
                     continue;
                 }
-                Fate::Pass => ready.push(Ready::InBatch(index)),
+                Fate::Pass => {
+                    let frame = batch.frame_mut(index);
+                    let queue = state.queue.as_mut().filter(|_| is_roce(frame));
+                    match queue.map(|queue| queue.enter(now, frame.len())) {
+                        None => ready.push(Ready::InBatch(index)),
+                        Some(Place::Full) => state.judge.counts.overflowed += 1,
+                        Some(Place::Until { time, mark: marks }) => {
+                            state.judge.counts.marked += u64::from(marks && mark(frame));
+                            self.delayed.push_back((time, frame.to_vec()));
+                        }
+                    }
+                }
                 Fate::Twice => {
                     ready.push(Ready::InBatch(index));
                     ready.push(Ready::InBatch(index));

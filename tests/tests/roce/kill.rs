@@ -34,8 +34,8 @@ const FLOWING: u64 = 500;
 const CLIENTS_MAX: u32 = 3;
 /// For what the kernel takes back of the dead.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// What stays in the rendezvous directory for good: two files that locks are taken on.
-const PERMANENT: [&str; 2] = ["numbers", "cm.lock"];
+/// What stays for good: the directory of librdmacm's listeners, and the file that locks are taken on.
+const PERMANENT: [&str; 2] = ["sluice-verbs", "cm.lock"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
@@ -315,8 +315,7 @@ fn nothing_attached(link: &Link) -> Verdict {
 fn nothing_left(link: &Link) -> Verdict {
     for host in [&link.hosts().left, &link.hosts().right] {
         let names = entries(host.runtime());
-        // The socket of the last one goes with the next one's start.
-        ensure(names.len() <= 1, || {
+        ensure(names.is_empty(), || {
             format!("left in the rendezvous directories: {names:?}")
         })?;
         let processes = processes(host.runtime());
@@ -327,16 +326,19 @@ fn nothing_left(link: &Link) -> Verdict {
     Ok(())
 }
 
-/// What lies in the directory and in those inside.
+/// What lies in the directory and in those inside, also directories: that of a network namespace
+/// goes with its last user.
 fn entries(runtime: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut folders = vec![runtime.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
             if path.is_dir() {
-                folders.push(path);
-            } else if !PERMANENT.contains(&&*entry.file_name().to_string_lossy()) {
+                folders.push(path.clone());
+            }
+            if !PERMANENT.contains(&name.as_str()) {
                 found.insert(path.display().to_string());
             }
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use sluice_tests::hosts::bottleneck::Bottleneck;
 use sluice_tests::hosts::faults::{Counts, Faults};
 use sluice_tests::hosts::injector::Direction;
 use sluice_tests::suite::{Verdict, ensure, trial};
@@ -171,6 +172,15 @@ pub fn trials() -> Vec<Trial> {
     for device in DEVICES {
         let way = Way {
             device,
+            family: if device == "roce" { 4 } else { 6 },
+            mtu: 1500,
+        };
+        let name = format!("paths/bottleneck/{}", way.name());
+        trials.push(trial(name, move || bottleneck(way)));
+    }
+    for device in DEVICES {
+        let way = Way {
+            device,
             family: 4,
             mtu: 1500,
         };
@@ -228,6 +238,37 @@ fn program(row: &str, iterations: &str, way: Way) -> Verdict {
         arguments.extend(["-n", iterations]);
         let (server, client) = link.pair(row.program, row.gid_option(), &arguments, SLOW)?;
         row.check(&server, &client, path_mtu(way))
+    })
+}
+
+/// Two programs over a link that is much too slow for them, once with a router that only drops and
+/// once with one that marks: with marks the senders slow down before packets are lost. Catches:
+/// marks that are not asked for, not seen, not told, or not heeded.
+fn bottleneck(way: Way) -> Verdict {
+    const LINK: Bottleneck = Bottleneck {
+        bytes_per_second: 40_000_000,
+        mark_above: u64::MAX,
+        drop_above: 200_000,
+    };
+    let mut lost = Vec::new();
+    for mark_above in [u64::MAX, 20_000] {
+        let mut link = Link::with_injector(way)?;
+        let narrow = Bottleneck { mark_above, ..LINK };
+        link.injector()?.narrow(Direction::LeftToRight, narrow);
+        let arguments = ["-s", "65536", "-n", "400"];
+        let both = [(); 2].map(|()| link.start_pair("ib_write_bw", "-x", &arguments));
+        for running in both {
+            let (_, client) = running?.finish(SLOW)?;
+            println!("{}", client.text());
+        }
+        let counts = link.injector()?.counts(Direction::LeftToRight);
+        println!("{counts:?}");
+        let wrong = (mark_above == u64::MAX) != (counts.marked == 0);
+        ensure(!wrong, || format!("{counts:?}"))?;
+        lost.push(counts.overflowed);
+    }
+    ensure(lost[0] > 0 && lost[1] * 4 < lost[0], || {
+        format!("{lost:?} frames found no place, without and with marks")
     })
 }
 

@@ -115,6 +115,7 @@ impl Report {
 pub fn run(args: &DoctorArgs) -> Outcome {
     let mut checks = machine::checks();
     checks.extend(network::checks());
+    checks.extend(args.interface.iter().map(|name| network::trial(name)));
     checks.extend(installation::checks(args.socket.as_deref()));
     let report = Report::new(checks);
     let text = if args.json {

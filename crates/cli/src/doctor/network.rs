@@ -1,5 +1,5 @@
 //! What verbs programs have for a network: the UDP port of RoCEv2, and AF_XDP. Nothing is attached
-//! to an interface for this: some drivers take their link down for a moment when it is.
+//! to an interface that nobody has named: some drivers take their link down for a moment when it is.
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::geteuid;
+use sluice_xdp::{Interface, Mode, Options};
 
 use super::Check;
 use crate::error::reason;
@@ -190,10 +191,67 @@ fn xdp() -> Check {
     Check::ok(
         NAME,
         format!(
-            "may be used on {}; whether the driver helps (native, zero-copy) shows when the first \
-             connection takes an interface, else the kernel's generic code and copies do",
+            "may be used on {}; whether the driver helps (native, zero-copy) 'sluice doctor \
+             --interface NAME' tries",
             interfaces.join(", ")
         ),
+    )
+}
+
+/// Tries AF_XDP on an interface as a verbs program would, and gives it back at once.
+pub fn trial(name: &str) -> Check {
+    const NAME: &str = "AF_XDP trial";
+    if fs::read_to_string(format!("/sys/class/net/{name}/type"))
+        .is_ok_and(|kind| kind.trim() != ETHERNET)
+    {
+        return Check::note(
+            NAME,
+            format!("not tried on {name}, which is no Ethernet interface"),
+            "'sluice verbs --device roce' goes by UDP there",
+        );
+    }
+    // No address is steered, so that no packet is taken from anybody.
+    let options = Options {
+        queues: Some(1),
+        receive_chunks: 64,
+        send_packets: 64,
+        ..Options::default()
+    };
+    let opened = Interface::by_name(name).and_then(|interface| {
+        let (steering, ports) = interface.open(&options)?;
+        drop(ports);
+        Ok((interface, steering.mode()))
+    });
+    match opened {
+        Ok((interface, mode)) => Check::ok(NAME, described(&interface, mode)),
+        Err(error) => Check::note(
+            NAME,
+            format!("not on {name}: {error}"),
+            "'sluice verbs --device roce' goes by UDP there, which works and is slower",
+        ),
+    }
+}
+
+fn described(interface: &Interface, mode: Mode) -> String {
+    let driver = match mode.native {
+        true => "native: the driver runs the program",
+        false => "generic: its driver runs no XDP programs, the kernel does that later",
+    };
+    let copies = match mode.zero_copy {
+        true => "zero-copy: it reads and writes packet memory itself",
+        false => "copy: the kernel copies each packet",
+    };
+    format!(
+        "{} works, {driver}; {copies}; IP packets up to {} of its MTU's {} bytes; {} receive {}",
+        interface.name(),
+        mode.packet_bytes_max,
+        interface.mtu(),
+        interface.queues(),
+        if interface.queues() == 1 {
+            "queue"
+        } else {
+            "queues"
+        },
     )
 }
 
@@ -223,6 +281,16 @@ mod tests {
         let who = found.iter().find_map(|holder| process_with(holder.inode));
         let pid = format!("(pid {})", std::process::id());
         assert!(who.is_some_and(|who| who.ends_with(&pid)));
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_a_note() {
+        let check = trial("sluice-none0");
+        assert_eq!(check.verdict, super::super::Verdict::Note);
+        assert!(check.found.contains("no network interface"), "{check:?}");
+        assert!(check.hint.contains("UDP"));
+        let check = trial("lo");
+        assert!(check.found.contains("no Ethernet"), "{check:?}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
 
 mod sections;
+mod statistics;
 
 use std::fs;
 use std::io;

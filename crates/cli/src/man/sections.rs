@@ -1,5 +1,7 @@
 //! The sections of the man pages that no program can derive.
 
+use super::statistics;
+
 /// A section of a page.
 pub struct Section {
     pub title: &'static str,
@@ -344,6 +346,34 @@ pub static PAGES: [Page; 11] = [
                 ],
             },
             Section {
+                title: "ENGINE THREADS",
+                blocks: &[
+                    Text(
+                        "A program that polls its completion queues receives and sends in its own \
+                         threads. For one that sleeps, or computes while its peers read and write \
+                         its memory, an engine thread does, and sleeps when nothing comes. With \
+                         --engines N there are N of them, each with sockets of its own and a share \
+                         of the queue pairs: queue pair number Q is on engine thread Q mod N and on \
+                         no other. Threads of the program that use queue pairs of different \
+                         engine threads, with a completion queue each, do not wait for each other.",
+                    ),
+                    Text(
+                        "More than one is of use where the machine has processors to spare, many \
+                         queue pairs are busy, and the program does not poll all of them from one \
+                         thread. Otherwise they cost: a thread that polls looks in N places, and \
+                         packets that came with others for another share are handed over between \
+                         threads.",
+                    ),
+                    Text(
+                        "Over UDP the kernel gives a packet to the right engine thread, as long as \
+                         the process was the first of its user in the network namespace that uses \
+                         RoCEv2; otherwise, and with AF_XDP where the interface has fewer receive \
+                         queues than there are engine threads (ethtool -l), engine threads pass \
+                         packets on to each other.",
+                    ),
+                ],
+            },
+            Section {
                 title: "FAULTS",
                 blocks: &[
                     Text(
@@ -368,6 +398,7 @@ pub static PAGES: [Page; 11] = [
                     ),
                 ],
             },
+            statistics::STATISTICS,
             Section {
                 title: "ENVIRONMENT",
                 blocks: &[
@@ -385,6 +416,12 @@ pub static PAGES: [Page; 11] = [
                         "SLUICE_VERBS_DEVICES",
                         "The devices that the library shows. --device sets it; the library alone, \
                          found without sluice, shows shm.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_ENGINES",
+                        "How many engine threads each device over a network has, 1 to 64. \
+                         --engines sets it. With another value there is no such device, and \
+                         standard error says so.",
                     ),
                     Entry(
                         "SLUICE_VERBS_ARENA",
@@ -406,8 +443,8 @@ pub static PAGES: [Page; 11] = [
                     ),
                     Entry(
                         "SLUICE_VERBS_STATS_FILE",
-                        "A file to which the library appends a line of JSON for each queue pair. \
-                         --stats sets it for its own use; without --stats you may.",
+                        "A file to which the library appends a line of JSON for each queue pair, \
+                         and one for each device at the end (STATISTICS). --stats sets it for its own use; without --stats you may.",
                     ),
                     Entry(
                         "SLUICE_VERBS_FAULT",
@@ -428,6 +465,12 @@ pub static PAGES: [Page; 11] = [
                         "The sockets by which programs find each other, and who is in which \
                          multicast group. It must be the user's own and closed to others. What a \
                          program that was killed leaves there is cleared by the next one.",
+                    ),
+                    Entry(
+                        "$XDG_RUNTIME_DIR/sluice-verbs-roce-N, or /tmp/sluice-UID/verbs-roce-N",
+                        "The same for processes that speak RoCEv2 in network namespace N (the \
+                         inode of /proc/self/ns/net). It goes with the last of them; if they were \
+                         killed, with the next program that speaks RoCEv2 in any namespace.",
                     ),
                     Entry(
                         "../lib/sluice/verbs/libibverbs.so.1, librdmacm.so.1",
@@ -539,6 +582,11 @@ pub static PAGES: [Page; 11] = [
                 title: "EXAMPLES",
                 blocks: &[
                     Example("Look at this machine:", "sluice doctor"),
+                    Example(
+                        "Whether a driver helps verbs programs (as root; its link may go down for a \
+                         moment):",
+                        "sluice doctor --interface eth0",
+                    ),
                     Example(
                         "In a script, before a measurement:",
                         "sluice doctor > /dev/null || exit 1",

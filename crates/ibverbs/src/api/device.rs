@@ -83,10 +83,16 @@ fn copy_text<const N: usize>(field: &mut [c_char; N], text: &str) {
     }
 }
 
+static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
+
+/// The devices that were made so far.
+pub fn made() -> &'static [Device] {
+    DEVICES.get().map_or(&[], Vec::as_slice)
+}
+
 /// The devices of this process, made when the first part of the program asks. They live as long as
 /// the process: pointers to them stay good after the list was freed.
 pub fn all() -> Result<&'static [Device], Errno> {
-    static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     static MAKING: Mutex<()> = Mutex::new(());
     if let Some(devices) = DEVICES.get() {
         return Ok(devices);
@@ -97,7 +103,7 @@ pub fn all() -> Result<&'static [Device], Errno> {
         // Nobody else sets it: MAKING is held.
         let _ = DEVICES.set(devices.into_iter().map(Device::new).collect());
     }
-    Ok(DEVICES.get().map_or(&[], Vec::as_slice))
+    Ok(made())
 }
 
 /// Returns NULL and `errno` where the devices cannot work.

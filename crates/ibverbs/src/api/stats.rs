@@ -1,5 +1,6 @@
 //! What queue pairs did, for `sluice verbs --stats`: a line of JSON for each, appended to the file
-//! that `SLUICE_VERBS_STATS_FILE` names when the pair is destroyed or the process ends.
+//! that `SLUICE_VERBS_STATS_FILE` names when the pair is destroyed or the process ends. Then there
+//! also is a line for each device that has seen something of a network.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,6 +13,9 @@ use sluice_verbs::QpType;
 
 struct Stats {
     path: PathBuf,
+    /// Of the process that began it: a child of fork has its parent's devices, and not what
+    /// happens to them.
+    pid: u32,
     program: String,
     /// Those that live, by number.
     pairs: Mutex<BTreeMap<u32, Arc<engine::Qp>>>,
@@ -29,6 +33,7 @@ fn stats() -> Option<&'static Stats> {
             unsafe { libc::atexit(at_exit) };
             Some(Stats {
                 path,
+                pid: std::process::id(),
                 program: program.trim_end().to_owned(),
                 pairs: Mutex::new(BTreeMap::new()),
             })
@@ -58,7 +63,14 @@ extern "C" fn at_exit() {
     };
     // Another thread may be inside; the end of the process does not wait for it.
     if let Ok(pairs) = stats.pairs.try_lock() {
-        let lines: String = pairs.values().map(|qp| line(&stats.program, qp)).collect();
+        let mut lines: String = pairs.values().map(|qp| line(&stats.program, qp)).collect();
+        if stats.pid == std::process::id() {
+            let devices = super::device::made().iter();
+            lines.extend(devices.filter_map(|device| {
+                let counters = device.engine.transport().counters();
+                device_line(&stats.program, device.engine.name(), &counters)
+            }));
+        }
         stats.write(&lines);
     }
 }
@@ -98,6 +110,23 @@ fn line(program: &str, qp: &engine::Qp) -> String {
     )
 }
 
+/// None for a device that counts nothing, or has seen nothing.
+fn device_line(program: &str, device: &str, counters: &[(&str, u64)]) -> Option<String> {
+    let seen = counters.iter().filter(|(_, count)| *count > 0);
+    let counters: Vec<String> = seen
+        .map(|(name, count)| format!("\"{name}\":{count}"))
+        .collect();
+    (!counters.is_empty()).then(|| {
+        format!(
+            "{{\"pid\":{},\"program\":\"{}\",\"device\":\"{}\",\"counters\":{{{}}}}}\n",
+            std::process::id(),
+            escaped(program),
+            escaped(device),
+            counters.join(","),
+        )
+    })
+}
+
 /// Text for the inside of a JSON string.
 fn escaped(text: &str) -> String {
     text.chars()
@@ -112,6 +141,18 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_has_a_line_if_it_has_seen_something() {
+        assert_eq!(device_line("p", "sluice0", &[("rcvd_pkts", 0)]), None);
+        let line = device_line("p", "sluice0", &[("a", 1), ("b", 0), ("c", u64::MAX)]);
+        let wanted = format!(
+            "{{\"pid\":{},\"program\":\"p\",\"device\":\"sluice0\",\
+             \"counters\":{{\"a\":1,\"c\":18446744073709551615}}}}\n",
+            std::process::id()
+        );
+        assert_eq!(line, Some(wanted));
+    }
 
     #[test]
     fn names_of_programs_cannot_break_the_line() {

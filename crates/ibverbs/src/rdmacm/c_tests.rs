@@ -230,8 +230,13 @@ fn a_connection_and_what_its_queue_pairs_are_told() {
     listener.expect(EventKind::Established);
 
     let (a, p) = (query(active.id), query(passive.id));
-    for (here, there, peer) in [(&a, &p, passive.id), (&p, &a, active.id)] {
+    for (here, there, own, peer) in [
+        (&a, &p, active.id, passive.id),
+        (&p, &a, passive.id, active.id),
+    ] {
         assert_eq!(here.qp_state, qp_mask::QPS_RTS);
+        // SAFETY: as above.
+        assert_eq!(here.rq_psn, unsafe { Id::of(own) }.inner().psn);
         assert_eq!(here.dest_qp_num, qp_num(peer));
         assert_eq!(here.rq_psn, there.sq_psn);
         assert_eq!(here.max_rd_atomic, there.max_dest_rd_atomic);

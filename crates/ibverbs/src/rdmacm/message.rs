@@ -70,7 +70,7 @@ pub struct Ece {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnParams {
     pub qp_num: u32,
-    /// First PSN that the sender of the message will use.
+    /// First PSN that the receiver of the message is to use (IBTA 12.7.31).
     pub psn: u32,
     pub responder_resources: u8,
     pub initiator_depth: u8,

@@ -395,7 +395,7 @@ impl Id {
     }
 }
 
-/// The first PSN of a connection. It must differ from the connection before, so that packets
+/// The first PSN of what the peer sends over a connection. It must differ from the connection before, so that packets
 /// that are late are not taken for new ones, and strangers should not guess it.
 fn random_psn() -> u32 {
     (super::random() >> 40) as u32

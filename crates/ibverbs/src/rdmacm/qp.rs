@@ -105,12 +105,17 @@ fn init_attr(id: &Id, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> {
             let mtu = inner.device.map_or(info.mtu, |device| device.mtu);
             attr.path_mtu = u32::from(info.mtu.min(mtu));
             attr.dest_qp_num = remote.qp_num;
-            attr.rq_psn = remote.psn;
+            // What a side calls its starting PSN is where the other one begins to send.
+            attr.rq_psn = inner.psn;
             attr.max_dest_rd_atomic = responder_resources;
             attr.min_rnr_timer = 0;
         }
         QPS_RTS => {
-            attr.sq_psn = if datagram { 0 } else { inner.psn };
+            attr.sq_psn = match info.remote {
+                _ if datagram => 0,
+                Some(remote) => remote.psn,
+                None => return Err(Errno::INVAL),
+            };
             let agreed = info.options.ack_timeout.or(info.ack_timeout);
             attr.timeout = agreed.unwrap_or(ACK_TIMEOUT);
             if qp_mask::is_requester(qp_type) {

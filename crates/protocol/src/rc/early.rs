@@ -2,29 +2,29 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 use sluice_wire::{Headers, Packet, selective};
 
 /// A set of packets that are up to [`Arrived::SPAN`] after a base that moves on. Packets are taken
 /// out when the base comes to them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Default)]
 pub(crate) struct Arrived {
-    /// Packet `n` has bit `n` modulo [`Arrived::SPAN`].
-    words: [u64; Self::WORDS],
+    /// Packet `n` has bit `n` modulo [`Arrived::SPAN`]. Nothing, as long as nothing came early.
+    words: Vec<u64>,
 }
 
-impl Default for Arrived {
-    fn default() -> Self {
-        Self {
-            words: [0; Self::WORDS],
-        }
+impl core::fmt::Debug for Arrived {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let count: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        f.debug_struct("Arrived").field("packets", &count).finish()
     }
 }
 
 impl Arrived {
-    const WORDS: usize = 32;
+    const WORDS: usize = 256;
 
-    /// Packets from the base on that can be remembered.
+    /// Packets from the base on that can be remembered: more than a network has under way.
     pub const SPAN: u64 = Self::WORDS as u64 * 64;
 
     fn place(index: u64) -> (usize, u64) {
@@ -34,6 +34,9 @@ impl Arrived {
     /// Adds a packet, which is less than [`Arrived::SPAN`] after the base. False if it was there
     /// already.
     pub fn insert(&mut self, index: u64) -> bool {
+        if self.words.is_empty() {
+            self.words.resize(Self::WORDS, 0);
+        }
         let (place, bit) = Self::place(index);
         let Some(word) = self.words.get_mut(place) else {
             return false;

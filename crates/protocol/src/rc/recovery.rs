@@ -84,6 +84,19 @@ impl Recovery {
         self.due.insert(first, end).is_none()
     }
 
+    /// A repetition is answered at `index`: those of earlier packets that left before it were lost,
+    /// whether the peer answers in the order of numbers or in that of requests.
+    fn overtaken(&mut self, index: u64, serial: u64) {
+        let due = &mut self.due;
+        self.resent.retain(|first, resent| {
+            let lost = *first < index && resent.serial < serial;
+            if lost {
+                due.insert(*first, resent.end);
+            }
+            !lost
+        });
+    }
+
     /// All before `oldest` is answered.
     pub fn answered(&mut self, oldest: u64) {
         if !self.due.is_empty() {
@@ -257,7 +270,7 @@ impl Requester {
                 index += 1;
                 continue;
             }
-            let hole = self.hole_end(entry, index).min(end);
+            let hole = self.hole_end(index, end);
             // Others may take a piece out of the middle for all that is wanted from now on.
             let upto = if self.peer_is_sluice {
                 hole
@@ -272,21 +285,29 @@ impl Requester {
         asked
     }
 
-    /// Data at `index` has come before its turn. Whether of what was asked for again something was
-    /// lost once more.
+    /// Data at `index` has come: of what was asked for again, something may have been lost once
+    /// more.
     pub fn look_at_repetitions(&mut self, index: u64) {
-        if let Some((first, resent)) = self.recovery.around(index) {
+        // Of others than Sluice, who are asked for more than is missing, the rest of an earlier
+        // answer comes too: what they leave out is seen when the answer is at its end.
+        let decides = |first: u64, resent: Resent| {
+            first == index || self.peer_is_sluice || index + 1 == resent.end
+        };
+        if let Some((first, resent)) = self.recovery.around(index)
+            && decides(first, resent)
+        {
             self.recovery.resent.remove(&first);
-            // Responses come in order. Others than Sluice are not asked for pieces.
-            let upto = if self.peer_is_sluice {
-                index
-            } else {
-                resent.end
-            };
+            self.recovery.overtaken(index, resent.serial);
+            // Responses come in order.
             if first < index {
+                let upto = if self.peer_is_sluice {
+                    index
+                } else {
+                    resent.end
+                };
                 self.recovery.due.insert(first, upto);
             }
-            if index + 1 < resent.end && (first == index || self.peer_is_sluice) {
+            if index + 1 < resent.end {
                 self.recovery.resent.insert(index + 1, resent);
             }
         }
@@ -304,12 +325,11 @@ impl Requester {
         index - self.oldest < Arrived::SPAN && self.early.contains(index)
     }
 
-    /// After the last packet from `index` on that is missing of a response.
-    fn hole_end(&self, entry: &Entry, index: u64) -> u64 {
-        let known = entry.end().min(self.oldest + Arrived::SPAN);
-        (index..known)
+    /// After the last packet from `index` on that is missing, of those before `end`.
+    fn hole_end(&self, index: u64, end: u64) -> u64 {
+        (index..end.min(self.oldest + Arrived::SPAN))
             .find(|index| self.early.contains(*index))
-            .unwrap_or(entry.end())
+            .unwrap_or(end)
     }
 
     /// The peer, which is Sluice, misses a packet.
@@ -332,7 +352,7 @@ impl Requester {
         };
         let end = match entry.request.operation.has_response_data() {
             false => self.oldest + 1,
-            true if self.peer_is_sluice => self.hole_end(&entry, self.oldest),
+            true if self.peer_is_sluice => self.hole_end(self.oldest, entry.end()),
             true => entry.end(),
         };
         self.recovery.force(self.oldest, end);

@@ -232,9 +232,15 @@ impl Requester {
         // What is answered in full has left the queue.
         let oldest = self.entries.front()?.weight_of(self.oldest);
         let read = entry.request.operation.has_response_data();
-        // After a loss the data of READs counts as well: it may be what is too much.
-        let room = !(read && self.window.is_cut() && index - self.oldest >= READ_SHARE * allowed)
-            && entry.weight_of(index) - oldest < allowed;
+        // After a loss the data of READs counts as well: it may be what is too much. And what comes
+        // beyond what can be remembered would be for nothing.
+        let data_max = if self.window.is_cut() {
+            READ_SHARE * allowed
+        } else {
+            Arrived::SPAN
+        };
+        let room =
+            !(read && index - self.oldest >= data_max) && entry.weight_of(index) - oldest < allowed;
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
         let room = room
@@ -272,7 +278,7 @@ impl Requester {
             self.reads += u8::from(read);
         } else {
             counters.repeated_packets += 1;
-            self.timers.repeats();
+            self.timers.repeats(index..single.unwrap_or(after));
             packet.headers.bth.sluice = self.tells;
         }
         // A READ's response is its acknowledgement. Of messages each last packet asks for one,
@@ -351,7 +357,7 @@ impl Requester {
         self.recovery.clear();
         self.probed = None;
         self.timers.stop();
-        self.timers.repeats();
+        self.timers.repeats(self.oldest..self.sent);
     }
 
     /// The receiver was not ready for the oldest packet (IBTA 9.7.5.2.8).

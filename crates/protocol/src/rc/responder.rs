@@ -45,6 +45,9 @@ enum Verdict {
     Refused(u64, NakCode),
 }
 
+/// Packets that are kept before the peer hears of them, unless there is another reason.
+const REPORT_EVERY: u32 = 32;
+
 #[derive(Debug)]
 pub(super) struct Responder {
     path: Path,
@@ -71,8 +74,10 @@ pub(super) struct Responder {
     not_ready: bool,
     /// The peer is Sluice, so that it understands reports.
     pub peer_is_sluice: bool,
-    /// More was kept than the peer has been told of.
+    /// More is to be said of what is kept than the peer has been told.
     report_due: bool,
+    /// Packets that were kept since the last report.
+    unreported: u32,
     /// The packet that was refused, and why.
     refused: Option<(u64, NakCode)>,
 }
@@ -96,6 +101,7 @@ impl Responder {
             not_ready: false,
             peer_is_sluice: false,
             report_due: false,
+            unreported: 0,
             refused: None,
         }
     }
@@ -193,17 +199,20 @@ impl Responder {
     /// Packets before this one are missing.
     fn after_a_gap(&mut self, index: u64, packet: &Packet<'_>, counters: &mut Counters) {
         let keeps = self.keeps_early && !self.not_ready;
+        let last = self.gap_end();
         if keeps && self.kept.insert(index, index - self.expected, packet) {
             counters.early_packets += 1;
-            self.report_due = true;
+            self.unreported += 1;
+            // Another hole; or enough to show that what was sent again in between is lost.
+            self.report_due |= index != last || self.unreported >= REPORT_EVERY;
         } else if self.kept.contains(index) {
             counters.duplicate_requests += 1;
-            self.report_due |= packet.bth().ack_request;
         } else {
             counters.out_of_sequence += 1;
             self.dropped_until = self.dropped_until.max(index + 1);
             self.report_due |= keeps;
         }
+        self.report_due |= packet.bth().ack_request;
         if !self.gap_reported {
             self.report_gap(counters);
         }
@@ -374,7 +383,7 @@ impl Responder {
 
     /// An acknowledgement is all there is to say.
     pub fn owes_acknowledgement_only(&self) -> bool {
-        self.verdict == Verdict::Ack && self.resources.reply().is_none()
+        self.verdict == Verdict::Ack && self.resources.reply().is_none() && !self.has_report()
     }
 
     /// The next packet is one with READ data, of which there may be a lot.
@@ -390,6 +399,7 @@ impl Responder {
         let packet = match self.resources.reply() {
             _ if self.has_report() => {
                 self.report_due = false;
+                self.unreported = 0;
                 counters.reports_sent += 1;
                 Some(self.report())
             }
@@ -450,6 +460,8 @@ impl Responder {
                 };
                 let mut headers = Headers::new(self.path.bth(operation, psn)?);
                 headers.aeth = headers.bth.opcode.following().aeth.then_some(aeth);
+                // Who has told us is told; it may ask for pieces then.
+                headers.bth.sluice = self.keeps_early && self.peer_is_sluice;
                 let remote = Remote {
                     address: remote.address.wrapping_add(skipped + sent),
                     ..remote

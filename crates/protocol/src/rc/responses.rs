@@ -163,6 +163,7 @@ impl Requester {
         if distance >= Arrived::SPAN {
             return self.implied_nak(self.oldest + Arrived::SPAN, counters);
         }
+        self.look_at_repetitions(index);
         if self.early.contains(index) {
             counters.stale_responses += 1;
             return;
@@ -170,9 +171,10 @@ impl Requester {
         if !self.place(entry, index, bytes, memory) {
             return;
         }
-        self.early.insert(index);
-        self.look_at_repetitions(index);
-        if distance > 0 {
+        if distance == 0 {
+            self.came(index);
+        } else {
+            self.early.insert(index);
             counters.early_responses += 1;
             self.implied_nak(index, counters);
             self.examined = self.examined.max(index + 1);
@@ -187,14 +189,19 @@ impl Requester {
             let before = self.oldest;
             self.reach(self.acknowledged);
             while self.early.take(self.oldest) {
-                self.oldest += 1;
-                self.alive();
-                self.complete_front();
+                self.came(self.oldest);
             }
             if self.oldest == before {
                 return;
             }
         }
+    }
+
+    /// The oldest packet has its data.
+    fn came(&mut self, index: u64) {
+        self.oldest = index + 1;
+        self.alive();
+        self.complete_front();
     }
 
     /// Whether that packet can be a response to that request: opcode and length (IBTA 9.7.6.1.4).
@@ -204,10 +211,11 @@ impl Requester {
         let rest = u64::from(entry.request.length).saturating_sub(offset);
         let last = index + 1 == entry.end();
         // A READ that was asked for again begins anew somewhere inside, so that which of the two
-        // it is depends on the request that the peer answers.
+        // it is depends on the request that the peer answers. A piece that Sluice was asked for
+        // may end inside as well.
         let opcode = match packet.bth().opcode.operation() {
             Op::ReadResponseFirst | Op::ReadResponseMiddle => !last,
-            Op::ReadResponseLast | Op::ReadResponseOnly => last,
+            Op::ReadResponseLast | Op::ReadResponseOnly => last || self.peer_is_sluice,
             _ => false,
         };
         matches!(entry.request.operation, Operation::Read(_))

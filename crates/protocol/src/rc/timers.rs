@@ -121,9 +121,11 @@ impl Timers {
         }
     }
 
-    /// Packets are sent again: a response may belong to either (Karn's rule).
-    pub fn repeats(&mut self) {
-        self.timed = None;
+    /// These packets are sent again: a response may belong to either (Karn's rule). Of a packet
+    /// between others that were lost the time is too long at worst; without it, a path that loses
+    /// always something would have no time at all.
+    pub fn repeats(&mut self, packets: core::ops::Range<u64>) {
+        self.timed = self.timed.filter(|(timed, _)| !packets.contains(timed));
     }
 
     /// All before `index` is answered.
@@ -184,7 +186,7 @@ mod tests {
         assert_eq!(timers.probe_delay(), 2 * delay);
         // What was sent twice says nothing.
         timers.sent(60, at(0));
-        timers.repeats();
+        timers.repeats(60..61);
         timers.answered(70, at(900_000_000));
         assert_eq!(timers.probe_delay(), 2 * delay);
     }

@@ -131,6 +131,16 @@ impl World {
     /// Connects two hosts. Both ends have the attributes, except for number and sequence, which
     /// are set here. Each carries out one program.
     pub fn connect(&mut self, hosts: [usize; 2], base: &Config, programs: [Vec<Op>; 2]) {
+        self.connect_unlike(hosts, [base, base], programs);
+    }
+
+    /// As [`World::connect`], with attributes for each end.
+    pub fn connect_unlike(
+        &mut self,
+        hosts: [usize; 2],
+        bases: [&Config; 2],
+        programs: [Vec<Op>; 2],
+    ) {
         let [a, b] = hosts;
         let ends = [self.hosts[a].ends.len(), self.hosts[b].ends.len()];
         // Half of them wrap soon.
@@ -145,9 +155,9 @@ impl World {
                 destination: Qpn::new(ends[other] as u32 + 16),
                 send_psn: psns[side],
                 receive_psn: psns[other],
-                ..*base
+                ..*bases[side]
             };
-            let mut ledger = Ledger::new(programs[other].clone(), base.mtu, seed + side as u64);
+            let mut ledger = Ledger::new(programs[other].clone(), config.mtu, seed + side as u64);
             for op in &programs[side] {
                 ledger.asked.insert(op.request.seq, op.request.length);
             }

@@ -94,6 +94,12 @@ impl Inbox {
         self.allow(usize::MAX);
     }
 
+    /// The first that was held back never comes; everything else does.
+    pub fn lose_first(&self) {
+        self.state.lock().unwrap().waiting.pop_front();
+        self.allow(usize::MAX);
+    }
+
     /// Nothing comes through any more, or all again.
     pub fn cut(&self, cut: bool) {
         self.state.lock().unwrap().cut = cut;

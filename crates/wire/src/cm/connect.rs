@@ -124,7 +124,7 @@ pub struct Req<'a> {
     pub transport: Transport,
     /// The sender gives credits (IBTA 9.7.7.2).
     pub end_to_end_flow_control: bool,
-    /// The sender's first packet.
+    /// Of the first packet that the sender of the message gets (12.7.31).
     pub starting_psn: Psn,
     /// How long the sender takes to answer, 5 bits.
     pub local_response_timeout: u8,
@@ -256,7 +256,7 @@ pub struct Rep<'a> {
     /// The sender's end-to-end context: of an extended reliable connection, whose sender is the
     /// target, the number of its queue pair (annex A14). Otherwise 0.
     pub local_eecn: Qpn,
-    /// The sender's first packet.
+    /// Of the first packet that the sender of the message gets (12.7.31).
     pub starting_psn: Psn,
     /// READs and atomics that the sender answers at a time.
     pub responder_resources: u8,

@@ -1,0 +1,143 @@
+//! What has happened, in the words of network engineers: where Linux's RDMA devices have a counter
+//! for it (`/sys/class/infiniband/*/ports/*/hw_counters`), it has that name.
+
+use core::ops::AddAssign;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use sluice_packet::PortCounters;
+use sluice_protocol::Counters;
+use sluice_sys::process::now_ns;
+
+use crate::lane::LaneCounters;
+use crate::node::{Node, lock};
+
+/// How long is waited, in all, for queue pairs and lanes that others are working on. Whoever asks
+/// may do so when the process ends, and other threads hold a lock for ever.
+const PATIENCE_NS: u64 = 20_000_000;
+
+/// Packets that came for a queue pair and were not its protocol's to see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The queue pair does not receive in its state.
+    pub not_ready: u64,
+    /// Another partition's.
+    pub bad_pkey: u64,
+    /// Not from its peer's address, or not to its own.
+    pub wrong_peer: u64,
+}
+
+/// What queue pairs have seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub protocol: Counters,
+    pub not_taken: NotTaken,
+}
+
+impl AddAssign<&Seen> for Seen {
+    fn add_assign(&mut self, other: &Seen) {
+        self.protocol += &other.protocol;
+        let NotTaken {
+            not_ready,
+            bad_pkey,
+            wrong_peer,
+        } = other.not_taken;
+        self.not_taken.not_ready += not_ready;
+        self.not_taken.bad_pkey += bad_pkey;
+        self.not_taken.wrong_peer += wrong_peer;
+    }
+}
+
+/// Tries until it works, or until then.
+fn in_time<R>(until: u64, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
+    loop {
+        let done = attempt();
+        if done.is_some() || now_ns() > until {
+            return done;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Of all queue pairs, those that are gone too.
+fn of_queue_pairs(node: &Node, until: u64) -> Seen {
+    let mut all = *lock(&node.gone);
+    for part in node.table().by_index.iter().flatten() {
+        // One that a thread does not let go of is left out.
+        if let Some(machine) = in_time(until, || part.try_lock()) {
+            all += &machine.seen();
+        }
+    }
+    all
+}
+
+fn of_ports(node: &Node, until: u64) -> PortCounters {
+    let mut all = PortCounters::default();
+    for lane in &node.lanes {
+        in_time(until, || lane.try_ports(|port| all += port.counters()));
+    }
+    all
+}
+
+/// All counters. The manual page of `sluice verbs` explains them.
+pub fn all(node: &Node) -> Vec<(&'static str, u64)> {
+    let until = now_ns() + PATIENCE_NS;
+    let ports = of_ports(node, until);
+    let Seen {
+        protocol,
+        not_taken,
+    } = of_queue_pairs(node, until);
+    let lanes = |of: fn(&LaneCounters) -> &AtomicU64| -> u64 {
+        let each = node.lanes.iter().map(|lane| of(&lane.counters));
+        each.map(|counter| counter.load(Ordering::Relaxed)).sum()
+    };
+    vec![
+        ("sent_pkts", ports.sent),
+        ("rcvd_pkts", ports.received),
+        ("retransmitted_pkts", protocol.repeated_packets),
+        // As requester.
+        ("local_ack_timeout_err", protocol.timeouts),
+        ("roce_adp_retrans", protocol.probes),
+        ("packet_seq_err", protocol.sequence_naks),
+        ("loss_reports", protocol.reports),
+        ("implied_nak_seq_err", protocol.implied_naks),
+        ("rnr_nak_retry_err", protocol.rnr_naks),
+        (
+            "bad_responses",
+            protocol.bad_responses + protocol.future_responses,
+        ),
+        // As responder.
+        ("duplicate_request", protocol.duplicate_requests),
+        (
+            "out_of_sequence",
+            protocol.out_of_sequence + protocol.early_packets,
+        ),
+        ("loss_reports_sent", protocol.reports_sent),
+        ("send_rnr_err", protocol.rnr_naks_sent),
+        ("refused_requests", protocol.refused),
+        ("dropped_messages", protocol.messages_dropped),
+        // Congestion.
+        ("np_ecn_marked_roce_packets", protocol.marked_packets),
+        ("np_cnp_sent", protocol.notifications_sent),
+        ("rp_cnp_handled", protocol.notifications),
+        // Packets that were dropped on their way in, from the outside to the inside.
+        ("rx_udp_dropped", ports.socket_drops),
+        ("rx_xsk_ring_full", ports.ring_full),
+        ("rx_xsk_fill_ring_empty", ports.fill_ring_empty),
+        ("rx_xsk_dropped", ports.ring_drops),
+        (
+            "rx_malformed",
+            ports.malformed + lanes(|lane| &lane.malformed),
+        ),
+        ("rx_icrc_encapsulated", ports.bad_icrc),
+        ("rx_crowded", lanes(|lane| &lane.crowded)),
+        ("rx_unknown_qp", lanes(|lane| &lane.unknown_qp)),
+        ("rx_qp_not_ready", not_taken.not_ready),
+        ("rx_wrong_peer", not_taken.wrong_peer),
+        ("bad_pkey_cntr", not_taken.bad_pkey),
+        ("qkey_viol_cntr", protocol.bad_qkeys),
+        ("rx_wrong_service", protocol.misdirected),
+        // And out.
+        ("tx_unreachable", lanes(|lane| &lane.unreachable)),
+        ("tx_refused", ports.refused),
+    ]
+}
