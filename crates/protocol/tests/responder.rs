@@ -248,6 +248,38 @@ fn acknowledgements_are_put_together() {
     );
 }
 
+/// The program's answer leaves in front of the acknowledgement, but no more than one request does.
+#[test]
+fn one_request_goes_in_front_of_an_acknowledgement() {
+    let mut bench = Bench::new();
+    for seq in 0..6 {
+        let post = Request {
+            seq,
+            operation: Operation::Send,
+            length: 5,
+            solicited: false,
+            srq: None,
+        };
+        bench.connection.post(post).expect("room");
+    }
+    let mut sent = Vec::new();
+    for psn in 0..3 {
+        bench.feed(&request(Op::SendOnly, psn, 5, GOOD, 0));
+        let two = bench.take(2);
+        sent.extend(two.iter().map(|one| one.headers.bth.opcode.operation()));
+        assert!(!bench.connection.owes_acknowledgement_only());
+    }
+    let both = [Op::SendOnly, Op::Acknowledge];
+    assert_eq!(sent, [both, both, both].concat());
+    assert_eq!(bench.take(9).len(), 3);
+    assert!(!bench.connection.is_ready());
+    bench.feed(&request(Op::SendOnly, 3, 5, GOOD, 0));
+    assert!(bench.connection.is_ready() && bench.connection.owes_acknowledgement_only());
+    assert_eq!(bench.replies(), [Reply::Ack(3)]);
+    bench.feed(&request(Op::SendOnly, 5, 5, GOOD, 0));
+    assert!(!bench.connection.owes_acknowledgement_only(), "a NAK");
+}
+
 #[test]
 fn who_does_not_ask_is_not_acknowledged() {
     let mut packet = request(Op::SendOnly, 0, 5, GOOD, 0);

@@ -11,7 +11,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
@@ -19,7 +19,7 @@ use sluice_sys::process::{ask_for_short_slices, block_signals, now_ns};
 use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
 use crate::lane::{Lane, Worker};
-use crate::node::Node;
+use crate::node::{Node, lock};
 
 pub const KICK: u64 = 0;
 pub const WATCHED: u64 = 1;
@@ -46,11 +46,21 @@ pub struct Sleeper {
     /// What it waits for: everything, and what is left while others poll the ports.
     sleeping: Epoll,
     watching: Epoll,
+    ports: Mutex<Ports>,
     kick: LocalFd,
     /// Until when it sleeps, nanoseconds; 0: it is awake.
     until: AtomicU64,
     /// It is woken by every packet, or is about to look.
     hears: AtomicBool,
+}
+
+/// The ports' descriptors, with their tokens.
+#[derive(Default)]
+struct Ports {
+    all: Vec<(RawFd, u64)>,
+    /// They are among what a sleeping thread waits for. Only then, as the kernel looks at each
+    /// packet whether somebody waits, and for longer if somebody could.
+    heard: bool,
 }
 
 /// A thread that sleeps no longer than this is not woken for a deadline.
@@ -69,6 +79,7 @@ impl Sleeper {
         Ok(Self {
             sleeping,
             watching,
+            ports: Mutex::default(),
             kick,
             until: AtomicU64::new(0),
             hears: AtomicBool::new(false),
@@ -77,7 +88,29 @@ impl Sleeper {
 
     /// It is woken by a port unless a program polls. `kind`: [`UDP`] or [`XDP`].
     pub fn add_port(&self, descriptor: RawFd, kind: u64) -> Result<(), Errno> {
-        self.sleeping.add(descriptor, token(PORT, kind))
+        let port = (descriptor, token(PORT, kind));
+        let mut ports = lock(&self.ports);
+        ports.all.push(port);
+        if ports.heard {
+            self.sleeping.add(port.0, port.1)?;
+        }
+        Ok(())
+    }
+
+    /// Whether packets wake a sleeping thread from now on. Those that wait already do.
+    fn hear(&self, heard: bool) {
+        let mut ports = lock(&self.ports);
+        if core::mem::replace(&mut ports.heard, heard) == heard {
+            return;
+        }
+        for (descriptor, token) in &ports.all {
+            if heard {
+                // A port that cannot be waited for is found by the next deadline's look.
+                let _ = self.sleeping.add(*descriptor, *token);
+            } else {
+                self.sleeping.remove(*descriptor);
+            }
+        }
     }
 
     /// It is woken by something else, always.
@@ -201,6 +234,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);
         }
+        sleeper.hear(asleep);
         sleeper.hears.store(asleep, Ordering::SeqCst);
         let deadline = lane.deadline.load(Ordering::SeqCst);
         let until = match asleep {

@@ -255,7 +255,7 @@ impl Machine {
             self.seen.not_taken.bad_pkey += 1;
             return false;
         }
-        let Some(qp) = self.qp.clone() else {
+        let Some(qp) = &self.qp else {
             return false;
         };
         // Connected queue pairs listen to their peer's address only (IBTA 9.6.1.5).
@@ -268,7 +268,7 @@ impl Machine {
             return false;
         }
         let mut bridge = Bridge {
-            qp: &qp,
+            qp,
             requests: &self.requests,
             inbound: &mut self.inbound,
         };
@@ -283,7 +283,7 @@ impl Machine {
             }
             Service::None => return false,
         }
-        self.inbound.put_aside(&qp);
+        self.inbound.put_aside(qp);
         true
     }
 
@@ -319,7 +319,7 @@ impl Machine {
 
     fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32) {
         self.requests.end(seq);
-        if let Some(qp) = self.qp.clone() {
+        if let Some(qp) = &self.qp {
             qp.complete_send(
                 seq,
                 SendDone {

@@ -1,5 +1,6 @@
 //! One transport's share of the process: its numbers, queue pairs and lanes.
 
+use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -15,7 +16,7 @@ use crate::counters::Seen;
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
-use crate::lane::{BROUGHT_FEW, Lane, Posting};
+use crate::lane::{BROUGHT_FEW, Lane, Posting, SMALL_BYTES};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
@@ -35,10 +36,32 @@ pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Numbers that this process has chosen need no keyed hash: nobody can choose them so that they
+/// fall together.
+#[derive(Default)]
+pub struct OwnNumber(u64);
+
+impl Hasher for OwnNumber {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u32(u32::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // 2⁶⁴ divided by the golden ratio (Knuth, The Art of Computer Programming, 6.4).
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// The queue pairs at one moment.
 #[derive(Default)]
 pub struct Table {
-    pub by_qpn: HashMap<u32, Arc<Part>>,
+    pub by_qpn: HashMap<u32, Arc<Part>, BuildHasherDefault<OwnNumber>>,
     pub by_index: Vec<Option<Arc<Part>>>,
 }
 
@@ -243,17 +266,16 @@ impl Node {
         self.network.mtu()
     }
 
-    /// A queue pair was given a request. Its end, if that is all there is to tell.
-    pub fn posted(&self, part: &Part, seq: u64) -> Option<SendDone> {
+    /// A queue pair was given a request of so many bytes. Its end, if that is all there is to tell.
+    pub fn posted(&self, part: &Part, seq: u64, bytes: u64) -> Option<SendDone> {
         let lane = part.lane();
         lane.note(part.index);
         let posting = Posting {
             index: part.index,
             seq,
+            small: bytes <= SMALL_BYTES,
         };
-        let done = lane.send_noted(self, &posting);
-        lane.wake_for_deadline();
-        done
+        lane.send_noted(self, &posting)
     }
 
     /// Sends what was put into queues that belong to no queue pair.
@@ -261,10 +283,9 @@ impl Node {
         let nobody = Posting {
             index: usize::MAX,
             seq: 0,
+            small: false,
         };
-        let lane = self.first_lane();
-        lane.send_noted(self, &nobody);
-        lane.wake_for_deadline();
+        self.first_lane().send_noted(self, &nobody);
     }
 
     /// Routes, neighbours or addresses have changed.

@@ -202,7 +202,7 @@ impl QpTransport for RoceQp {
         };
         let xrc = part.kind == QpType::XrcSend;
         lock(&part.outbox).push(wqe, operation, to, xrc);
-        match part.node.posted(part, wqe.seq) {
+        match part.node.posted(part, wqe.seq, wqe.length) {
             Some(done) => Posted::Done(done),
             None => Posted::Pending,
         }

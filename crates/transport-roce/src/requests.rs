@@ -32,8 +32,8 @@ pub struct Slot {
     inline: Vec<u8>,
 }
 
-impl Slot {
-    fn empty() -> Self {
+impl Default for Slot {
+    fn default() -> Self {
         Self {
             request: Request {
                 seq: 0,
@@ -47,7 +47,9 @@ impl Slot {
             inline: Vec::new(),
         }
     }
+}
 
+impl Slot {
     /// Copies what the protocol and the later look at the memory need.
     fn fill(&mut self, wqe: &Wqe<'_>, operation: Operation, to: Option<To>, xrc: bool) {
         let wr = &wqe.wr;
@@ -177,15 +179,19 @@ pub fn operation(wqe: &Wqe<'_>) -> Option<Operation> {
 /// What was posted and has not come to the queue pair's machine. Whoever posts must not wait for
 /// the machine, so this has a lock of its own.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "slots change hands three times, and are large"
+)]
 pub struct Outbox {
-    slots: VecDeque<Slot>,
-    spare: Vec<Slot>,
+    slots: VecDeque<Box<Slot>>,
+    spare: Vec<Box<Slot>>,
 }
 
 impl Outbox {
     /// Takes a request of the engine's.
     pub fn push(&mut self, wqe: &Wqe<'_>, operation: Operation, to: Option<To>, xrc: bool) {
-        let mut slot = self.spare.pop().unwrap_or_else(Slot::empty);
+        let mut slot = self.spare.pop().unwrap_or_default();
         slot.fill(wqe, operation, to, xrc);
         self.slots.push_back(slot);
     }
@@ -198,10 +204,14 @@ impl Outbox {
 
 /// The requests of a queue pair that are not complete, in the order of posting.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::vec_box,
+    reason = "slots change hands three times, and are large"
+)]
 pub struct Requests {
-    slots: VecDeque<Slot>,
+    slots: VecDeque<Box<Slot>>,
     /// Emptied ones, on their way back to the outbox.
-    spare: Vec<Slot>,
+    spare: Vec<Box<Slot>>,
     /// As many, from the front, are with the protocol.
     handed: usize,
 }
@@ -218,7 +228,7 @@ impl Requests {
 
     /// The next one that the protocol has not got.
     pub fn next(&self) -> Option<&Slot> {
-        self.slots.get(self.handed)
+        self.slots.get(self.handed).map(Box::as_ref)
     }
 
     /// The protocol has got it.
@@ -235,7 +245,8 @@ impl Requests {
             return Some(slot);
         }
         let at = self.slots.partition_point(|slot| slot.request.seq < seq);
-        self.slots.get(at).filter(|slot| slot.request.seq == seq)
+        let slot = self.slots.get(at)?;
+        (slot.request.seq == seq).then_some(slot)
     }
 
     /// Where a datagram goes.

@@ -403,6 +403,56 @@ fn who_posts_while_another_looks_in_vain_is_not_forgotten() {
     }
 }
 
+/// Requests that come thick and fast are gathered, for a program that polls will send them. Here
+/// it polls no more, and no timer of the protocol's wakes anybody.
+#[test]
+fn a_burst_leaves_though_nobody_polls() {
+    const BURST: u64 = 20;
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Uc, AREA);
+    for round in 1..=20u64 {
+        let mut done = 0;
+        until("what was sent to be done", || {
+            done += u64::from(a.cq.poll_one().is_some());
+            round == 1 || done == BURST
+        });
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        a.memory.set_word(0, round);
+        for at in 0..BURST {
+            let sge = [a.sge(0, 8)];
+            let wr = End::request(WrOpcode::RdmaWrite, at, &sge, &b, 8 * at as usize);
+            a.qp.post_send(&wr).unwrap();
+        }
+        let last = 8 * (BURST as usize - 1);
+        until("the last of a burst", || b.memory.word(last) == round);
+    }
+}
+
+/// The peer's program may have gone when its own request is acknowledged.
+#[test]
+fn an_answer_leaves_in_front_of_its_acknowledgement() {
+    let (left, right) = world("");
+    let (a, b) = connected(&left, &right, QpType::Rc, AREA);
+    // The engine thread may come between a message and its answer.
+    until("an answer in front", || {
+        a.post_recv(1, 0, 8);
+        b.post_recv(2, 0, 8);
+        left.inbox.allow(1);
+        let sge = [a.sge(8, 8)];
+        let wr = End::request(WrOpcode::Send, 3, &sge, &b, 0);
+        a.qp.post_send(&wr).unwrap();
+        assert_eq!(b.good().wr_id, 2);
+        let sge = [b.sge(8, 8)];
+        let wr = End::request(WrOpcode::Send, 4, &sge, &a, 0);
+        b.qp.post_send(&wr).unwrap();
+        let first = a.good().wr_id;
+        left.inbox.allow(usize::MAX);
+        assert_eq!(first + a.good().wr_id, 1 + 3);
+        assert_eq!(b.good().wr_id, 4);
+        first == 1
+    });
+}
+
 #[test]
 fn packets_of_strangers_are_counted_and_no_more() {
     let (left, right) = world("");

@@ -9,7 +9,7 @@ use crate::icrc::{self, Icrc};
 use crate::ipv4::UDP;
 use crate::number::Ecn;
 use crate::packet::{Headers, Packet};
-use crate::rider;
+use crate::rider::{self, Rider};
 use crate::udp::{self, ROCE_PORT};
 use crate::{ipv4, ipv6};
 
@@ -109,7 +109,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// An acknowledgement in what pads the frame ([`crate::rider`]).
-    pub fn rider(&self) -> Option<&'a [u8]> {
+    pub fn rider(&self) -> Option<Rider<'a>> {
         rider::parse(&self.icrc, self.padding)
     }
 }

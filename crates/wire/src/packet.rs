@@ -69,25 +69,31 @@ impl Headers {
         reader.finish()?;
         let bth = Bth::parse(&bth)?;
         let wanted = bth.opcode.following();
-        let headers = Self {
-            bth,
-            deth: wanted.deth.then(|| Deth::parse(&reader.array())),
-            xrceth: wanted.xrceth.then(|| XrcEth::parse(&reader.array())),
-            reth: wanted
-                .reth
-                .then(|| Reth::parse(&reader.array()))
-                .transpose()?,
-            atomic_eth: wanted.atomic_eth.then(|| AtomicEth::parse(&reader.array())),
-            aeth: wanted
-                .aeth
-                .then(|| Aeth::parse(&reader.array()))
-                .transpose()?,
-            atomic_ack_eth: wanted
-                .atomic_ack_eth
-                .then(|| AtomicAckEth::parse(&reader.array())),
-            immediate: wanted.immediate.then(|| ImmDt(reader.array())),
-            ieth: wanted.ieth.then(|| Ieth::parse(&reader.array())),
-        };
+        let mut headers = Self::new(bth);
+        if wanted.deth {
+            headers.deth = Some(Deth::parse(&reader.array()));
+        }
+        if wanted.xrceth {
+            headers.xrceth = Some(XrcEth::parse(&reader.array()));
+        }
+        if wanted.reth {
+            headers.reth = Some(Reth::parse(&reader.array())?);
+        }
+        if wanted.atomic_eth {
+            headers.atomic_eth = Some(AtomicEth::parse(&reader.array()));
+        }
+        if wanted.aeth {
+            headers.aeth = Some(Aeth::parse(&reader.array())?);
+        }
+        if wanted.atomic_ack_eth {
+            headers.atomic_ack_eth = Some(AtomicAckEth::parse(&reader.array()));
+        }
+        if wanted.immediate {
+            headers.immediate = Some(ImmDt(reader.array()));
+        }
+        if wanted.ieth {
+            headers.ieth = Some(Ieth::parse(&reader.array()));
+        }
         reader.finish()?;
         Ok((headers, reader.rest()))
     }
@@ -112,12 +118,13 @@ impl Headers {
     /// and says where it goes. The packet ends at the next multiple of 4.
     pub fn emit_around(&self, payload: usize, buffer: &mut [u8]) -> Result<Range<usize>> {
         let opcode = self.bth.opcode;
-        if self.following() != opcode.following() {
+        let following = self.following();
+        if following != opcode.following() {
             return Err(Error::Headers);
         }
         check_payload(opcode.position(), payload)?;
         let pad = payload.wrapping_neg() & 3;
-        let front = self.bytes();
+        let front = Bth::BYTES + following.bytes();
         let end = front.checked_add(payload).ok_or(Error::NoRoom)?;
         let (buffer, behind) = buffer.split_at_mut_checked(end).ok_or(Error::NoRoom)?;
         behind.get_mut(..pad).ok_or(Error::NoRoom)?.fill(0);
@@ -127,26 +134,29 @@ impl Headers {
             ..self.bth
         };
         writer.put(&bth.emit());
-        let deth = self.deth.map(|header| header.emit());
-        let xrceth = self.xrceth.map(|header| header.emit());
-        let reth = self.reth.map(|header| header.emit());
-        let atomic_eth = self.atomic_eth.map(|header| header.emit());
-        let aeth = self.aeth.map(|header| header.emit());
-        let atomic_ack_eth = self.atomic_ack_eth.map(|header| header.emit());
-        let immediate = self.immediate.map(|header| header.0);
-        let ieth = self.ieth.map(|header| header.emit());
-        let all: [Option<&[u8]>; 8] = [
-            deth.as_ref().map(|bytes| bytes.as_slice()),
-            xrceth.as_ref().map(|bytes| bytes.as_slice()),
-            reth.as_ref().map(|bytes| bytes.as_slice()),
-            atomic_eth.as_ref().map(|bytes| bytes.as_slice()),
-            aeth.as_ref().map(|bytes| bytes.as_slice()),
-            atomic_ack_eth.as_ref().map(|bytes| bytes.as_slice()),
-            immediate.as_ref().map(|bytes| bytes.as_slice()),
-            ieth.as_ref().map(|bytes| bytes.as_slice()),
-        ];
-        for header in all.into_iter().flatten() {
-            writer.put(header);
+        if let Some(header) = &self.deth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.xrceth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.reth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.atomic_eth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.aeth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.atomic_ack_eth {
+            writer.put(&header.emit());
+        }
+        if let Some(header) = &self.immediate {
+            writer.put(&header.0);
+        }
+        if let Some(header) = &self.ieth {
+            writer.put(&header.emit());
         }
         writer.finish()?;
         Ok(front..end)

@@ -2,14 +2,15 @@
 //!
 //! Behind the IP packet a frame may have any bytes, which nobody looks at (RFC 894; RFC 1122
 //! §2.3.3): the IP header says where the packet ends. Sluice puts a copy of the acknowledgement
-//! there that follows in a frame of its own. Where that path costs a microsecond for each frame,
-//! a peer that knows of riders has the acknowledgement so much sooner. Everybody else, and
-//! every peer behind a router, has it a frame later, and as the specification wants it.
+//! there that follows in a frame of its own. Where each frame costs a microsecond, a peer that knows
+//! of riders has the acknowledgement so much sooner. Everybody else, and every peer behind a router,
+//! has it a frame later, and as the specification wants it. That frame is left out for a peer
+//! that says again and again, by riders of its own, that it gets them ([`Rider::got`]).
 //!
 //! | bytes | |
 //! |---|---|
 //! | 3 | [`MARK`] |
-//! | 1 | length of the packet |
+//! | 1 | length of the packet; the highest bit: [`Rider::got`] |
 //! | 12 to [`PACKET_MAX`] | an acknowledgement, from base transport header to pad |
 //! | 4 | CRC-32 over the ICRC of the frame's own packet and all of the above, lowest byte first |
 //!
@@ -23,11 +24,23 @@ use crate::error::{Error, Result};
 use crate::icrc;
 use crate::opcode::{Opcode, Operation};
 
+/// What rides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rider<'a> {
+    /// An acknowledgement, from base transport header to pad.
+    pub packet: &'a [u8],
+    /// The sender has got riders from the one to whom it sends this one.
+    pub got: bool,
+}
+
 /// How a rider begins.
 pub const MARK: [u8; 3] = *b"Slr";
 
 /// Bytes of the longest packet that rides: an acknowledgement has 16.
 pub const PACKET_MAX: usize = 16;
+
+/// The bit of the length's byte that is [`Rider::got`].
+const GOT: u8 = 0x80;
 
 /// Bytes in front of the packet.
 const FRONT: usize = MARK.len() + 1;
@@ -51,31 +64,36 @@ pub fn may_ride(packet: &[u8]) -> bool {
 }
 
 /// Writes a rider to the front of `buffer`, which is behind a packet with that ICRC. Bytes
-/// written; [`Error::NoRoom`].
-pub fn emit(carrier: &[u8; icrc::BYTES], packet: &[u8], buffer: &mut [u8]) -> Result<usize> {
-    let length = u8::try_from(packet.len()).map_err(|_| Error::Length)?;
+/// written; [`Error::NoRoom`], [`Error::Length`] for what is too long to be a rider.
+pub fn emit(carrier: &[u8; icrc::BYTES], rider: Rider<'_>, buffer: &mut [u8]) -> Result<usize> {
+    let Rider { packet, got } = rider;
+    if packet.len() > PACKET_MAX {
+        return Err(Error::Length);
+    }
     let buffer = buffer.get_mut(..bytes(packet.len())).ok_or(Error::NoRoom)?;
     let (front, place) = buffer.split_last_chunk_mut().ok_or(Error::NoRoom)?;
     let (head, body) = front.split_at_mut_checked(FRONT).ok_or(Error::NoRoom)?;
     let [m0, m1, m2] = MARK;
-    head.copy_from_slice(&[m0, m1, m2, length]);
+    let flag = if got { GOT } else { 0 };
+    head.copy_from_slice(&[m0, m1, m2, packet.len() as u8 | flag]);
     body.copy_from_slice(packet);
     *place = check(carrier, front);
     Ok(bytes(packet.len()))
 }
 
-/// The packet that rides in the padding behind a packet with that ICRC.
-pub fn parse<'a>(carrier: &[u8; icrc::BYTES], padding: &'a [u8]) -> Option<&'a [u8]> {
+/// What rides in the padding behind a packet with that ICRC.
+pub fn parse<'a>(carrier: &[u8; icrc::BYTES], padding: &'a [u8]) -> Option<Rider<'a>> {
     let [m0, m1, m2, length, ..] = *padding else {
         return None;
     };
     if [m0, m1, m2] != MARK {
         return None;
     }
-    let rider = padding.get(..bytes(usize::from(length)))?;
+    let rider = padding.get(..bytes(usize::from(length & !GOT)))?;
     let (front, found) = rider.split_last_chunk()?;
     let packet = front.get(FRONT..)?;
-    (may_ride(packet) && *found == check(carrier, front)).then_some(packet)
+    let got = length & GOT != 0;
+    (may_ride(packet) && *found == check(carrier, front)).then_some(Rider { packet, got })
 }
 
 fn check(carrier: &[u8; icrc::BYTES], front: &[u8]) -> [u8; icrc::BYTES] {
@@ -105,7 +123,7 @@ mod tests {
     }
 
     /// A frame with a rider behind it.
-    fn frame(buffer: &mut [u8]) -> (usize, usize) {
+    fn frame(got: bool, buffer: &mut [u8]) -> (usize, usize) {
         let outer = Outer {
             ethernet: ethernet::Header {
                 destination: ethernet::Mac([2, 0, 0, 0, 0, 1]),
@@ -131,32 +149,34 @@ mod tests {
         let used = outer.emit(&headers, b"hello", buffer).unwrap();
         let (front, rest) = buffer.split_at_mut(used);
         let carrier = front.last_chunk().unwrap();
-        let rider = emit(carrier, &answer(Syndrome::Ack(None)), rest).unwrap();
+        let packet = &answer(Syndrome::Ack(None));
+        let rider = emit(carrier, Rider { packet, got }, rest).unwrap();
         (used, used + rider)
     }
 
     #[test]
     fn it_comes_beside_the_packet_that_it_leaves_alone() {
         let mut buffer = [0; 128];
-        let (used, all) = frame(&mut buffer);
+        let (used, all) = frame(true, &mut buffer);
         assert_eq!(all - used, bytes(16));
         let alone = Frame::parse(&buffer[..used]).unwrap();
         let both = Frame::parse(&buffer[..all]).unwrap();
         assert_eq!(alone.packet(), both.packet());
         let envelope = Envelope::parse(&buffer[..all]).unwrap();
         assert_eq!(envelope.transport(), alone.transport());
-        let packet = envelope.rider().unwrap();
-        assert_eq!(packet, answer(Syndrome::Ack(None)));
+        let rider = envelope.rider().unwrap();
+        assert_eq!(rider.packet, answer(Syndrome::Ack(None)));
+        assert!(rider.got);
         // Padding behind it, as some adapters make.
         let envelope = Envelope::parse(&buffer).unwrap();
-        assert_eq!(envelope.rider(), Some(packet));
+        assert_eq!(envelope.rider(), Some(rider));
         assert_eq!(Envelope::parse(&buffer[..used]).unwrap().rider(), None);
     }
 
     #[test]
     fn any_change_makes_it_padding() {
         let mut buffer = [0; 128];
-        let (used, all) = frame(&mut buffer);
+        let (used, all) = frame(false, &mut buffer);
         for bit in used * 8..all * 8 {
             let mut changed = buffer;
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -178,13 +198,15 @@ mod tests {
         assert!(!may_ride(&nak));
         let mut send = answer(Syndrome::Ack(None));
         send[0] = 0x04;
-        for packet in [&nak[..], &send, &[], &[0x11], &[0x11; 20]] {
+        let rider = |packet| Rider { packet, got: false };
+        for packet in [&nak[..], &send, &[], &[0x11]] {
             assert!(!may_ride(packet));
             let mut buffer = [0; 64];
-            let used = emit(&[1; 4], packet, &mut buffer).unwrap();
+            let used = emit(&[1; 4], rider(packet), &mut buffer).unwrap();
             assert_eq!(parse(&[1; 4], &buffer[..used]), None);
         }
-        assert_eq!(emit(&[1; 4], &nak, &mut [0; 23]), Err(Error::NoRoom));
-        assert_eq!(emit(&[1; 4], &[0; 256], &mut [0; 400]), Err(Error::Length));
+        assert_eq!(emit(&[1; 4], rider(&nak), &mut [0; 23]), Err(Error::NoRoom));
+        let long = emit(&[1; 4], rider(&[0x11; 17]), &mut [0; 64]);
+        assert_eq!(long, Err(Error::Length));
     }
 }

@@ -22,6 +22,7 @@
 
 mod bpf;
 mod error;
+mod flows;
 mod interface;
 mod open;
 mod port;

@@ -8,8 +8,10 @@ use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{Outer, Prefix};
-use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc, ipv4, ipv6, rider};
+use sluice_wire::rider::{self, Rider};
+use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc, ipv4, ipv6};
 
+use crate::flows::Flows;
 use crate::ring::Descriptor;
 use crate::socket::{Layout, Socket};
 
@@ -38,6 +40,7 @@ pub struct XdpPort {
     staged: u64,
     /// The last of these, if an acknowledgement that follows may ride with it.
     carrier: Option<Carrier>,
+    flows: Flows,
     /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
     /// full packets, its last ones.
     known: Vec<Known>,
@@ -114,6 +117,7 @@ impl XdpPort {
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
             staged: 0,
             carrier: None,
+            flows: Flows::default(),
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
             down: false,
@@ -226,26 +230,32 @@ impl XdpPort {
         self.staged += 1;
     }
 
-    /// Puts a copy of an acknowledgement into the padding of the frame in front of it, if that
-    /// goes to the same peer.
-    fn ride(&mut self, path: &Path, packet: &[u8]) {
+    /// Puts an acknowledgement into the padding of the frame in front of it, if that goes to the
+    /// same peer. Whether it needs no frame of its own.
+    fn ride(&mut self, path: &Path, packet: &[u8]) -> bool {
         let Some(carrier) = self.carrier.take() else {
-            return;
+            return false;
         };
         if carrier.path != *path || !rider::may_ride(packet) {
-            return;
+            return false;
         }
+        let flow = self.flows.of(path.destination, path.source_port);
+        let got = flow.got;
         let len = carrier.len + rider::bytes(packet.len());
-        // SAFETY: the slot of a frame that the kernel has not been shown is ours, and so long is
-        // every slot.
+        // SAFETY: the slot of a frame that the kernel has not been shown is ours. No slot is
+        // shorter than `CARRIER_MAX` and a rider.
         let Some(frame) = (unsafe { self.socket.umem.bytes_mut(carrier.start, len) }) else {
-            return;
+            return false;
         };
         let (front, behind) = frame.split_at_mut(carrier.len);
-        let icrc = front.last_chunk();
-        if icrc.is_some_and(|icrc| rider::emit(icrc, packet, behind).is_ok()) {
+        let rider = Rider { packet, got };
+        let rides = front
+            .last_chunk()
+            .is_some_and(|icrc| rider::emit(icrc, rider, behind).is_ok());
+        if rides {
             self.socket.send.amend(|last| last.len = len as u32);
         }
+        rides && flow.relies()
     }
 
     /// Makes the headers for packets of that length. Their place among those that are known.
@@ -340,7 +350,13 @@ impl Port for XdpPort {
                     None => Some(bytes),
                     Some(assembled) => assembled,
                 };
-                deliver(self.interface, whole, &mut self.counters, each);
+                deliver(
+                    self.interface,
+                    whole,
+                    &mut self.counters,
+                    &mut self.flows,
+                    each,
+                );
             }
             let chunk = at - at % self.layout.chunk_bytes;
             let room = self.socket.fill.push(chunk as u64);
@@ -374,6 +390,21 @@ impl Port for XdpPort {
         if length < bth::Bth::BYTES {
             return Err(SendError::Nothing);
         }
+        let mut packet = [0; rider::PACKET_MAX];
+        let mut ready = None;
+        if self.carrier.is_some()
+            && let Some(packet) = packet.get_mut(..length)
+        {
+            if !fill(packet) {
+                return Err(SendError::Nothing);
+            }
+            if self.ride(path, packet) {
+                self.counters.sent += 1;
+                self.counters.sent_bytes += length as u64;
+                return Ok(());
+            }
+            ready = Some(packet);
+        }
         let known = self
             .known
             .iter()
@@ -395,22 +426,20 @@ impl Port for XdpPort {
         // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
         // ring.
         let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes) };
+        let mut fill = |into: &mut [u8]| match &ready {
+            None => fill(into),
+            Some(packet) => {
+                into.copy_from_slice(packet);
+                true
+            }
+        };
         let written = frame.is_some_and(|frame| {
-            frame.get_mut(front..front + length).is_some_and(&mut *fill)
+            frame.get_mut(front..front + length).is_some_and(&mut fill)
                 && prefix.wrap(frame) == Ok(frame_bytes)
         });
         if !written {
             self.free.push(slot);
             return Err(SendError::Nothing);
-        }
-        if self.carrier.is_some() && length <= rider::PACKET_MAX {
-            let mut packet = [0; rider::PACKET_MAX];
-            // SAFETY: as above.
-            let frame = unsafe { self.socket.umem.bytes(start + front, length) };
-            if let (Some(to), Some(from)) = (packet.get_mut(..length), frame) {
-                to.copy_from_slice(from);
-                self.ride(path, to);
-            }
         }
         self.stage(slot, start, frame_bytes);
         self.carrier =
@@ -496,6 +525,7 @@ fn deliver(
     interface: u32,
     frame: Option<&[u8]>,
     counters: &mut PortCounters,
+    flows: &mut Flows,
     each: &mut dyn FnMut(&Received<'_>),
 ) {
     let frame = match frame.ok_or(Error::Length).and_then(Envelope::parse) {
@@ -526,7 +556,8 @@ fn deliver(
         packet,
     };
     each(&received);
-    if let Some(packet) = frame.rider() {
+    if let Some(Rider { packet, got }) = frame.rider() {
+        flows.of(received.source, received.source_port).came(got);
         each(&Received { packet, ..received });
     }
 }

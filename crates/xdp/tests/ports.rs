@@ -4,7 +4,9 @@ mod common;
 
 use common::{Net, QPN, can_run, check, message_bytes, send, until};
 use sluice_packet::{Path, Port, SendError};
-use sluice_wire::Ecn;
+use sluice_wire::bth::Bth;
+use sluice_wire::extended::{Aeth, Syndrome};
+use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 use sluice_xdp::{Options, XdpPort};
 
 fn flush(port: &mut XdpPort) {
@@ -67,6 +69,82 @@ fn every_size_over_both_ip_versions() {
                 Err(SendError::TooLong),
                 "mtu {mtu}"
             );
+        }
+    }
+}
+
+/// A packet and an acknowledgement behind it. What comes of it: `true` for each packet that is an
+/// acknowledgement.
+fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<bool> {
+    let opcode = Opcode::from_byte(0x11).expect("RC ACKNOWLEDGE");
+    let mut acknowledgement = Headers::new(Bth::new(opcode, Qpn::new(QPN), Psn::new(number)));
+    acknowledgement.aeth = Some(Aeth {
+        syndrome: Syndrome::Ack(None),
+        msn: Psn::new(number),
+    });
+    let bytes = acknowledgement.bytes();
+    send(from, path, QPN, number, 8).expect("sent");
+    let sent = from.send(path, Ecn::NotCapable, bytes, &mut |into| {
+        acknowledgement.emit(&[], into) == Ok(bytes)
+    });
+    assert_eq!(sent, Ok(()));
+    // What comes last is none.
+    send(from, path, QPN, number + 1, 20).expect("sent");
+    flush(from);
+    let (mut came, mut end) = (Vec::new(), false);
+    until("the packets", || {
+        to.receive(&mut |received| {
+            let packet = Packet::parse(received.packet).expect("legal");
+            if *packet.headers() == acknowledgement {
+                came.push(true);
+            } else if check(received) == (number, 8) {
+                came.push(false);
+            } else {
+                end = true;
+            }
+        });
+        end
+    });
+    came
+}
+
+/// An acknowledgement rides behind a packet, with a frame of its own besides until the peer has
+/// shown that it sees riders.
+#[test]
+fn acknowledgements_ride() {
+    if !can_run("acknowledgements_ride") {
+        return;
+    }
+    for native in [false, true] {
+        let net = Net::new(1500);
+        let options = Options {
+            native: Some(native),
+            ..Options::default()
+        };
+        let (_steering, mut a) = net.a.open_one(&options);
+        let (_steering, mut b) = net.b.open_one(&options);
+        for v6 in [false, true] {
+            let (there, back) = (net.a.path(&net.b, v6), net.b.path(&net.a, v6));
+            let twice = [false, true, true];
+            for number in 0..20 {
+                let came = both(&mut a, &mut b, &there, 3 * number);
+                assert_eq!(came, twice, "b has said nothing");
+            }
+            // This says that b has got riders, and this that a has.
+            assert_eq!(both(&mut b, &mut a, &back, 100), twice);
+            for number in 0..16 {
+                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [false, true]);
+            }
+            assert_eq!(both(&mut a, &mut b, &there, 200), twice, "b is silent");
+            for number in 0..40 {
+                assert_eq!(both(&mut b, &mut a, &back, 3 * number), [false, true]);
+                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [false, true]);
+            }
+            let other = Path {
+                source_port: there.source_port + 1,
+                ..there
+            };
+            assert_eq!(both(&mut a, &mut b, &other, 300), twice, "another flow");
         }
     }
 }

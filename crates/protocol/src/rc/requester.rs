@@ -34,6 +34,11 @@ impl Entry {
         self.first + u64::from(self.packets)
     }
 
+    /// Request packets before packet `index`, ever.
+    fn weight_of(&self, index: u64) -> u64 {
+        self.weight + self.weight_before(index)
+    }
+
     /// Its own request packets before packet `index`.
     fn weight_before(&self, index: u64) -> u64 {
         let before = index.saturating_sub(self.first);
@@ -218,14 +223,8 @@ impl Requester {
         at(place)
     }
 
-    fn weight(&self, index: u64) -> u64 {
-        self.entry(index).map_or(self.end_weight, |entry| {
-            entry.weight + entry.weight_before(index)
-        })
-    }
-
     /// The packet that would be sent now.
-    fn candidate(&self) -> Option<(u64, Entry)> {
+    fn candidate(&self) -> Option<(u64, &Entry)> {
         if self.failed || self.rnr_until.is_some() {
             return None;
         }
@@ -238,11 +237,13 @@ impl Requester {
         if self.fault.is_some_and(|(first, _)| index >= first) {
             return None;
         }
-        let entry = *self.entry(index)?;
+        let entry = self.entry(index)?;
         if index == self.oldest && index < self.sent {
             return Some((index, entry));
         }
         let allowed = self.window.allowed();
+        // What is answered in full has left the queue.
+        let oldest = self.entries.front()?.weight_of(self.oldest);
         let read = entry.request.operation.has_response_data();
         // The data of READs counts as well. Most often it is too much of it that was lost.
         let data_max = (READ_SHARE * allowed).min(Arrived::SPAN);
@@ -250,7 +251,7 @@ impl Requester {
         if again.is_some() {
             return room.then_some((index, entry));
         }
-        let room = room && self.weight(index) - self.weight(self.oldest) < allowed;
+        let room = room && entry.weight_of(index) - oldest < allowed;
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
         let room = room
@@ -272,6 +273,7 @@ impl Requester {
         counters: &mut Counters,
     ) -> Option<Transmit> {
         let (index, entry) = self.candidate()?;
+        let entry = *entry;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
         let mut packet = self.path.packet(&entry.request, place, psn)?;
