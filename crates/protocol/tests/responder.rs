@@ -248,9 +248,9 @@ fn acknowledgements_are_put_together() {
     );
 }
 
-/// The program's answer leaves in front of the acknowledgement, but no more than one request does.
+/// Programs that sleep on one channel for both count on that.
 #[test]
-fn one_request_goes_in_front_of_an_acknowledgement() {
+fn an_acknowledgement_goes_in_front_of_the_answer() {
     let mut bench = Bench::new();
     for seq in 0..6 {
         let post = Request {
@@ -269,7 +269,7 @@ fn one_request_goes_in_front_of_an_acknowledgement() {
         sent.extend(two.iter().map(|one| one.headers.bth.opcode.operation()));
         assert!(!bench.connection.owes_acknowledgement_only());
     }
-    let both = [Op::SendOnly, Op::Acknowledge];
+    let both = [Op::Acknowledge, Op::SendOnly];
     assert_eq!(sent, [both, both, both].concat());
     assert_eq!(bench.take(9).len(), 3);
     assert!(!bench.connection.is_ready());

@@ -1,8 +1,8 @@
 //! Acknowledgements that wait for the program's answer.
 //!
 //! A program that answers what comes posts a moment after it has seen it. Its acknowledgement is
-//! held until then, and leaves behind the answer. So the answer has no packet in front of it; one
-//! call of the kernel takes both; and the peer's program, which may poll until its own request is
+//! held until then. So one call of the kernel takes both, or one frame
+//! ([`sluice_wire::rider`]): then the peer's program, which may poll until its own request is
 //! acknowledged and then look at memory only, still polls when the answer comes.
 //!
 //! Nothing is held for a program that does not answer soon: that is learned from what it does.

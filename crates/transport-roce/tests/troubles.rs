@@ -428,16 +428,15 @@ fn a_burst_leaves_though_nobody_polls() {
     }
 }
 
-/// The peer's program may have gone when its own request is acknowledged.
+/// Acknowledgements wait for the answer, and yet are first. Programs that sleep on one channel for
+/// both count on that.
 #[test]
-fn an_answer_leaves_in_front_of_its_acknowledgement() {
+fn an_acknowledgement_that_waited_is_in_front_of_the_answer() {
     let (left, right) = world("");
     let (a, b) = connected(&left, &right, QpType::Rc, AREA);
-    // The engine thread may come between a message and its answer.
-    until("an answer in front", || {
+    for _ in 0..200 {
         a.post_recv(1, 0, 8);
         b.post_recv(2, 0, 8);
-        left.inbox.allow(1);
         let sge = [a.sge(8, 8)];
         let wr = End::request(WrOpcode::Send, 3, &sge, &b, 0);
         a.qp.post_send(&wr).unwrap();
@@ -445,12 +444,10 @@ fn an_answer_leaves_in_front_of_its_acknowledgement() {
         let sge = [b.sge(8, 8)];
         let wr = End::request(WrOpcode::Send, 4, &sge, &a, 0);
         b.qp.post_send(&wr).unwrap();
-        let first = a.good().wr_id;
-        left.inbox.allow(usize::MAX);
-        assert_eq!(first + a.good().wr_id, 1 + 3);
+        assert_eq!(a.good().wr_id, 3);
+        assert_eq!(a.good().wr_id, 1);
         assert_eq!(b.good().wr_id, 4);
-        first == 1
-    });
+    }
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! An acknowledgement that rides in the padding of a frame.
 //!
 //! Behind the IP packet a frame may have any bytes, which nobody looks at (RFC 894; RFC 1122
-//! §2.3.3): the IP header says where the packet ends. Sluice puts a copy of the acknowledgement
-//! there that follows in a frame of its own. Where each frame costs a microsecond, a peer that knows
-//! of riders has the acknowledgement so much sooner. Everybody else, and every peer behind a router,
-//! has it a frame later, and as the specification wants it. That frame is left out for a peer
-//! that says again and again, by riders of its own, that it gets them ([`Rider::got`]).
+//! §2.3.3): the IP header says where the packet ends. Sluice puts a copy of an acknowledgement
+//! there that has left just before, in a frame of its own as the specification wants it. That frame,
+//! which may cost a microsecond, is left out for a peer that says again and again, by riders of its
+//! own, that it gets them ([`Rider::got`]). A rider is taken in before the packet that carries it.
 //!
 //! | bytes | |
 //! |---|---|

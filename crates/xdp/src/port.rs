@@ -18,7 +18,7 @@ use crate::socket::{Layout, Socket};
 /// Pieces that one call of [`Port::receive`] takes at most.
 const BATCH: u32 = 64;
 
-/// The longest frame that takes a rider, which makes it a little longer.
+/// The longest packet that takes a rider, which makes its frame a little longer.
 const CARRIER_MAX: usize = 512;
 
 /// Kinds of packets whose headers are kept.
@@ -38,8 +38,8 @@ pub struct XdpPort {
     pieces: Box<[u8]>,
     /// Put into the ring since the last flush.
     staged: u64,
-    /// The last of these, if an acknowledgement that follows may ride with it.
-    carrier: Option<Carrier>,
+    /// An acknowledgement that may ride with the packet that follows.
+    waiting: Option<Waiting>,
     flows: Flows,
     /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
     /// full packets, its last ones.
@@ -51,13 +51,19 @@ pub struct XdpPort {
     counters: PortCounters,
 }
 
-/// A frame in the transmit ring that the kernel has not been shown.
+/// An acknowledgement that was to be sent since the last flush.
 #[derive(Clone, Copy, Debug)]
-struct Carrier {
+struct Waiting {
     path: Path,
-    /// In the packet memory.
-    start: usize,
-    len: usize,
+    ecn: Ecn,
+    packet: [u8; rider::PACKET_MAX],
+    length: usize,
+}
+
+impl Waiting {
+    fn packet(&self) -> &[u8] {
+        self.packet.get(..self.length).unwrap_or_default()
+    }
 }
 
 /// Headers that were made.
@@ -116,7 +122,7 @@ impl XdpPort {
             free: (0..layout.send_slots as u32).rev().collect(),
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
             staged: 0,
-            carrier: None,
+            waiting: None,
             flows: Flows::default(),
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
@@ -230,32 +236,64 @@ impl XdpPort {
         self.staged += 1;
     }
 
-    /// Puts an acknowledgement into the padding of the frame in front of it, if that goes to the
-    /// same peer. Whether it needs no frame of its own.
-    fn ride(&mut self, path: &Path, packet: &[u8]) -> bool {
-        let Some(carrier) = self.carrier.take() else {
-            return false;
+    /// Puts a packet into the transmit ring, with an acknowledgement in its padding.
+    fn put(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+        rider: Option<Rider<'_>>,
+    ) -> Result<(), SendError> {
+        let known = self
+            .known
+            .iter()
+            .position(|known| known.is(path, ecn, length));
+        let known = match known {
+            Some(known) => known,
+            None => self.know(path, ecn, length)?,
         };
-        if carrier.path != *path || !rider::may_ride(packet) {
-            return false;
+        if self.free.is_empty() {
+            self.reap();
         }
-        let flow = self.flows.of(path.destination, path.source_port);
-        let got = flow.got;
-        let len = carrier.len + rider::bytes(packet.len());
-        // SAFETY: the slot of a frame that the kernel has not been shown is ours. No slot is
-        // shorter than `CARRIER_MAX` and a rider.
-        let Some(frame) = (unsafe { self.socket.umem.bytes_mut(carrier.start, len) }) else {
-            return false;
+        let slot = self.free.pop().ok_or(SendError::NoRoom)?;
+        let start = self.layout.receive_bytes() + slot as usize * self.layout.slot_bytes();
+        let Some(Known { prefix, front, .. }) = self.known.get(known) else {
+            return Err(SendError::Unreachable);
         };
-        let (front, behind) = frame.split_at_mut(carrier.len);
-        let rider = Rider { packet, got };
-        let rides = front
-            .last_chunk()
-            .is_some_and(|icrc| rider::emit(icrc, rider, behind).is_ok());
-        if rides {
-            self.socket.send.amend(|last| last.len = len as u32);
+        let front = *front;
+        let frame_bytes = front + length + icrc::BYTES;
+        let behind = rider.map_or(0, |rider| rider::bytes(rider.packet.len()));
+        // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
+        // ring.
+        let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes + behind) };
+        let written = frame.is_some_and(|frame| {
+            let (frame, padding) = frame.split_at_mut(frame_bytes);
+            let whole = frame.get_mut(front..front + length).is_some_and(&mut *fill)
+                && prefix.wrap(frame) == Ok(frame_bytes);
+            whole
+                && match (rider, frame.last_chunk()) {
+                    (Some(rider), Some(icrc)) => rider::emit(icrc, rider, padding).is_ok(),
+                    (rider, _) => rider.is_none(),
+                }
+        });
+        if !written {
+            self.free.push(slot);
+            return Err(SendError::Nothing);
         }
-        rides && flow.relies()
+        self.stage(slot, start, frame_bytes + behind);
+        Ok(())
+    }
+
+    /// The acknowledgement that waits gets a frame of its own. Without room it is lost, as on a
+    /// network.
+    fn put_waiting(&mut self, waiting: &Waiting) {
+        let mut fill = |into: &mut [u8]| {
+            into.copy_from_slice(waiting.packet());
+            true
+        };
+        let length = waiting.length;
+        let _ = self.put(&waiting.path, waiting.ecn, length, &mut fill, None);
     }
 
     /// Makes the headers for packets of that length. Their place among those that are known.
@@ -390,71 +428,63 @@ impl Port for XdpPort {
         if length < bth::Bth::BYTES {
             return Err(SendError::Nothing);
         }
+        let waiting = self.waiting.take();
         let mut packet = [0; rider::PACKET_MAX];
-        let mut ready = None;
-        if self.carrier.is_some()
-            && let Some(packet) = packet.get_mut(..length)
-        {
-            if !fill(packet) {
+        if let Some(into) = packet.get_mut(..length) {
+            if !fill(into) {
+                self.waiting = waiting;
                 return Err(SendError::Nothing);
             }
-            if self.ride(path, packet) {
-                self.counters.sent += 1;
-                self.counters.sent_bytes += length as u64;
-                return Ok(());
+            if let Some(waiting) = &waiting {
+                self.put_waiting(waiting);
             }
-            ready = Some(packet);
-        }
-        let known = self
-            .known
-            .iter()
-            .position(|known| known.is(path, ecn, length));
-        let known = match known {
-            Some(known) => known,
-            None => self.know(path, ecn, length)?,
-        };
-        if self.free.is_empty() {
-            self.reap();
-        }
-        let slot = self.free.pop().ok_or(SendError::NoRoom)?;
-        let start = self.layout.receive_bytes() + slot as usize * self.layout.slot_bytes();
-        let Some(Known { prefix, front, .. }) = self.known.get(known) else {
-            return Err(SendError::Unreachable);
-        };
-        let front = *front;
-        let frame_bytes = front + length + icrc::BYTES;
-        // SAFETY: a free slot is ours: the kernel never had it, or gave it back in the completion
-        // ring.
-        let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes) };
-        let mut fill = |into: &mut [u8]| match &ready {
-            None => fill(into),
-            Some(packet) => {
-                into.copy_from_slice(packet);
-                true
-            }
-        };
-        let written = frame.is_some_and(|frame| {
-            frame.get_mut(front..front + length).is_some_and(&mut fill)
-                && prefix.wrap(frame) == Ok(frame_bytes)
-        });
-        if !written {
-            self.free.push(slot);
-            return Err(SendError::Nothing);
-        }
-        self.stage(slot, start, frame_bytes);
-        self.carrier =
-            (length > rider::PACKET_MAX && frame_bytes <= CARRIER_MAX).then_some(Carrier {
+            let one = Waiting {
                 path: *path,
-                start,
-                len: frame_bytes,
-            });
+                ecn,
+                packet,
+                length,
+            };
+            if rider::may_ride(one.packet()) {
+                self.waiting = Some(one);
+            } else {
+                let mut fill = |into: &mut [u8]| {
+                    into.copy_from_slice(one.packet());
+                    true
+                };
+                self.put(path, ecn, length, &mut fill, None)?;
+            }
+        } else {
+            let mut rider = None;
+            if let Some(waiting) = &waiting {
+                if waiting.path == *path && length <= CARRIER_MAX {
+                    let flow = self.flows.of(path.destination, path.source_port);
+                    rider = Some(Rider {
+                        packet: waiting.packet(),
+                        got: flow.got,
+                    });
+                    if !flow.relies() {
+                        self.put_waiting(waiting);
+                    }
+                } else {
+                    self.put_waiting(waiting);
+                }
+            }
+            let sent = self.put(path, ecn, length, fill, rider);
+            if let (Err(_), Some(waiting)) = (&sent, &waiting) {
+                // It has a frame of its own now, perhaps once more.
+                self.put_waiting(waiting);
+            }
+            sent?;
+        }
         self.counters.sent += 1;
         self.counters.sent_bytes += length as u64;
         Ok(())
     }
 
     fn flush(&mut self) -> bool {
-        self.carrier = None;
+        if let Some(waiting) = self.waiting.take() {
+            self.put_waiting(&waiting);
+        }
         if self.staged > 0 {
             self.socket.send.publish();
             self.staged = 0;
@@ -478,7 +508,7 @@ impl Port for XdpPort {
     }
 
     fn room(&self) -> usize {
-        self.free.len()
+        self.free.len() - usize::from(self.waiting.is_some()).min(self.free.len())
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
@@ -555,11 +585,13 @@ fn deliver(
         hop_limit,
         packet,
     };
-    each(&received);
+    // In front: programs that sleep on one channel for both count on an acknowledgement to be
+    // there before the answer.
     if let Some(Rider { packet, got }) = frame.rider() {
         flows.of(received.source, received.source_port).came(got);
         each(&Received { packet, ..received });
     }
+    each(&received);
 }
 
 #[cfg(test)]

@@ -142,14 +142,6 @@ impl<T: Entry> Producer<T> {
         true
     }
 
-    /// Changes the entry that was put in last, which is not published yet.
-    pub fn amend(&mut self, change: impl FnOnce(&mut T)) {
-        let place = self.ring.entry(self.next.wrapping_sub(1));
-        // SAFETY: inside the mapping; the kernel has not been shown the entry, so it is ours, and
-        // `push` has written it.
-        change(unsafe { &mut *place });
-    }
-
     /// Shows the kernel what was put in.
     pub fn publish(&self) {
         self.ring.producer().store(self.next, Ordering::Release);

@@ -74,6 +74,8 @@ fn a_queue_with_a_socket_is_busy_until_it_is_closed() {
     let net = Net::new(1500);
     let (steering, ports) = net.b.open(&Options::default());
     drop(steering);
+    // The kernel takes its time.
+    until("nothing attached", || !net.b.attached());
     let interface = net.b.interface();
     let refused = net.b.enter(|| interface.open(&Options::default()));
     assert_eq!(

@@ -73,7 +73,7 @@ fn every_size_over_both_ip_versions() {
     }
 }
 
-/// A packet and an acknowledgement behind it. What comes of it: `true` for each packet that is an
+/// An acknowledgement and a packet behind it. What comes of it: `true` for each packet that is an
 /// acknowledgement.
 fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<bool> {
     let opcode = Opcode::from_byte(0x11).expect("RC ACKNOWLEDGE");
@@ -83,11 +83,11 @@ fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<b
         msn: Psn::new(number),
     });
     let bytes = acknowledgement.bytes();
-    send(from, path, QPN, number, 8).expect("sent");
     let sent = from.send(path, Ecn::NotCapable, bytes, &mut |into| {
         acknowledgement.emit(&[], into) == Ok(bytes)
     });
     assert_eq!(sent, Ok(()));
+    send(from, path, QPN, number, 8).expect("sent");
     // What comes last is none.
     send(from, path, QPN, number + 1, 20).expect("sent");
     flush(from);
@@ -108,7 +108,7 @@ fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<b
     came
 }
 
-/// An acknowledgement rides behind a packet, with a frame of its own besides until the peer has
+/// An acknowledgement rides with the packet behind it, with a frame of its own besides until the peer has
 /// shown that it sees riders.
 #[test]
 fn acknowledgements_ride() {
@@ -125,7 +125,7 @@ fn acknowledgements_ride() {
         let (_steering, mut b) = net.b.open_one(&options);
         for v6 in [false, true] {
             let (there, back) = (net.a.path(&net.b, v6), net.b.path(&net.a, v6));
-            let twice = [false, true, true];
+            let twice = [true, true, false];
             for number in 0..20 {
                 let came = both(&mut a, &mut b, &there, 3 * number);
                 assert_eq!(came, twice, "b has said nothing");
@@ -133,12 +133,12 @@ fn acknowledgements_ride() {
             // This says that b has got riders, and this that a has.
             assert_eq!(both(&mut b, &mut a, &back, 100), twice);
             for number in 0..16 {
-                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [false, true]);
+                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [true, false]);
             }
             assert_eq!(both(&mut a, &mut b, &there, 200), twice, "b is silent");
             for number in 0..40 {
-                assert_eq!(both(&mut b, &mut a, &back, 3 * number), [false, true]);
-                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [false, true]);
+                assert_eq!(both(&mut b, &mut a, &back, 3 * number), [true, false]);
+                assert_eq!(both(&mut a, &mut b, &there, 3 * number), [true, false]);
             }
             let other = Path {
                 source_port: there.source_port + 1,

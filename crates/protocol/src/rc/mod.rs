@@ -100,8 +100,6 @@ pub struct Connection {
     early: bool,
     /// When both have data, the requester is next.
     requester_next: bool,
-    /// A reply without data has let a request go first.
-    reply_waited: bool,
 }
 
 /// Who sends.
@@ -124,7 +122,6 @@ impl Connection {
             counters: Counters::default(),
             early: config.early,
             requester_next: false,
-            reply_waited: false,
         }
     }
 
@@ -208,20 +205,13 @@ impl Connection {
 
     fn turn(&mut self, now: Instant) -> Option<Turn> {
         let paced = !self.congestion.may_send(now);
+        // Replies without data are few, and the peer's progress hangs on them. They go in front, also
+        // because programs that sleep count on an acknowledgement to come before the answer.
+        if self.responder.is_ready() && !self.responder.has_data() {
+            return Some(Turn::Responder);
+        }
         let responder = self.responder.is_ready();
         let requester = self.requester.is_ready();
-        // Replies without data are few, and the peer's progress hangs on them. One request may go
-        // in front: it is the program's answer to what came, and who asked waits for that, more
-        // than for the acknowledgement.
-        if responder && !self.responder.has_data() {
-            let waits = requester && !paced && !self.reply_waited;
-            self.reply_waited = waits;
-            return Some(if waits {
-                Turn::Requester
-            } else {
-                Turn::Responder
-            });
-        }
         if paced || !(responder || requester) {
             return None;
         }
