@@ -358,7 +358,7 @@ impl Lane {
             drop(state);
             if kick {
                 // Should the program neither post nor poll any more.
-                self.sleeper.wake();
+                self.wake_for_deadline();
             }
             if !self.is_noted() {
                 break;
