@@ -360,9 +360,15 @@ impl Lane {
                 // Should the program neither post nor poll any more.
                 self.wake_for_deadline();
             }
-            if !self.is_noted() {
+            fence(Ordering::SeqCst);
+            if self.pending.load(Ordering::SeqCst) == 0 {
                 break;
             }
+        }
+        // Who brought it in the meantime has found the lane taken, and a poster takes nothing in.
+        if !self.brought.is_empty() {
+            self.deadline.store(0, Ordering::SeqCst);
+            self.wake_for_deadline();
         }
         done
     }
