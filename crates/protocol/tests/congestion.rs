@@ -120,3 +120,48 @@ fn connections_of_a_host_take_turns() {
     let used = shares.iter().sum::<f64>() / (LINE as f64 * 0.01);
     assert!(used > 0.7, "{used}");
 }
+
+/// A link that is much slower than those for which the constants of DCQCN were made, and programs
+/// with the patience that perftest has. Catches: cuts that are undone before the next notification
+/// can come; a rate so low that no acknowledgement is asked for
+/// before the timeout, until retries are used up.
+#[test]
+fn a_slow_link_is_no_silence() {
+    let faults = Faults {
+        rate: 40_000_000,
+        queue_max: 200_000,
+        mark_above: 20_000,
+        ..Faults::NONE
+    };
+    let base = Config {
+        rate: Some(RateConfig::for_software(10 * LINE)),
+        window: 256,
+        timeout: 14,
+        early: true,
+        ..config(Mtu::Bytes1024)
+    };
+    let lost = [true, false].map(|heeds| {
+        let mut world = World::new(2, faults, 17);
+        let base = Config {
+            rate: base.rate.filter(|_| heeds),
+            ..base
+        };
+        for _ in 0..2 {
+            world.connect([0, 1], &base, [program::writes(400, 65536), Vec::new()]);
+        }
+        assert!(world.run(20_000 * MILLISECOND));
+        for end in &world.hosts[0].ends {
+            assert!(end.all_succeeded(), "{:?}", end.connection.counters());
+        }
+        // 52 MB.
+        assert!(world.now < 3_000 * MILLISECOND, "{}", world.now);
+        // When both have half of the link they get to the middle together.
+        let ends = &world.hosts[0].ends;
+        let half: Vec<u64> = ends.iter().map(|end| end.completed_at[200]).collect();
+        let (first, last) = (half[0].min(half[1]), half[0].max(half[1]));
+        assert!(!heeds || last * 2 < first * 3, "{first} {last}");
+        world.ports[1].lost
+    });
+    // While the senders find their rates some are lost.
+    assert!(lost[0] * 20 < lost[1], "{lost:?}");
+}

@@ -253,6 +253,40 @@ fn goodput_under_loss() {
     }
 }
 
+/// A receiver with room for little: a READ's data comes faster than it is taken, and what does not
+/// fit is lost. Catches: all that was lost asked for at once, so that it is lost again, until no
+/// retry is left.
+#[test]
+fn reads_of_more_than_there_is_room_for() {
+    for keeps in [[true, true], [true, false]] {
+        let faults = Faults {
+            rate: 250_000_000,
+            queue_max: 100_000,
+            ..Faults::NONE
+        };
+        let base = Config {
+            window: 256,
+            depth: 128,
+            max_rd_atomic: 128,
+            max_dest_rd_atomic: 128,
+            timeout: 14,
+            retry_cnt: 3,
+            ..config(Mtu::Bytes1024)
+        };
+        let ends = keeps.map(|early| Config { early, ..base });
+        let mut world = World::new(2, faults, 5);
+        let programs = [program::reads(300, 65536), Vec::new()];
+        world.connect_unlike([0, 1], [&ends[0], &ends[1]], programs);
+        assert!(world.run(60 * SECOND));
+        let end = &world.hosts[0].ends[0];
+        let counters = end.connection.counters();
+        assert!(end.all_succeeded(), "{counters:?}");
+        // 19200 packets of data.
+        let sent = total(&world, |counters| counters.response_packets);
+        assert!(sent < 60_000, "{keeps:?} {sent} {counters:?}");
+    }
+}
+
 /// Many READs under a lot of loss. Catches: everything asked for again for each loss, until
 /// retries are used up.
 #[test]

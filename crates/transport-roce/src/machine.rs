@@ -122,7 +122,7 @@ impl Machine {
             min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
             extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
             early: true,
-            rate: Some(RateConfig::for_link(LINK_RATE)),
+            rate: Some(RateConfig::for_software(LINK_RATE)),
         }
     }
 
@@ -134,7 +134,7 @@ impl Machine {
             send_psn: Psn::new(attr.sq_psn),
             receive_psn: Psn::new(attr.rq_psn),
             depth: self.cap.max_send_wr as usize + 1,
-            rate: Some(RateConfig::for_link(LINK_RATE)),
+            rate: Some(RateConfig::for_software(LINK_RATE)),
         }
     }
 

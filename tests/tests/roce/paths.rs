@@ -267,7 +267,7 @@ fn bottleneck(way: Way) -> Verdict {
         ensure(!wrong, || format!("{counts:?}"))?;
         lost.push(counts.overflowed);
     }
-    ensure(lost[0] > 0 && lost[1] * 4 < lost[0], || {
+    ensure(lost[0] > 0 && lost[1] * 2 < lost[0], || {
         format!("{lost:?} frames found no place, without and with marks")
     })
 }

@@ -25,7 +25,8 @@ pub struct RateConfig {
     /// What the link can do at most, bytes per second. A connection is not limited when it is there
     /// again.
     pub line_rate: u64,
-    /// The least, bytes per second. ConnectX: 1 Mb/s (`rpg_min_rate`).
+    /// The least, bytes per second: 100 Mb/s. ConnectX has 1 Mb/s (`rpg_min_rate`), at which 64 KiB
+    /// take longer than programs wait.
     pub min_rate: u64,
     /// R_AI, bytes per second. The paper: 40 Mb/s.
     pub additive_increase: u64,
@@ -52,7 +53,7 @@ impl RateConfig {
     pub const fn for_link(line_rate: u64) -> Self {
         Self {
             line_rate,
-            min_rate: MEGABIT,
+            min_rate: 100 * MEGABIT,
             additive_increase: 40 * MEGABIT,
             hyper_increase: 400 * MEGABIT,
             gain: ONE / 256,
@@ -60,6 +61,19 @@ impl RateConfig {
             increase_period: Duration::from_micros(55),
             increase_bytes: 10_000_000,
             fast_recovery: 5,
+        }
+    }
+}
+
+impl RateConfig {
+    /// The same for ends in software, whose threads see marks and notifications milliseconds late:
+    /// what the paper's times make of a cut would be undone before the next notification can come.
+    pub const fn for_software(line_rate: u64) -> Self {
+        Self {
+            alpha_period: Duration::from_millis(2),
+            increase_period: Duration::from_millis(2),
+            gain: ONE / 16,
+            ..Self::for_link(line_rate)
         }
     }
 }

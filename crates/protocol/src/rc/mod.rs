@@ -195,7 +195,10 @@ impl Connection {
         let counters = &mut self.counters;
         let packet = match turn {
             Turn::Responder => self.responder.transmit(counters),
-            Turn::Requester => self.requester.transmit(now, counters),
+            Turn::Requester => {
+                let slow = self.congestion.limit().is_some();
+                self.requester.transmit(now, slow, counters)
+            }
         }?;
         if packet.ecn != Ecn::NotCapable {
             self.congestion.sent(now, packet.link_bytes());

@@ -18,7 +18,7 @@ use alloc::collections::BTreeMap;
 use sluice_wire::selective::Report;
 
 use super::early::Arrived;
-use super::requester::{Entry, Requester};
+use super::requester::{Entry, Probe, Requester};
 use crate::counters::Counters;
 
 /// A range that was sent again.
@@ -70,6 +70,11 @@ impl Recovery {
     fn around(&self, index: u64) -> Option<(u64, Resent)> {
         let (first, resent) = self.resent.range(..=index).next_back()?;
         (index < resent.end).then_some((*first, *resent))
+    }
+
+    /// The packet was sent again, and has not come.
+    pub fn awaits(&self, index: u64) -> bool {
+        self.around(index).is_some()
     }
 
     /// These are lost, unless they are on their way again: `come` is the last packet that is known
@@ -357,8 +362,11 @@ impl Requester {
         };
         self.recovery.force(self.oldest, end);
         // Not counted as a retry: the program's timeout and count decide when the peer is given up.
-        let plain = !entry.request.operation.has_response_data();
-        self.probed = Some((self.oldest, plain));
+        self.probed = Some(Probe {
+            first: self.oldest,
+            end,
+            plain: !entry.request.operation.has_response_data(),
+        });
     }
 }
 

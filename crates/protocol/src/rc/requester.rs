@@ -45,6 +45,15 @@ impl Entry {
     }
 }
 
+/// What is asked for again when nothing comes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    pub first: u64,
+    pub end: u64,
+    /// One packet, without data in its response.
+    pub plain: bool,
+}
+
 /// Packets are counted from 0 ([`Sequence`]): `oldest` ≤ `next` ≤ `sent` ≤ `end`.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -68,8 +77,8 @@ pub(super) struct Requester {
     pub window: Window,
     /// What is to be sent again before `next`.
     pub recovery: Recovery,
-    /// What was sent as a probe, and whether it was a plain one, without data in its response.
-    pub probed: Option<(u64, bool)>,
+    /// What was sent as a probe and is not answered.
+    pub probed: Option<Probe>,
     /// The missing packet that the last NAK was about.
     pub nak_at: Option<u64>,
     /// Missing responses before this packet have been asked for again.
@@ -100,7 +109,11 @@ pub(super) struct Requester {
     pub peer_is_sluice: bool,
 }
 
-/// Packets of READ data that may be under way for each request packet that may be, after a loss.
+/// Packets without a wish for an acknowledgement while they are spread over time: a timeout should
+/// not come before the next one that has it.
+const UNASKED_SLOW: u64 = 4;
+
+/// Packets of READ data that may be under way for each request packet that may be.
 const READ_SHARE: u64 = 4;
 
 /// A retry count that never runs out (IBTA 9.7.5.2.8).
@@ -226,20 +239,18 @@ impl Requester {
             return None;
         }
         let entry = *self.entry(index)?;
-        if again.is_some() || index == self.oldest && index < self.sent {
+        if index == self.oldest && index < self.sent {
             return Some((index, entry));
         }
         let allowed = self.window.allowed();
         let read = entry.request.operation.has_response_data();
-        // After a loss the data of READs counts as well: it may be what is too much. And what comes
-        // beyond what can be remembered would be for nothing.
-        let data_max = if self.window.is_cut() {
-            READ_SHARE * allowed
-        } else {
-            Arrived::SPAN
-        };
-        let room = !(read && index - self.oldest >= data_max)
-            && self.weight(index) - self.weight(self.oldest) < allowed;
+        // The data of READs counts as well. Most often it is too much of it that was lost.
+        let data_max = (READ_SHARE * allowed).min(Arrived::SPAN);
+        let room = !(read && index - self.oldest >= data_max);
+        if again.is_some() {
+            return room.then_some((index, entry));
+        }
+        let room = room && self.weight(index) - self.weight(self.oldest) < allowed;
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
         let room = room
@@ -253,7 +264,13 @@ impl Requester {
         self.candidate().is_some()
     }
 
-    pub fn transmit(&mut self, now: Instant, counters: &mut Counters) -> Option<Transmit> {
+    /// `slow`: packets are spread over time, so that more of them ask for an acknowledgement.
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        slow: bool,
+        counters: &mut Counters,
+    ) -> Option<Transmit> {
         let (index, entry) = self.candidate()?;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
@@ -276,7 +293,6 @@ impl Requester {
             self.reads += u8::from(read);
         } else {
             counters.repeated_packets += 1;
-            self.timers.repeats(index..single.unwrap_or(after));
             packet.headers.bth.sluice = self.tells;
         }
         // A READ's response is its acknowledgement. Of messages each last packet asks for one,
@@ -285,7 +301,12 @@ impl Requester {
         if !read {
             let asks = single.is_some()
                 || after == entry.end()
-                || self.unasked >= self.window.allowed() / 4
+                || self.unasked
+                    >= if slow {
+                        UNASKED_SLOW
+                    } else {
+                        self.window.allowed() / 4
+                    }
                 || self.candidate().is_none();
             packet.headers.bth.ack_request = asks;
             self.unasked = if asks { 0 } else { self.unasked + 1 };
@@ -293,7 +314,7 @@ impl Requester {
         if fresh && (read || packet.headers.bth.ack_request) {
             self.timers.sent(index, now);
         }
-        let probe = self.probed.is_some_and(|(probed, _)| probed == index);
+        let probe = self.probed.is_some_and(|probe| probe.first == index);
         if !self.timers.is_running() || (index == self.oldest && single.is_none()) {
             self.timers.restart(now);
         } else if index == self.oldest && !probe {
@@ -355,7 +376,7 @@ impl Requester {
         self.recovery.clear();
         self.probed = None;
         self.timers.stop();
-        self.timers.repeats(self.oldest..self.sent);
+        self.timers.repeats();
     }
 
     /// The receiver was not ready for the oldest packet (IBTA 9.7.5.2.8).
@@ -416,10 +437,9 @@ impl Requester {
         self.recovery.answered(self.oldest);
         self.window.answered(self.oldest - before);
         self.timers.answered(self.oldest, now);
-        let lonely = self
-            .probed
-            .take()
-            .is_some_and(|(probed, plain)| plain && probed + 1 == self.oldest);
+        let probed = self.probed.take_if(|probe| probe.end <= self.oldest);
+        let answered = probed.filter(|probe| probe.end == self.oldest);
+        let lonely = answered.is_some_and(|probe| probe.plain);
         if self.oldest == self.next {
             self.timers.stop();
         } else if lonely && self.recovery.is_empty() {
@@ -427,6 +447,10 @@ impl Requester {
             // for an answer, so it would have said if it had more, or have reported what.
             self.go_back();
         } else {
+            if answered.is_some() && self.recovery.awaits(self.oldest) {
+                // What was asked for before it, and is missing next, is lost as well.
+                self.probe();
+            }
             self.timers.restart(now);
         }
         self.look_for_fault();

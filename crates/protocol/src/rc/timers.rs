@@ -121,11 +121,12 @@ impl Timers {
         }
     }
 
-    /// These packets are sent again: a response may belong to either (Karn's rule). Of a packet
-    /// between others that were lost the time is too long at worst; without it, a path that loses
-    /// always something would have no time at all.
-    pub fn repeats(&mut self, packets: core::ops::Range<u64>) {
-        self.timed = self.timed.filter(|(timed, _)| !packets.contains(timed));
+    /// Everything is sent again after a silence, or after the peer wanted us to wait: that says
+    /// nothing about the path. What is sent again one by one does not disturb a measurement: the
+    /// time from the first sending on is too long at worst. (Karn's rule is against times that are
+    /// too short; and a path that always loses something would never be measured by it.)
+    pub fn repeats(&mut self) {
+        self.timed = None;
     }
 
     /// All before `index` is answered.
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(timers.probe_delay(), 2 * delay);
         // What was sent twice says nothing.
         timers.sent(60, at(0));
-        timers.repeats(60..61);
+        timers.repeats();
         timers.answered(70, at(900_000_000));
         assert_eq!(timers.probe_delay(), 2 * delay);
     }
