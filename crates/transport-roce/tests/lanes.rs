@@ -25,6 +25,16 @@ fn lane(end: &End, count: usize) -> usize {
     end.qp.num() as usize % count
 }
 
+/// Connects two ends that give up after two seconds: there are more threads here than most machines
+/// have processors.
+fn join(a: &End, b: &End) {
+    for (own, peer) in [(a, b), (b, a)] {
+        own.to_init();
+        own.to_rtr(peer);
+        own.to_rts(16, 7);
+    }
+}
+
 /// Connected pairs, of which each lane of each side has one at least. All of a side complete to
 /// one queue.
 fn pairs(sides: [&Side; 2], counts: [usize; 2]) -> Vec<(End, End)> {
@@ -43,8 +53,7 @@ fn pairs_with(
         .map(|_| {
             let a = sides[0].end_with(kind, AREA, &cqs[0]);
             let b = sides[1].end_with(kind, AREA, &cqs[1]);
-            a.connect(&b);
-            b.connect(&a);
+            join(&a, &b);
             (a, b)
         })
         .collect();
@@ -98,11 +107,12 @@ fn threads_with_queues_of_their_own_do_not_disturb_each_other() {
     for steer in EACH {
         let counts = [2, 3];
         let (left, right) = world_of_lanes(BAD, counts, steer);
-        let (left, right) = (&left, &right);
+        // Here and not in the threads, so that the numbers of each thread's are one after the other.
+        let all: Vec<_> = (0..3).map(|_| pairs([&left, &right], counts)).collect();
         std::thread::scope(|scope| {
-            for thread in 0..3u8 {
+            for (thread, own) in (0u8..).zip(&all) {
                 scope.spawn(move || {
-                    for (a, b) in pairs([left, right], counts).iter().take(2) {
+                    for (a, b) in own.iter().take(2) {
                         let (mut posted, mut done, mut ready, mut got) = (0, 0, 0, 0);
                         while done < MESSAGES || got < MESSAGES {
                             while ready < MESSAGES && ready < got + 16 {
@@ -237,8 +247,7 @@ fn a_shared_receive_queue_serves_queue_pairs_of_all_lanes() {
                     ..QpInit::new(QpType::Rc)
                 };
                 let b = right.of(right.pd.create_qp(&init).unwrap(), 64 << 10, &cq);
-                a.connect(&b);
-                b.connect(&a);
+                join(&a, &b);
                 (a, b)
             })
             .collect();
@@ -436,11 +445,11 @@ fn what_was_seen_come_by_another_lane_is_answered_before_the_end() {
 fn queue_pairs_end_while_their_packets_change_lanes() {
     let counts = [2, 2];
     let (left, right) = world_of_lanes("", counts, Steer::Wrong);
+    // Work on throughout.
+    let pairs = pairs([&left, &right], counts);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Works on throughout.
-            let pairs = pairs([&left, &right], counts);
             let mut turn = 0;
             while !done.load(Ordering::Relaxed) {
                 for (a, b) in &pairs {
