@@ -130,6 +130,13 @@ pub struct VerbsArgs {
     #[arg(long, value_name = "DEVICE", default_value = "shm")]
     pub device: VerbsDevice,
 
+    /// Threads that receive and send for the program when it does not poll, 1 to 64; each serves
+    /// its share of the queue pairs. For --device roce and roce-udp [default: 1]
+    ///
+    /// See ENGINE THREADS in the man page for when more than one is of use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub engines: Option<u8>,
+
     /// Write what goes between queue pairs to a file, as RoCEv2 packets that Wireshark reads
     ///
     /// The file is in pcapng format, or in the classic one if its name ends in .pcap; what was in

@@ -98,6 +98,7 @@ pub fn all(node: &Node) -> Vec<(&'static str, u64)> {
         ("local_ack_timeout_err", protocol.timeouts),
         ("roce_adp_retrans", protocol.probes),
         ("packet_seq_err", protocol.sequence_naks),
+        ("loss_reports", protocol.reports),
         ("implied_nak_seq_err", protocol.implied_naks),
         ("rnr_nak_retry_err", protocol.rnr_naks),
         (
@@ -106,7 +107,11 @@ pub fn all(node: &Node) -> Vec<(&'static str, u64)> {
         ),
         // As responder.
         ("duplicate_request", protocol.duplicate_requests),
-        ("out_of_sequence", protocol.out_of_sequence),
+        (
+            "out_of_sequence",
+            protocol.out_of_sequence + protocol.early_packets,
+        ),
+        ("loss_reports_sent", protocol.reports_sent),
         ("send_rnr_err", protocol.rnr_naks_sent),
         ("refused_requests", protocol.refused),
         ("dropped_messages", protocol.messages_dropped),

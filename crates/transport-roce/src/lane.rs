@@ -46,7 +46,7 @@ const PROMPT_PACKETS: usize = 4;
 
 /// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
 /// to wake it takes longer. Behind more there are more to come, and two threads are better.
-const BROUGHT_FEW: usize = 8;
+pub const BROUGHT_FEW: usize = 8;
 
 /// When a port that took nothing more is tried again.
 const BLOCKED_NS: u64 = 100_000;
@@ -213,8 +213,20 @@ impl Lane {
         self.pending.load(Ordering::SeqCst) != 0 || !self.brought.is_empty()
     }
 
-    /// Receives, answers, sends. How many packets came; None: somebody else is at it.
+    /// Receives, answers, sends, and has other lanes take what came for them. How many packets
+    /// came; None: somebody else is at it.
     pub fn progress(&self, node: &Node, worker: Worker) -> Option<usize> {
+        let mut handed = Set::default();
+        let came = self.work(node, worker, &mut handed);
+        for other in handed {
+            node.lanes[other].expect_brought(node, came.unwrap_or(0) <= BROUGHT_FEW);
+        }
+        came
+    }
+
+    /// Receives, answers, sends. `handed` gets the lanes that packets came for; somebody must see
+    /// to these.
+    fn work(&self, node: &Node, worker: Worker, handed: &mut Set) -> Option<usize> {
         let mut came = 0;
         let mut rounds = 0;
         loop {
@@ -242,12 +254,9 @@ impl Lane {
                 self.set_deadline(&state);
             }
             let mads = core::mem::take(&mut state.mads);
-            let handed = core::mem::take(&mut state.handed);
+            handed.add(core::mem::take(&mut state.handed));
             // A note of the meantime is read below, also by who found nothing.
             drop(state);
-            for other in handed {
-                node.lanes[other].expect_brought(node, now_came <= BROUGHT_FEW);
-            }
             for (path, mad) in mads {
                 node.gsi.came(&path, &mad, false);
             }
@@ -262,9 +271,9 @@ impl Lane {
         Some(came)
     }
 
-    /// A program polls. How many packets came.
-    pub fn poll(&self, node: &Node) -> usize {
-        let came = self.progress(node, Worker::Poller).unwrap_or(0);
+    /// A program polls. How many packets came, and in `handed` which lanes some were for.
+    pub fn poll(&self, node: &Node, handed: &mut Set) -> usize {
+        let came = self.work(node, Worker::Poller, handed).unwrap_or(0);
         if came > 0 {
             self.wake_for_deadline();
         }
@@ -302,7 +311,7 @@ impl Lane {
     /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
     /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
     /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
-    fn expect_brought(&self, node: &Node, few: bool) {
+    pub fn expect_brought(&self, node: &Node, few: bool) {
         if few && self.sleeper.is_asleep() {
             self.progress(node, Worker::Bringer);
         } else {

@@ -90,6 +90,19 @@ impl Set {
         self.0 |= 1 << (lane % LANES_MAX);
     }
 
+    pub fn remove(&mut self, lane: usize) {
+        self.0 &= !(1 << (lane % LANES_MAX));
+    }
+
+    /// All of another's too.
+    pub fn add(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    pub fn contains(self, lane: usize) -> bool {
+        self.0 & 1 << (lane % LANES_MAX) != 0
+    }
+
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -223,6 +236,10 @@ mod tests {
             set.insert(lane);
         }
         assert_eq!(set.collect::<Vec<_>>(), [0, 7, 63]);
+        set.remove(0);
+        set.add(Set(0b110));
+        assert!(set.contains(1) && set.contains(63) && !set.contains(0));
+        assert_eq!(set.collect::<Vec<_>>(), [1, 2, 7, 63]);
         assert_eq!(Set::first(3).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(Set::first(64).count(), 64);
     }

@@ -15,7 +15,7 @@ use crate::counters::Seen;
 use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
-use crate::lane::{Lane, Posting};
+use crate::lane::{BROUGHT_FEW, Lane, Posting};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
@@ -280,12 +280,23 @@ impl Node {
     /// A poll of a completion queue found nothing: looks at the ports of the lanes that its
     /// completions come from. How many packets came.
     pub fn poll(&self, queue: &Sources) -> usize {
+        let mut handed = Set::default();
         if let [only] = &*self.lanes {
-            return only.poll(self);
+            return only.poll(self, &mut handed);
         }
-        self.lanes_of(queue)
-            .map(|lane| self.lanes[lane].poll(self))
-            .sum()
+        let mut came = 0;
+        let polled = self.lanes_of(queue);
+        for lane in polled {
+            came += self.lanes[lane].poll(self, &mut handed);
+            // What the ones before had for it has been taken in.
+            handed.remove(lane);
+        }
+        for lane in handed {
+            // To one that was polled already this thread comes back: none has to be woken.
+            let few = came <= BROUGHT_FEW || polled.contains(lane);
+            self.lanes[lane].expect_brought(self, few);
+        }
+        came
     }
 
     /// The lanes where packets may be that end in a completion in this queue.

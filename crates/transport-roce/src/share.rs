@@ -3,17 +3,29 @@
 //!
 //! With at least as many queues as lanes each lane has queues of its own, shares nothing with
 //! others, and sends by the first. With fewer some lanes share a queue: the first of them receives,
-//! all send, one at a time.
+//! all send.
+//!
+//! A shared queue has a lock that nobody waits for. Who flushes puts the packets where they wait,
+//! and tries the lock; who does not get it leaves them to the holder, who looks once more when he
+//! has let go. Packets wait to be sent as they do between lanes ([`crate::brought`]), for a copy
+//! each.
 
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
 use crate::node::lock;
+
+/// Packets that a lane puts together until it flushes them.
+const GATHERED_MAX: usize = 64;
+/// Packets of all lanes that wait for a queue. Behind that many its lanes have no room.
+const WAITING_MAX: usize = 512;
 
 type Boxed = Box<dyn Port>;
 
@@ -27,15 +39,13 @@ pub fn deal(ports: Vec<Boxed>, lanes: usize) -> Vec<Boxed> {
         }
         return hands.into_iter().filter_map(bundle).collect();
     }
-    let ports: Vec<_> = ports
-        .into_iter()
-        .map(|port| Arc::new(Mutex::new(port)))
-        .collect();
+    let ports: Vec<_> = ports.into_iter().map(Queue::new).collect();
     (0..lanes)
         .zip(ports.iter().cycle())
-        .map(|(lane, port)| -> Boxed {
+        .map(|(lane, queue)| -> Boxed {
             Box::new(Shared {
-                port: port.clone(),
+                queue: queue.clone(),
+                gathered: Packets::default(),
                 receives: lane < queues,
             })
         })
@@ -96,20 +106,185 @@ impl Port for Bundle {
     }
 }
 
-/// A queue that several lanes send by. Its lock is behind theirs and is held for one packet, or
-/// for one flush.
+/// Packets on their way out.
+#[derive(Default)]
+struct Packets {
+    each: Vec<Outgoing>,
+    bytes: Vec<u8>,
+}
+
+/// One, with its place among the bytes.
+struct Outgoing {
+    path: Path,
+    ecn: Ecn,
+    place: Range<usize>,
+}
+
+impl Packets {
+    /// Puts one in, of so many bytes that `fill` writes. False: it wrote none.
+    fn push(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> bool {
+        let start = self.bytes.len();
+        self.bytes.resize(start + length, 0);
+        let filled = self.bytes.get_mut(start..).is_some_and(fill);
+        if filled {
+            let (path, place) = (*path, start..start + length);
+            self.each.push(Outgoing { path, ecn, place });
+        } else {
+            self.bytes.truncate(start);
+        }
+        filled
+    }
+
+    /// Takes over all of another's.
+    fn append(&mut self, other: &mut Self) {
+        let start = self.bytes.len();
+        self.bytes.append(&mut other.bytes);
+        self.each
+            .extend(other.each.drain(..).map(|packet| Outgoing {
+                place: packet.place.start + start..packet.place.end + start,
+                ..packet
+            }));
+    }
+
+    fn clear(&mut self) {
+        self.each.clear();
+        self.bytes.clear();
+    }
+}
+
+/// A queue that several lanes send by.
+struct Queue {
+    sending: Mutex<Sending>,
+    /// What lanes have flushed.
+    waiting: Mutex<Packets>,
+    /// How much that is, to look without the lock.
+    count: AtomicUsize,
+}
+
+/// The queue, in the hands of who sends.
+struct Sending {
+    port: Boxed,
+    /// What waits for room in the port, from `next` on.
+    taken: Packets,
+    next: usize,
+}
+
+impl Sending {
+    /// Puts what was taken into the port and sends it. False: not all of it.
+    fn send(&mut self) -> bool {
+        let Self { port, taken, next } = self;
+        let mut tried = false;
+        while let Some(packet) = taken.each.get(*next) {
+            let bytes = taken.bytes.get(packet.place.clone()).unwrap_or_default();
+            let sent = port.send(&packet.path, packet.ecn, bytes.len(), &mut |into| {
+                let fits = into.len() == bytes.len();
+                if fits {
+                    into.copy_from_slice(bytes);
+                }
+                fits
+            });
+            if sent == Err(SendError::NoRoom) {
+                if tried || !port.flush() {
+                    return false;
+                }
+                tried = true;
+                continue;
+            }
+            // What cannot go is lost, and the port has counted it.
+            tried = false;
+            *next += 1;
+        }
+        taken.clear();
+        *next = 0;
+        port.flush()
+    }
+}
+
+impl Queue {
+    fn new(port: Boxed) -> Arc<Self> {
+        Arc::new(Self {
+            sending: Mutex::new(Sending {
+                port,
+                taken: Packets::default(),
+                next: 0,
+            }),
+            waiting: Mutex::default(),
+            count: AtomicUsize::new(0),
+        })
+    }
+
+    fn try_sending(&self) -> Option<MutexGuard<'_, Sending>> {
+        match self.sending.try_lock() {
+            Ok(sending) => Some(sending),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Whether somebody has put something there since it was taken. To be asked after the queue
+    /// was let go.
+    fn has_waiting(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.count.load(Ordering::SeqCst) != 0
+    }
+
+    /// Sends what waits, unless somebody is at it, who does. False: not all of it could be sent.
+    fn send(&self) -> bool {
+        loop {
+            let Some(mut sending) = self.try_sending() else {
+                return true;
+            };
+            // In front of the rest, so that a port without room does not get ever more.
+            if !sending.taken.each.is_empty() && !sending.send() {
+                return false;
+            }
+            {
+                let mut waiting = lock(&self.waiting);
+                self.count.store(0, Ordering::SeqCst);
+                core::mem::swap(&mut sending.taken, &mut *waiting);
+            }
+            if !sending.send() {
+                return false;
+            }
+            drop(sending);
+            if !self.has_waiting() {
+                return true;
+            }
+        }
+    }
+}
+
+/// A lane's part of a queue that it shares.
 struct Shared {
-    port: Arc<Mutex<Boxed>>,
+    queue: Arc<Queue>,
+    /// What the lane has not flushed.
+    gathered: Packets,
     /// What comes is this lane's to take.
     receives: bool,
 }
 
 impl Port for Shared {
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        match self.receives {
-            true => lock(&self.port).receive(each),
-            false => 0,
+        if !self.receives {
+            return 0;
         }
+        // Who has it sends; what has come is still there afterwards.
+        let Some(mut sending) = self.queue.try_sending() else {
+            return 0;
+        };
+        let came = sending.port.receive(each);
+        drop(sending);
+        if self.queue.has_waiting() && !self.queue.send() {
+            // Somebody has to flush again, and whoever left it to us does not know.
+            return came.max(1);
+        }
+        came
     }
 
     fn send(
@@ -119,33 +294,49 @@ impl Port for Shared {
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        lock(&self.port).send(path, ecn, length, fill)
+        if self.room() == 0 {
+            return Err(SendError::NoRoom);
+        }
+        match self.gathered.push(path, ecn, length, fill) {
+            true => Ok(()),
+            false => Err(SendError::Nothing),
+        }
     }
 
     fn flush(&mut self) -> bool {
-        lock(&self.port).flush()
+        if !self.gathered.each.is_empty() {
+            let mut waiting = lock(&self.queue.waiting);
+            waiting.append(&mut self.gathered);
+            self.queue.count.store(waiting.each.len(), Ordering::SeqCst);
+        }
+        self.queue.send()
     }
 
     fn room(&self) -> usize {
-        lock(&self.port).room()
+        let behind = WAITING_MAX.saturating_sub(self.queue.count.load(Ordering::Relaxed));
+        let own = GATHERED_MAX.saturating_sub(self.gathered.each.len());
+        own.min(behind)
     }
 
     fn descriptors(&self) -> Vec<RawFd> {
         match self.receives {
-            true => lock(&self.port).descriptors(),
+            true => lock(&self.queue.sending).port.descriptors(),
             false => Vec::new(),
         }
     }
 
     fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        lock(&self.port).join(group, interface, join)
+        lock(&self.queue.sending).port.join(group, interface, join)
     }
 
     fn counters(&self) -> PortCounters {
         match self.receives {
-            true => lock(&self.port).counters(),
+            true => lock(&self.queue.sending).port.counters(),
             // Counted once.
             false => PortCounters::default(),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

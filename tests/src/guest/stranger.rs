@@ -49,9 +49,21 @@ static SHARED: Mutex<State> = Mutex::new(State::Unknown);
 /// The shared stranger, for one test at a time.
 pub struct Borrowed(MutexGuard<'static, State>);
 
+/// QEMU's processors were seen to stumble over code that the guest's kernel changes as it boots, on
+/// a machine that had little time for them: one more attempt then.
+fn boot() -> Verdict<Stranger> {
+    match Stranger::new(Settings::default()) {
+        Err(Problem::Failed(text)) => {
+            println!("{text}");
+            Stranger::new(Settings::default())
+        }
+        booted => booted,
+    }
+}
+
 /// Boots the shared guest if no test has done so yet, and waits while another test has it.
 ///
-/// A guest that did not boot is not tried again. The test binary calls [`dismiss`] at its end.
+/// A guest that did not boot at the second attempt is not tried again. The test binary calls [`dismiss`] at its end.
 pub fn borrow() -> Verdict<Borrowed> {
     let mut state = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let State::Up(stranger) = &mut *state
@@ -63,7 +75,7 @@ pub fn borrow() -> Verdict<Borrowed> {
         ));
     }
     if matches!(*state, State::Unknown) {
-        *state = match Stranger::new(Settings::default()) {
+        *state = match boot() {
             Ok(stranger) => State::Up(Box::new(stranger)),
             Err(Problem::Failed(text)) => State::Failed(text),
             Err(Problem::Skipped(reason)) => State::Skipped(reason),

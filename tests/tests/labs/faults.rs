@@ -152,6 +152,7 @@ fn since(now: Counts, before: Counts) -> Counts {
         cut: now.cut - before.cut,
         others: now.others - before.others,
         carried: now.carried - before.carried,
+        overflowed: now.overflowed - before.overflowed,
         overruns: now.overruns - before.overruns,
     }
 }

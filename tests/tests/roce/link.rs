@@ -69,6 +69,8 @@ pub struct Link {
     way: Way,
     /// Of the GIDs, at the left and at the right end.
     indices: [String; 2],
+    /// Engine threads of what is started at the left and at the right end.
+    engines: [u8; 2],
     started: u32,
 }
 
@@ -94,8 +96,14 @@ impl Link {
             pair,
             way,
             indices: [left, right],
+            engines: [1, 1],
             started: 0,
         })
+    }
+
+    /// What is started from now on has so many engine threads.
+    pub fn set_engines(&mut self, engines: [u8; 2]) {
+        self.engines = engines;
     }
 
     pub fn hosts(&self) -> &Pair {
@@ -128,7 +136,14 @@ impl Link {
 
     /// Starts a program at an end, with the way's device.
     pub fn start(&mut self, end: End, program: &str, arguments: &[&str]) -> Verdict<Job> {
-        let mut command = sluice_verbs(program, arguments, &device(self.way))?;
+        let [left, right] = self.engines;
+        let engines = match end {
+            End::Left => left,
+            End::Right => right,
+        };
+        let mut options = device(self.way).to_vec();
+        options.extend(["--engines".to_owned(), engines.to_string()]);
+        let mut command = sluice_verbs(program, arguments, &options)?;
         self.host(end).place(&mut command);
         self.started += 1;
         let name = Path::new(program).file_name().unwrap_or_default();

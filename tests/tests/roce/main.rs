@@ -5,6 +5,7 @@
 //! versions of IP. `SLUICE_ROWS=all` has all of them, which takes most of an hour (docs/roce.md).
 
 mod devices;
+mod engines;
 mod hostile;
 mod kill;
 mod link;
@@ -44,6 +45,7 @@ const USUAL: &[&str] = &[
     "paths/loss-1%/",
     "paths/corruption/",
     "vanish/",
+    "engines/",
     "kill/send-both-ways/",
     "kill/write-cm/",
 ];
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
     trials.extend(vanish::trials());
     trials.extend(kill::trials());
     trials.extend(hostile::trials());
+    trials.extend(engines::trials());
     let trials = suite::usual(trials, is_usual);
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()

@@ -1,7 +1,7 @@
 //! Programs that find each other by librdmacm, with one end here and one in the guest: their
 //! messages are those of Linux's connection manager.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use sluice_tests::guest::stranger::{self, Stranger};
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::Job;
-use sluice_tests::suite::{Verdict, fail, trial};
+use sluice_tests::suite::{Verdict, trial};
 use sluice_tests::verbs::cm::{self, End, PortSpace, named};
 use sluice_tests::verbs::sluice_verbs;
 use tempfile::TempDir;
@@ -40,8 +40,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ("ib_send_lat/cm-ud", &["-n", "50"]),
 ];
 
-/// The group of [`cm::mckey`] in each version of IP.
-const GROUPS: [(u8, &str); 2] = [(4, "239.1.2.4"), (6, "ff0e::4")];
+/// The group of [`cm::mckey`].
+const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 4));
 
 /// Who serves, over which device, with both versions of IP where a program has both.
 pub fn trials() -> Vec<Trial> {
@@ -67,16 +67,11 @@ pub fn trials() -> Vec<Trial> {
             }
         }
     }
-    for meeting in all_meetings(0) {
+    // Linux joins no groups of IPv6 over RoCEv2 (`cma_iboe_join_multicast`: ENOTSUPP).
+    for meeting in all_meetings(0).into_iter().filter(|m| m.family == 4) {
         trials.push(trial(
             format!("mckey/plain/{}", meeting.name()),
-            move || {
-                let group = GROUPS.iter().find(|(family, _)| *family == meeting.family);
-                match group.map(|(_, group)| group.parse()) {
-                    Some(Ok(group)) => cm::mckey(&mut Cable::lay(meeting)?, group),
-                    other => fail(format!("no group: {other:?}")),
-                }
-            },
+            move || cm::mckey(&mut Cable::lay(meeting)?, GROUP),
         ));
     }
     trials

@@ -346,6 +346,34 @@ pub static PAGES: [Page; 11] = [
                 ],
             },
             Section {
+                title: "ENGINE THREADS",
+                blocks: &[
+                    Text(
+                        "A program that polls its completion queues receives and sends in its own \
+                         threads. For one that sleeps, or computes while its peers read and write \
+                         its memory, an engine thread does, and sleeps when nothing comes. With \
+                         --engines N there are N of them, each with sockets of its own and a share \
+                         of the queue pairs: queue pair number Q is on engine thread Q mod N and on \
+                         no other. Threads of the program that use queue pairs of different \
+                         engine threads, with a completion queue each, do not wait for each other.",
+                    ),
+                    Text(
+                        "More than one is of use where the machine has processors to spare, many \
+                         queue pairs are busy, and the program does not poll all of them from one \
+                         thread. Otherwise they cost: a thread that polls looks in N places, and \
+                         packets that came with others for another share are handed over between \
+                         threads.",
+                    ),
+                    Text(
+                        "Over UDP the kernel gives a packet to the right engine thread, as long as \
+                         the process was the first of its user in the network namespace that uses \
+                         RoCEv2; otherwise, and with AF_XDP where the interface has fewer receive \
+                         queues than there are engine threads (ethtool -l), engine threads pass \
+                         packets on to each other.",
+                    ),
+                ],
+            },
+            Section {
                 title: "FAULTS",
                 blocks: &[
                     Text(
@@ -388,6 +416,12 @@ pub static PAGES: [Page; 11] = [
                         "SLUICE_VERBS_DEVICES",
                         "The devices that the library shows. --device sets it; the library alone, \
                          found without sluice, shows shm.",
+                    ),
+                    Entry(
+                        "SLUICE_VERBS_ENGINES",
+                        "How many engine threads each device over a network has, 1 to 64. \
+                         --engines sets it. With another value there is no such device, and \
+                         standard error says so.",
                     ),
                     Entry(
                         "SLUICE_VERBS_ARENA",

@@ -38,6 +38,11 @@ pub const STATISTICS: Section = Section {
             "Requester: a NAK said that a packet was missing.",
         ),
         Entry(
+            "loss_reports, loss_reports_sent",
+            "Between two ends under Sluice: a report said which packets behind a missing one had \
+             come, so that only what was lost is sent again; such reports sent.",
+        ),
+        Entry(
             "implied_nak_seq_err",
             "Requester: a later response showed that an earlier one was lost.",
         ),
@@ -55,7 +60,7 @@ pub const STATISTICS: Section = Section {
         ),
         Entry(
             "out_of_sequence",
-            "Responder: packets dropped because an earlier one is missing.",
+            "Responder: packets behind a missing one. They are kept where there is room.",
         ),
         Entry(
             "send_rnr_err",

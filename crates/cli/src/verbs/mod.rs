@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use sluice_verbs::fault::{self, Faults};
 
-use crate::args::VerbsArgs;
+use crate::args::{VerbsArgs, VerbsDevice};
 use crate::commands::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
@@ -22,6 +22,8 @@ use crate::terminal::complain;
 const PATH_VARIABLE: &str = "LD_LIBRARY_PATH";
 /// Tells the library which devices to show.
 const DEVICES_VARIABLE: &str = "SLUICE_VERBS_DEVICES";
+/// Tells the library how many engine threads a device over a network has.
+const ENGINES_VARIABLE: &str = "SLUICE_VERBS_ENGINES";
 /// Tells the library where to append what its queue pairs did.
 const STATS_VARIABLE: &str = "SLUICE_VERBS_STATS_FILE";
 /// Names the library's file for a trace.
@@ -32,6 +34,7 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 /// Runs the program. Does not return where it could be executed, except with `--stats`.
 pub fn run(args: &VerbsArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
+    check_engines(args).map_err(own)?;
     let folder = library_folder().map_err(own)?;
     warn_of_obstacles(&args.command[0]);
     let trace_file = args.trace.as_deref().map(trace::prepare).transpose();
@@ -49,6 +52,17 @@ pub fn run(args: &VerbsArgs) -> Outcome {
     launch::start(&args.command, &environment, stats_file, |file| {
         stats::table(fs::File::open(file.path())?)
     })
+}
+
+/// Shared memory has no engine threads: whoever asks for some has meant another device.
+fn check_engines(args: &VerbsArgs) -> Result<(), Failure> {
+    match (args.engines, args.device) {
+        (Some(_), VerbsDevice::Shm) => Err(Failure::new(
+            "--engines is for devices over a network, and this one is over shared memory",
+            "add --device roce or --device roce-udp, or leave --engines out",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The faults with a seed. One that nobody gave is said, so that the run can be repeated.
@@ -132,6 +146,9 @@ fn environment(
     let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
     set(PATH_VARIABLE, search_path(folder, present.as_deref()));
     set(DEVICES_VARIABLE, args.device.name().into());
+    if let Some(engines) = args.engines {
+        set(ENGINES_VARIABLE, engines.to_string().into());
+    }
     if let Some(path) = stats_file {
         set(STATS_VARIABLE, path.into());
     }

@@ -35,6 +35,16 @@ pub struct Perftest {
 /// Runs both ends of perftest, each on a host of its own under `sluice verbs`. Both must succeed,
 /// and the packets must have taken the way that the variant is about.
 pub fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<(Output, Sample)> {
+    perftest_with(session, variant, test, &[])
+}
+
+/// The same with more options for `sluice verbs`.
+pub fn perftest_with(
+    session: &Session,
+    variant: Variant,
+    test: &Perftest,
+    more: &[String],
+) -> Result<(Output, Sample)> {
     let device = match variant {
         Variant::RoceXdp => "roce",
         Variant::RoceUdp => "roce-udp",
@@ -43,6 +53,7 @@ pub fn perftest(session: &Session, variant: Variant, test: &Perftest) -> Result<
     let network = session.network(test.mtu)?;
     let port = session.free_port()?;
     let mut options = words!["--device", device];
+    options.extend_from_slice(more);
     if let Some(faults) = test.faults {
         options.extend(words![format!("--{FAULT}"), faults]);
     }
