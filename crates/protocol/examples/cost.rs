@@ -83,6 +83,7 @@ fn run(operation: Operation, length: u32, messages: u64) -> (u64, u128) {
         min_rnr_timer: RnrTimer::from_code(12),
         extended: false,
         early: false,
+        single_writes: false,
         rate: None,
     };
     let mut ends = [Connection::new(&config), Connection::new(&config)];

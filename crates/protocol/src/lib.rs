@@ -79,6 +79,7 @@
 //!     min_rnr_timer: RnrTimer::from_code(12),
 //!     extended: false,
 //!     early: false,
+//!     single_writes: false,
 //!     rate: None,
 //! };
 //! let (mut a, mut b) = (Connection::new(&config), Connection::new(&config));

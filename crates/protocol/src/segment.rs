@@ -15,6 +15,8 @@ pub(crate) struct Path {
     pub destination: Qpn,
     pub pkey: u16,
     pub mtu: Mtu,
+    /// As [`crate::rc::Config::single_writes`].
+    pub single_writes: bool,
 }
 
 impl Path {
@@ -41,7 +43,9 @@ impl Path {
         // Both are at most 2³¹.
         let offset = place.saturating_mul(mtu);
         let rest = request.length.saturating_sub(offset);
+        let single = self.single_writes && matches!(request.operation, Operation::Write(_));
         let position = match (place, rest <= mtu) {
+            _ if single => Position::Only,
             (0, true) => Position::Only,
             (0, false) => Position::First,
             (_, true) => Position::Last,
@@ -66,6 +70,9 @@ impl Path {
             }
             Operation::SendInvalidate(rkey) => {
                 headers.ieth = following.ieth.then_some(Ieth { rkey });
+            }
+            Operation::Write(remote) if single => {
+                headers.reth = Some(reth(remote, offset, rest.min(mtu)));
             }
             Operation::Write(remote) => {
                 headers.reth = following.reth.then(|| reth(remote, 0, request.length));
@@ -225,6 +232,7 @@ mod tests {
             destination: Qpn::new(9),
             pkey: 0xffff,
             mtu: Mtu::Bytes256,
+            single_writes: false,
         }
     }
 
@@ -312,6 +320,44 @@ mod tests {
         ];
         for (operation, length, wanted) in table {
             assert_eq!(opcodes(operation, length), wanted, "{operation:?} {length}");
+        }
+    }
+
+    /// All packets of one length and one form; the last may be shorter. A SEND, and what the
+    /// receiver is told of, stay whole.
+    #[test]
+    fn single_writes_name_their_own_place() {
+        let path = Path {
+            single_writes: true,
+            ..path(Service::Rc)
+        };
+        let request = |operation| Request {
+            seq: 1,
+            operation,
+            length: 1000,
+            solicited: false,
+            srq: None,
+        };
+        let write = request(Operation::Write(REMOTE));
+        let packets: Vec<Transmit> = (0..4)
+            .map(|place| path.packet(&write, place, Psn::new(place)).unwrap())
+            .collect();
+        for (place, packet) in (0..).zip(&packets) {
+            let length = if place == 3 { 1000 - 768 } else { 256 };
+            assert_eq!(packet.headers.bth.opcode.byte(), 0x0a);
+            assert_eq!(packet.headers.reth, Some(reth(REMOTE, place * 256, length)));
+            let offset = place * 256;
+            let payload = Payload::Request {
+                seq: 1,
+                offset,
+                length,
+            };
+            assert_eq!(packet.payload, payload);
+        }
+        let told = Operation::WriteImmediate(REMOTE, ImmDt([0; 4]));
+        for operation in [Operation::Send, told] {
+            let first = path.packet(&request(operation), 0, Psn::new(0)).unwrap();
+            assert!(matches!(first.headers.bth.opcode.byte(), 0x00 | 0x06));
         }
     }
 

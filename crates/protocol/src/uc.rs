@@ -63,6 +63,7 @@ impl Connection {
                 destination: config.destination,
                 pkey: config.pkey,
                 mtu: config.mtu,
+                single_writes: false,
             },
             sending: Sequence::new(config.send_psn),
             receiving: Sequence::new(config.receive_psn),

@@ -55,6 +55,7 @@ impl Endpoint {
                 destination: Qpn::default(),
                 pkey: config.pkey,
                 mtu: config.mtu,
+                single_writes: false,
             },
             source: config.source,
             qkey: config.qkey,

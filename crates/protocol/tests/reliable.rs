@@ -35,6 +35,7 @@ fn limits(base: &Config, random: &mut Random) -> Config {
         max_rd_atomic: reads,
         max_dest_rd_atomic: reads,
         min_rnr_timer: RnrTimer::from_code(1 + random.below(8) as u8),
+        single_writes: random.below(2) == 0,
         ..*base
     }
 }

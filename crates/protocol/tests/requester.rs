@@ -341,3 +341,33 @@ fn naks_that_come_with_progress_are_counted() {
         );
     }
 }
+
+/// Catches: what a driver may send by another way although something is under way; a hold that
+/// stops what is sent again.
+#[test]
+fn what_is_held_waits_for_quiet_and_repetitions_do_not() {
+    let mut bench = Bench::new();
+    let long = 3 * MTU as u32;
+    post(
+        &mut bench,
+        &[(Operation::Send, 4), (Operation::Write(GOOD), long)],
+    );
+    let begins = |bench: &Bench| bench.connection.begins().map(|request| request.seq);
+    assert!(bench.connection.is_quiet());
+    assert_eq!(begins(&bench), Some(0));
+    bench.connection.hold(true);
+    assert_eq!(bench.sent(), []);
+    assert!(!bench.connection.is_ready());
+    bench.connection.hold(false);
+    assert_eq!(bench.sent(), [0, 1, 2, 3]);
+    assert!(!bench.connection.is_quiet());
+    assert_eq!(begins(&bench), None);
+    bench.feed(&ack(0));
+    assert!(!bench.connection.is_quiet());
+    bench.connection.hold(true);
+    bench.feed(&nak(1, NakCode::SequenceError));
+    assert_eq!(begins(&bench), None);
+    assert_eq!(bench.sent(), [1, 2, 3]);
+    bench.feed(&ack(3));
+    assert!(bench.connection.is_quiet());
+}

@@ -12,6 +12,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
@@ -34,6 +35,10 @@ pub const XDP: u64 = 1;
 
 /// How long a watching thread waits.
 const WATCH_NS: u64 = 1_000_000;
+/// Packets of one look from which on more are expected soon ([`Stream`]).
+const BULK_PACKETS: usize = 12;
+/// How long a nap is, about; the kernel may make it 50 µs longer. No window is that short.
+const BULK_NAP_NS: u64 = 20_000;
 /// Watches without traffic before the thread sleeps.
 const QUIET_WATCHES: u32 = 4;
 
@@ -202,12 +207,27 @@ impl Alone {
     }
 }
 
+/// Whether many packets come. The thread then does not listen for the next ones when it has taken
+/// all, but naps and looks, so that senders need not wake it, which costs both more than the
+/// packets. When a nap was in vain it sleeps.
+#[derive(Default)]
+struct Stream(bool);
+
+impl Stream {
+    /// It has looked, and found so many packets. Whether it is to look again soon.
+    fn looked(&mut self, found: usize) -> bool {
+        let before = core::mem::replace(&mut self.0, found >= BULK_PACKETS);
+        before || self.0
+    }
+}
+
 fn run(weak: &Weak<Node>, number: usize) {
     let mut tokens = [0; 64];
     let mut before = 0;
     // Rounds without anything; starts as if there had been none for long.
     let mut quiet = QUIET_WATCHES;
     let mut alone = Alone(Alone::MAX);
+    let mut stream = Stream::default();
     let mut udp = true;
     while let Some(node) = weak.upgrade() {
         if node.stop.load(Ordering::Acquire) {
@@ -251,7 +271,13 @@ fn run(weak: &Weak<Node>, number: usize) {
         if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {
             continue;
         }
-        let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
+        let mut timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
+        if asleep && stream.looked(found.unwrap_or(0)) && until > now + BULK_NAP_NS {
+            if found == Some(0) {
+                std::thread::sleep(Duration::from_nanos(BULK_NAP_NS));
+            }
+            timeout = Some(0);
+        }
         let epoll = if asleep {
             &sleeper.sleeping
         } else {
@@ -283,5 +309,20 @@ fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
         LISTENER => node.forward.accept(node, id as u32),
         NEIGHBOUR => node.forward.take(node, id),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_looked_for_until_a_nap_was_in_vain() {
+        let mut stream = Stream::default();
+        let again = [0, 3, BULK_PACKETS, 60, 0, 60, 5, 0, 0].map(|found| stream.looked(found));
+        assert_eq!(
+            again,
+            [false, false, true, true, true, true, true, false, false]
+        );
     }
 }

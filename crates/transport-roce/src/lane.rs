@@ -57,8 +57,10 @@ pub const BROUGHT_FEW: usize = 8;
 const BLOCKED_NS: u64 = 100_000;
 /// Deadlines are looked at in every so many rounds of a poller that finds nothing.
 const TIMER_ROUNDS: u32 = 32;
-/// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller.
+/// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller, and
+/// in each of so many behind one in which it had something.
 const UDP_ROUNDS: u32 = 2048;
+const UDP_WARM_ROUNDS: u32 = 128;
 
 /// How long who ends waits for whoever is at it.
 const SETTLE_NS: u64 = 20_000_000;
@@ -160,6 +162,8 @@ struct State {
     /// Acknowledgements that wait for what the program posts.
     held: Held,
     rounds: u32,
+    /// Rounds of a poller in which the UDP socket is asked still.
+    udp_warm: u32,
     gsi: gsi::Sender,
     /// Datagrams for whoever manages connections.
     mads: Vec<(MadPath, [u8; MAD_BYTES])>,
@@ -185,6 +189,7 @@ impl Lane {
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
+                udp_warm: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
                 handed: Set::default(),
@@ -486,7 +491,7 @@ impl State {
         self.rounds = self.rounds.wrapping_add(1);
         let skip_udp = self.ports.len() > 1
             && match worker {
-                Worker::Poller => !self.rounds.is_multiple_of(UDP_ROUNDS),
+                Worker::Poller => self.udp_warm == 0 && !self.rounds.is_multiple_of(UDP_ROUNDS),
                 Worker::Engine { udp } => !udp,
                 Worker::Leaver | Worker::Bringer => true,
             };
@@ -496,9 +501,11 @@ impl State {
             touched,
             held,
             mads,
+            udp_warm,
             handed,
             ..
         } = self;
+        *udp_warm = udp_warm.saturating_sub(1);
         let mut came = 0;
         let ports = match worker {
             Worker::Bringer => &mut [],
@@ -515,11 +522,15 @@ impl State {
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        for port in ports {
-            came += port.receive(&mut |received| {
+        for (place, port) in ports.iter_mut().enumerate() {
+            let got = port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 intake.packet(now, received);
             });
+            if got > 0 && place + usize::from(skip_udp) == UDP_PORT {
+                *udp_warm = UDP_WARM_ROUNDS;
+            }
+            came += got;
         }
         if !lane.brought.is_empty() {
             let now = Instant::from_nanos(now_ns());

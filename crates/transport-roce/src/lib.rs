@@ -19,6 +19,7 @@
 
 mod bridge;
 mod brought;
+mod bulk;
 mod counters;
 mod directions;
 mod engine;

@@ -12,13 +12,15 @@ use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
 use crate::bridge::{self, Bridge, Inbound};
+use crate::bulk::Bulk;
 use crate::counters::Seen;
-use crate::path::Way;
+use crate::path::{UDP_PORT, Way};
 use crate::requests::{Outbox, Requests};
 
-/// Request packets of one queue pair on their way, at most. With the largest MTU that is a
-/// megabyte, which a receiver's socket can hold while its thread is away.
-const WINDOW: u32 = 256;
+/// Request packets of one queue pair on their way, at most: a megabyte, which a receiver's socket
+/// can hold while its thread is away, but no more than this while packets are small.
+const WINDOW_BYTES: u32 = 1 << 20;
+const WINDOW_MAX: u32 = 512;
 
 /// What no link of a queue pair is faster than, bytes per second: 100 Gb/s.
 const LINK_RATE: u64 = 12_500_000_000;
@@ -41,6 +43,10 @@ pub struct Machine {
     cap: QpCap,
     /// Where a connected queue pair's packets go.
     way: Option<Way>,
+    /// Which of the two that [`Way`] has, where these differ.
+    bulk: Bulk,
+    /// The path's MTU, bytes.
+    mtu: u64,
     requests: Requests,
     inbound: Inbound,
     /// Packets are taken in.
@@ -77,6 +83,8 @@ impl Machine {
             service: Service::None,
             cap,
             way: None,
+            bulk: Bulk::default(),
+            mtu: 0,
             requests: Requests::default(),
             inbound: Inbound::default(),
             receives: false,
@@ -113,7 +121,7 @@ impl Machine {
             receive_psn: Psn::new(attr.rq_psn),
             // One more than the queue has, so that the protocol never is the narrow place.
             depth: self.cap.max_send_wr as usize + 1,
-            window: WINDOW,
+            window: (WINDOW_BYTES / mtu(attr).bytes() as u32).min(WINDOW_MAX),
             max_rd_atomic: attr.max_rd_atomic,
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             timeout: attr.timeout,
@@ -122,6 +130,8 @@ impl Machine {
             min_rnr_timer: RnrTimer::from_code(attr.min_rnr_timer),
             extended: matches!(kind, QpType::XrcSend | QpType::XrcRecv),
             early: true,
+            // Of these the kernel takes many at a time.
+            single_writes: self.way.is_some_and(|way| way.bulk == UDP_PORT),
             rate: Some(RateConfig::for_software(LINK_RATE)),
         }
     }
@@ -141,6 +151,8 @@ impl Machine {
     /// INIT to RTR: packets are taken from now on.
     pub fn ready_to_receive(&mut self, qp: &Qp, attr: &QpAttr, way: Option<Way>, port_mtu: Mtu) {
         self.way = way;
+        self.bulk = Bulk::default();
+        self.mtu = mtu(attr).bytes() as u64;
         self.refusal_told = false;
         self.seen = self.seen();
         self.service = match qp.qp_type() {
@@ -274,7 +286,11 @@ impl Machine {
         };
         let ecn = received.ecn();
         match &mut self.service {
-            Service::Rc(connection) => connection.receive(now, packet, ecn, &mut bridge),
+            Service::Rc(connection) => {
+                connection.receive(now, packet, ecn, &mut bridge);
+                // What waits for quiet may be sent now, or waits again.
+                connection.hold(false);
+            }
             Service::Uc(connection) => connection.receive(now, packet, ecn, &mut bridge),
             Service::Ud(endpoint) => {
                 bridge.inbound.source = packet.headers().deth.map_or(0, |deth| deth.source.get());
@@ -331,15 +347,15 @@ impl Machine {
         }
     }
 
-    /// Whether the port by which the next packet would leave has room. Datagrams have a way each;
-    /// they look at the port of the oldest.
+    /// Whether the ports by which the next packet may leave have room. Datagrams have a way each;
+    /// they look at those of the oldest.
     pub fn way_has_room(&self, ports: &[Box<dyn Port>]) -> bool {
         let way = match self.service {
             Service::Ud(_) => self.requests.next().and_then(|slot| Some(slot.to?.way)),
             _ => self.way,
         };
-        way.and_then(|way| ports.get(way.port))
-            .is_none_or(|port| port.room() > 0)
+        let has_room = |port: usize| ports.get(port).is_none_or(|port| port.room() > 0);
+        way.is_none_or(|way| has_room(way.port) && has_room(way.bulk))
     }
 
     /// Whether [`Machine::report`] has something to tell.
@@ -378,14 +394,30 @@ impl Machine {
     pub fn transmit(&mut self, now: Instant) -> Option<Outgoing> {
         self.hand_over();
         let transmit = match &mut self.service {
-            Service::Rc(connection) => connection.transmit(now),
+            Service::Rc(connection) => {
+                if self.way.is_some_and(|way| way.port != way.bulk) {
+                    self.bulk.look(connection, self.mtu, now);
+                }
+                connection.transmit(now)
+            }
             Service::Uc(connection) => connection.transmit(now),
             Service::Ud(endpoint) => endpoint.transmit(),
             Service::None => None,
         }?;
         let way = match (&self.service, &transmit.payload) {
             (Service::Ud(_), Payload::Request { seq, .. }) => self.requests.to(*seq)?.way,
-            _ => self.way?,
+            _ => {
+                let mut way = self.way?;
+                let bulk = match transmit.payload {
+                    Payload::Notification => false,
+                    _ if transmit.headers.bth.opcode.is_response() => self.bulk.reply(),
+                    _ => self.bulk.request(),
+                };
+                if bulk {
+                    way.port = way.bulk;
+                }
+                way
+            }
         };
         Some(Outgoing { transmit, way })
     }

@@ -289,6 +289,7 @@ impl State {
                 ..*path
             },
             port: UDP_PORT,
+            bulk: UDP_PORT,
         };
         let served = self
             .served
@@ -298,6 +299,10 @@ impl State {
         if let (Some(served), Some(_)) = (served, hop.ethernet) {
             way.path.ethernet = hop.ethernet;
             way.port = served.port;
+            // Where the kernel copies each packet, it does better with many at a time.
+            if served.steering.mode().zero_copy {
+                way.bulk = served.port;
+            }
         }
         way
     }

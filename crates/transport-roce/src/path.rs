@@ -12,6 +12,8 @@ pub struct Way {
     pub path: Path,
     /// Its place among the lane's ports.
     pub port: usize,
+    /// The same for bulk, which may be better off elsewhere.
+    pub bulk: usize,
 }
 
 /// The first port of a lane is its UDP socket, which reaches everybody.

@@ -1,6 +1,7 @@
 //! Reliable connections (IBTA 9.7), and extended ones (annex A14).
 
 mod early;
+mod order;
 mod recovery;
 mod requester;
 mod resources;
@@ -64,6 +65,10 @@ pub struct Config {
     pub early: bool,
     /// How to react to congestion. None: not at all.
     pub rate: Option<RateConfig>,
+    /// Every packet of a WRITE without immediate data is a WRITE of its own, so that all are of
+    /// one length and one form: good where equal packets travel together. The responder sees no
+    /// difference but that each names its key and its place.
+    pub single_writes: bool,
 }
 
 impl Config {
@@ -81,6 +86,7 @@ impl Config {
             destination: self.destination,
             pkey: self.pkey,
             mtu: self.mtu,
+            single_writes: self.single_writes,
         }
     }
 }

@@ -108,6 +108,8 @@ pub(super) struct Requester {
     /// Nothing from this packet on is sent, and that is why.
     fault: Option<(u64, Status)>,
     pub failed: bool,
+    /// Nothing is sent for the first time ([`super::Connection::hold`]).
+    pub held: bool,
     /// Repetitions say that we are Sluice.
     tells: bool,
     /// The peer is Sluice: it keeps what comes early, and may be asked for a piece of a READ.
@@ -158,6 +160,7 @@ impl Requester {
             rnr_until: None,
             fault: None,
             failed: false,
+            held: false,
             tells: config.early,
             peer_is_sluice: false,
         }
@@ -255,6 +258,7 @@ impl Requester {
         let fresh = index >= self.sent;
         let last = if read { entry.end() } else { index + 1 };
         let room = room
+            && !(fresh && self.held)
             && !(fresh && last - self.oldest > IN_FLIGHT_MAX)
             && !(fresh && read && self.reads >= self.reads_max);
         room.then_some((index, entry))

@@ -395,6 +395,14 @@ impl Responder {
                 .is_some_and(|reply| matches!(reply.resource.deed, Deed::Read { .. }))
     }
 
+    /// See [`super::Connection::reply_packets`].
+    pub fn reply_packets(&self) -> u64 {
+        self.resources
+            .reply()
+            .filter(|reply| matches!(reply.resource.deed, Deed::Read { .. }))
+            .map_or(0, |reply| reply.end - reply.next)
+    }
+
     pub fn transmit(&mut self, counters: &mut Counters) -> Option<Transmit> {
         let packet = match self.resources.reply() {
             _ if self.has_report() => {

@@ -212,6 +212,7 @@ pub fn config() -> Config {
         min_rnr_timer: RnrTimer::from_code(1),
         extended: false,
         early: false,
+        single_writes: false,
         rate: None,
     }
 }

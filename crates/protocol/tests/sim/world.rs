@@ -97,6 +97,7 @@ pub fn config(mtu: Mtu) -> Config {
         min_rnr_timer: RnrTimer::from_code(1),
         extended: false,
         early: false,
+        single_writes: false,
         rate: None,
     }
 }

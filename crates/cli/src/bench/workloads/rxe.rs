@@ -205,6 +205,8 @@ fn perftest(
                 program,
                 mtu: MTU,
                 arguments,
+                // Of several packets with any path MTU.
+                bulk: size.bytes > 4096,
                 faults: None,
             };
             between_hosts::perftest(session, variant, &test)

@@ -105,6 +105,7 @@ pub fn write_rate(
         // -f: perftest would leave out a quarter of four seconds and more at both ends, of which
         // the CPU time is counted.
         arguments: words!["-s", MESSAGE_BYTES, "-D", session.seconds, "-f", 0],
+        bulk: true,
         faults,
     };
     let mut sample = programs::perftest_rate(session, variant, &test)?;

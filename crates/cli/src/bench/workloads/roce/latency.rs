@@ -92,6 +92,7 @@ fn measure(session: &Session, variant: Variant, program: &'static str) -> Result
             program,
             mtu: MTU,
             arguments,
+            bulk: false,
             faults: None,
         };
         programs::perftest_latency(session, variant, &test)

@@ -1,0 +1,223 @@
+//! Which of two ways a connection's packets take: bulk by a socket, which the kernel is handed in
+//! large pieces, and all else past the kernel, packet by packet (decision 0012).
+//!
+//! What goes one way may overtake what went the other, and a reliable connection takes what comes
+//! out of order for lost. So requests change their way only when all before them are answered: one
+//! that is bulk waits for that, others go on behind it. Who answers never hears when an answer has
+//! come; so answers stay with the way of the last bulk for a while.
+
+use sluice_protocol::Instant;
+use sluice_protocol::rc::Connection;
+
+/// Packets of a message from which on it is bulk. Past the kernel the first comes sooner, and each
+/// costs more.
+const PACKETS: u64 = 4;
+
+/// How long answers stay where bulk was.
+const LINGER_NS: u64 = 2_000_000;
+
+/// Where the packets of one connection go.
+#[derive(Debug, Default)]
+pub struct Bulk {
+    requests: bool,
+    /// Answers are bulk until then.
+    replies: Option<Instant>,
+    /// Of the packet that leaves now, if it is an answer.
+    reply: bool,
+}
+
+impl Bulk {
+    /// In front of every look for the next packet.
+    pub fn look(&mut self, connection: &mut Connection, mtu: u64, now: Instant) {
+        let begins = connection.begins().map(|request| {
+            let sent = !request.operation.has_response_data();
+            sent && u64::from(request.length) > (PACKETS - 1) * mtu
+        });
+        if let Some(bulk) = begins {
+            if connection.is_quiet() {
+                self.requests = bulk;
+            }
+            connection.hold(bulk && !self.requests);
+        }
+        if connection.reply_packets() >= PACKETS {
+            self.replies = Some(now.after_nanos(LINGER_NS));
+        }
+        self.reply = self.replies.is_some_and(|until| now < until);
+    }
+
+    /// Whether a request's packet goes by the socket.
+    pub fn request(&self) -> bool {
+        self.requests
+    }
+
+    /// The same of an answer.
+    pub fn reply(&self) -> bool {
+        self.reply
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_protocol::rc::Config;
+    use sluice_protocol::{
+        Access, Atomic, Memory, Operation, Received, Refusal, Remote, Request, ScatterError,
+        TakeError,
+    };
+    use sluice_wire::bth::Bth;
+    use sluice_wire::extended::{Aeth, Reth, RnrTimer, Syndrome};
+    use sluice_wire::opcode::{Operation as Op, Service};
+    use sluice_wire::{Ecn, Headers, Mtu, Opcode, Packet, Psn, Qpn};
+
+    const MTU: u64 = 1024;
+    const NOW: Instant = Instant::from_nanos(1_000);
+
+    fn connection() -> Connection {
+        Connection::new(&Config {
+            destination: Qpn::new(2),
+            pkey: 0xffff,
+            mtu: Mtu::Bytes1024,
+            send_psn: Psn::new(0),
+            receive_psn: Psn::new(0),
+            depth: 100,
+            window: 100,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: RnrTimer::from_code(1),
+            extended: false,
+            early: false,
+            single_writes: false,
+            rate: None,
+        })
+    }
+
+    fn post(connection: &mut Connection, seq: u64, operation: Operation, length: u64) {
+        let request = Request {
+            seq,
+            operation,
+            length: length as u32,
+            solicited: false,
+            srq: None,
+        };
+        assert!(connection.post(request).is_ok());
+    }
+
+    /// Memory in which everything may be done and nothing is.
+    struct Nothing;
+
+    impl Memory for Nothing {
+        fn place(&mut self, _: u64, _: u32, _: &[u8]) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn select(&mut self, _: Qpn) {}
+        fn check(&mut self, _: Access, _: Remote, _: u32) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn write(&mut self, _: Remote, _: &[u8]) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn atomic(&mut self, _: Remote, _: Atomic) -> Result<u64, Refusal> {
+            Ok(0)
+        }
+        fn take_receive(&mut self) -> Result<(), TakeError> {
+            Ok(())
+        }
+        fn scatter(&mut self, _: u32, _: &[u8]) -> Result<(), ScatterError> {
+            Ok(())
+        }
+        fn invalidate(&mut self, _: u32) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn complete_receive(&mut self, _: &Received) {}
+    }
+
+    fn feed(connection: &mut Connection, operation: Op, psn: u32, change: impl Fn(&mut Headers)) {
+        let opcode = Opcode::new(Service::Rc, operation).expect("an opcode of RC");
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(1), Psn::new(psn)));
+        change(&mut headers);
+        let mut bytes = [0; 64];
+        let length = headers.emit(&[], &mut bytes).expect("legal");
+        let packet = Packet::parse(&bytes[..length]).expect("legal");
+        connection.receive(NOW, &packet, Ecn::NotCapable, &mut Nothing);
+        connection.hold(false);
+    }
+
+    fn acknowledge(connection: &mut Connection, psn: u32) {
+        feed(connection, Op::Acknowledge, psn, |headers| {
+            headers.aeth = Some(Aeth {
+                syndrome: Syndrome::Ack(None),
+                msn: Psn::new(0),
+            });
+        });
+    }
+
+    /// Sends what may be sent; for each packet whether it goes by the socket.
+    fn sent(bulk: &mut Bulk, connection: &mut Connection, now: Instant) -> Vec<bool> {
+        let mut ways = Vec::new();
+        loop {
+            bulk.look(connection, MTU, now);
+            let Some(packet) = connection.transmit(now) else {
+                return ways;
+            };
+            ways.push(match packet.headers.bth.opcode.is_response() {
+                true => bulk.reply(),
+                false => bulk.request(),
+            });
+        }
+    }
+
+    #[test]
+    fn requests_change_their_way_only_when_nothing_is_under_way() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        post(&mut connection, 0, Operation::Send, 8);
+        post(&mut connection, 1, Operation::Send, 3 * MTU);
+        post(&mut connection, 2, Operation::Send, 3 * MTU + 1);
+        post(&mut connection, 3, Operation::Send, 8);
+        // One packet and three go past the kernel; the bulk waits for their answers.
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 4]);
+        acknowledge(&mut connection, 2);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
+        acknowledge(&mut connection, 3);
+        // What is behind it goes with it.
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 5]);
+        post(&mut connection, 4, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
+        acknowledge(&mut connection, 9);
+        // All is answered.
+        post(&mut connection, 5, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+        acknowledge(&mut connection, 10);
+        post(&mut connection, 6, Operation::Send, 64 * MTU);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 64]);
+    }
+
+    #[test]
+    fn answers_stay_where_bulk_was_for_a_while() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let read = |connection: &mut Connection, psn, packets: u32| {
+            feed(connection, Op::ReadRequest, psn, |headers| {
+                headers.reth = Some(Reth {
+                    address: 0,
+                    rkey: 0,
+                    length: packets * MTU as u32,
+                });
+            });
+        };
+        read(&mut connection, 0, 3);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 3]);
+        read(&mut connection, 3, 4);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 4]);
+        read(&mut connection, 7, 1);
+        let soon = NOW.after_nanos(LINGER_NS - 1);
+        assert_eq!(sent(&mut bulk, &mut connection, soon), [true]);
+        read(&mut connection, 8, 1);
+        let later = NOW.after_nanos(LINGER_NS);
+        assert_eq!(sent(&mut bulk, &mut connection, later), [false]);
+        // Requests have nothing to do with it.
+        post(&mut connection, 0, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+    }
+}
