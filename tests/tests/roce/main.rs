@@ -27,6 +27,7 @@ const USUAL: &[&str] = &[
     "ibv_rc_pingpong/plain/",
     "ibv_ud_pingpong/plain/",
     "ibv_srq_pingpong/plain/",
+    "ib_send_lat/events/",
     "ib_send_bw/rc/",
     "ib_write_bw/rc/",
     "ib_read_bw/rc/",

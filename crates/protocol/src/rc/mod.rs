@@ -1,6 +1,7 @@
 //! Reliable connections (IBTA 9.7), and extended ones (annex A14).
 
 mod early;
+mod granted;
 mod order;
 mod recovery;
 mod requester;
@@ -66,8 +67,8 @@ pub struct Config {
     /// How to react to congestion. None: not at all.
     pub rate: Option<RateConfig>,
     /// Every packet of a WRITE without immediate data is a WRITE of its own, so that all are of
-    /// one length and one form: good where equal packets travel together. The responder sees no
-    /// difference but that each names its key and its place.
+    /// one length and one form: good where equal packets travel together. Only where the peer has
+    /// let us write before: a WRITE that it refuses writes nothing.
     pub single_writes: bool,
 }
 

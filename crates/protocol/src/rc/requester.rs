@@ -7,6 +7,7 @@ use core::cell::Cell;
 
 use super::Config;
 use super::early::Arrived;
+use super::granted::Granted;
 use super::recovery::{Recovery, Window};
 use super::timers::{Due, Timers};
 use crate::counters::Counters;
@@ -26,6 +27,8 @@ pub(super) struct Entry {
     packets: u32,
     /// Request packets of all requests before it, ever. A READ has one, whatever its response.
     weight: u64,
+    /// Each of its packets is a WRITE of its own.
+    single: bool,
 }
 
 impl Entry {
@@ -67,6 +70,7 @@ pub(super) struct Requester {
     pub entries: VecDeque<Entry>,
     /// Where [`Requester::entry`] found something behind the oldest; only a hint.
     last_found: Cell<usize>,
+    granted: Granted,
     done: VecDeque<Completion>,
     depth: usize,
     /// The oldest packet without an answer.
@@ -135,6 +139,7 @@ impl Requester {
             sequence: Sequence::new(config.send_psn),
             entries: VecDeque::new(),
             last_found: Cell::new(0),
+            granted: Granted::default(),
             done: VecDeque::new(),
             depth: config.depth,
             oldest: 0,
@@ -188,6 +193,7 @@ impl Requester {
             return Err(PostError::Full);
         }
         let entry = Entry {
+            single: self.path.single_writes && self.granted.covers(&request),
             request,
             first: self.end,
             packets: request.packets(self.path.mtu),
@@ -280,7 +286,11 @@ impl Requester {
         let entry = *entry;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
-        let mut packet = self.path.packet(&entry.request, place, psn)?;
+        let path = Path {
+            single_writes: entry.single,
+            ..self.path
+        };
+        let mut packet = path.packet(&entry.request, place, psn)?;
         let single = self.recovery.take(index, self.sent);
         let read = entry.request.operation.has_response_data();
         let after = if read { entry.end() } else { index + 1 };
@@ -427,6 +437,7 @@ impl Requester {
         {
             let request = front.request;
             self.reads -= u8::from(request.operation.has_response_data());
+            self.granted.done(&request);
             self.entries.pop_front();
             self.done.push_back(Completion {
                 seq: request.seq,
