@@ -402,9 +402,21 @@ fn descriptors(mut control: &[u8]) -> [Option<Fd>; FDS_PER_MESSAGE_MAX] {
 /// Returns whether there is something to read or an end to see. A signal ends the wait with
 /// `EINTR`.
 pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> Result<bool, Errno> {
+    poll_one(fd, libc::POLLIN, timeout_ms).map(|revents| revents != 0)
+}
+
+/// Whether the other end of a connected socket is closed, or will send no more. What it has sent
+/// may still be unread.
+pub fn has_hung_up(fd: RawFd) -> bool {
+    poll_one(fd, libc::POLLRDHUP, 0).is_ok_and(|revents| revents != 0)
+}
+
+/// Waits for one of `events`, or an error, a negative time for ever. What there is: 0 when there
+/// was nothing in time.
+fn poll_one(fd: RawFd, events: libc::c_short, timeout_ms: i32) -> Result<libc::c_short, Errno> {
     let mut poll = libc::pollfd {
         fd,
-        events: libc::POLLIN,
+        events,
         revents: 0,
     };
     let time = libc::timespec {
@@ -428,12 +440,25 @@ pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> Result<bool, Errno> {
             size_of::<u64>(),
         )
     };
-    check(ret).map(|ready| ready > 0)
+    check(ret).map(|_| poll.revents)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_closed_end_is_seen_before_what_it_sent_is_read() {
+        let (a, b) = seqpacket_pair().unwrap();
+        assert!(!has_hung_up(a.raw()));
+        send_with_fds(b.raw(), b"last", &[]).unwrap();
+        assert!(!has_hung_up(a.raw()));
+        drop(b);
+        assert!(has_hung_up(a.raw()));
+        let mut buffer = [0; 16];
+        assert_eq!(receive_with_fds(a.raw(), &mut buffer).unwrap().len, 4);
+        assert!(has_hung_up(a.raw()));
+    }
 
     #[test]
     fn message_boundaries_and_descriptors_arrive() {

@@ -46,6 +46,12 @@ impl Route {
         self.stage.load(Ordering::Acquire) == DOWN
     }
 
+    /// Whether it leads to a process that is there. The engine thread may be about to hear that
+    /// one has ended whose numbers another one has by now.
+    fn leads_on(&self) -> bool {
+        !self.is_down() && !unix::has_hung_up(self.socket.raw())
+    }
+
     pub fn set_down(&self) {
         self.stage.store(DOWN, Ordering::Release);
     }
@@ -116,7 +122,7 @@ pub fn to(node: &Arc<Node>, qpn: u32) -> Result<Arc<Route>, Errno> {
     let block = qpn / BLOCK_QPS as u32;
     let mut table = lock(&node.table);
     if let Some(route) = table.by_block.get(&block)
-        && !route.is_down()
+        && route.leads_on()
     {
         return Ok(route.clone());
     }
@@ -124,9 +130,8 @@ pub fn to(node: &Arc<Node>, qpn: u32) -> Result<Arc<Route>, Errno> {
         .routes
         .values()
         .find(|route| {
-            route
-                .link()
-                .is_some_and(|link| link.peer.directory.qp_slot(qpn).is_some())
+            let link = route.link();
+            link.is_some_and(|link| link.peer.directory.qp_slot(qpn).is_some()) && route.leads_on()
         })
         .cloned();
     if let Some(route) = known {
