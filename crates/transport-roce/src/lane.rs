@@ -19,14 +19,14 @@ use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
-use sluice_wire::{Packet, Qpn};
 
 use crate::brought::Brought;
 use crate::engine::Sleeper;
 use crate::gsi;
 use crate::held::Held;
+use crate::intake::Intake;
 use crate::lanes::Set;
-use crate::machine::{Due, Machine};
+use crate::machine::Machine;
 use crate::node::{Node, Table, lock};
 use crate::part::Part;
 use crate::path::UDP_PORT;
@@ -100,7 +100,7 @@ struct Poster<'a> {
 /// Packet ports and whose packets leave by them.
 pub struct Lane {
     /// Its place among the node's.
-    number: usize,
+    pub number: usize,
     /// By what its thread is woken.
     pub sleeper: Sleeper,
     state: Mutex<State>,
@@ -138,7 +138,7 @@ pub struct LaneCounters {
     pub crowded: AtomicU64,
 }
 
-fn count(counter: &AtomicU64) {
+pub fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -325,7 +325,7 @@ impl Lane {
     }
 
     /// Another lane's holder got a packet for this one. [`Lane::expect_brought`] must follow.
-    fn hand_over(&self, from: usize, received: &Received<'_>) {
+    pub fn hand_over(&self, from: usize, received: &Received<'_>) {
         self.bring(received);
         let mut fed_by = self.fed_by();
         fed_by.insert(from);
@@ -711,104 +711,5 @@ fn emit(
         Err(SendError::NoRoom | SendError::Unreachable | SendError::TooLong) => {
             count(&lane.counters.unreachable);
         }
-    }
-}
-
-/// Why a packet was dropped.
-enum Dropped {
-    Malformed,
-    UnknownQp,
-    NotTaken,
-}
-
-impl Dropped {
-    fn counter<'a>(&self, counters: &'a LaneCounters) -> &'a AtomicU64 {
-        match self {
-            Self::Malformed => &counters.malformed,
-            Self::UnknownQp => &counters.unknown_qp,
-            Self::NotTaken => &counters.not_taken,
-        }
-    }
-}
-
-/// Where packets go that come in a round.
-struct Intake<'a> {
-    lane: &'a Lane,
-    node: &'a Node,
-    table: &'a Table,
-    touched: &'a mut Vec<usize>,
-    held: &'a mut Held,
-    mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
-    handed: &'a mut Set,
-}
-
-impl Intake<'_> {
-    fn packet(&mut self, now: Instant, received: &Received<'_>) {
-        if let Some(reason) = self.take(now, received) {
-            count(reason.counter(&self.lane.counters));
-        }
-    }
-
-    /// Takes in one packet.
-    fn take(&mut self, now: Instant, received: &Received<'_>) -> Option<Dropped> {
-        let Ok(packet) = Packet::parse(received.packet) else {
-            return Some(Dropped::Malformed);
-        };
-        let destination = packet.bth().destination;
-        if destination == Qpn::GSI {
-            return match gsi::datagram(&packet, received) {
-                Some(mad) => {
-                    self.mads.push(mad);
-                    None
-                }
-                None => Some(Dropped::Malformed),
-            };
-        }
-        if destination == Qpn::MULTICAST {
-            for part in self.node.groups.members(received) {
-                self.give(&part, now, &packet, received);
-            }
-            return None;
-        }
-        let qpn = destination.get();
-        match self.table.by_qpn.get(&qpn) {
-            Some(part) if part.lane == self.lane.number => {
-                let taken = self.give(part, now, &packet, received);
-                (!taken).then_some(Dropped::NotTaken)
-            }
-            Some(part) => {
-                part.lane().hand_over(self.lane.number, received);
-                self.handed.insert(part.lane);
-                None
-            }
-            None if self.node.forward.pass_on(self.node, qpn, received) => None,
-            None => Some(Dropped::UnknownQp),
-        }
-    }
-
-    fn give(
-        &mut self,
-        part: &Part,
-        now: Instant,
-        packet: &Packet<'_>,
-        received: &Received<'_>,
-    ) -> bool {
-        let mut machine = part.lock();
-        let taken = machine.receive(now, packet, received);
-        let waits = match machine.due() {
-            Due::Nothing => true,
-            Due::Acknowledgement => self.held.came(part.index, now),
-            Due::Turn => false,
-        };
-        // Another lane's has got a datagram, behind which nothing is to be sent.
-        if !waits && part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
-            self.touched.push(part.index);
-        }
-        // Completions are in the order of their packets, also between send and receive queue:
-        // programs that sleep on one channel for both count on an acknowledgement being first.
-        if machine.has_news() {
-            machine.report();
-        }
-        taken
     }
 }

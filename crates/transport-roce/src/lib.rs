@@ -4,7 +4,7 @@
 //! | file | its part |
 //! |---|---|
 //! | [`node`] | a process's share: numbers, queue pairs, lanes |
-//! | [`lane`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
+//! | [`lane`], [`intake`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
 //! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
 //! | [`held`] | acknowledgements that wait for the program's answer |
 //! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
@@ -27,6 +27,7 @@ mod forward;
 mod gsi;
 mod held;
 mod impair;
+mod intake;
 mod lane;
 mod lanes;
 mod leave;

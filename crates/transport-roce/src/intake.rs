@@ -1,0 +1,115 @@
+//! Where the packets go that a lane's ports bring.
+
+use core::sync::atomic::AtomicU64;
+
+use sluice_packet::Received;
+use sluice_protocol::Instant;
+use sluice_verbs::transport::{MAD_BYTES, MadPath};
+use sluice_wire::{Packet, Qpn};
+
+use crate::gsi;
+use crate::held::Held;
+use crate::lane::{Lane, LaneCounters, count};
+use crate::lanes::Set;
+use crate::machine::Due;
+use crate::node::{Node, Table};
+use crate::part::Part;
+
+/// Why a packet was dropped.
+enum Dropped {
+    Malformed,
+    UnknownQp,
+    NotTaken,
+}
+
+impl Dropped {
+    fn counter<'a>(&self, counters: &'a LaneCounters) -> &'a AtomicU64 {
+        match self {
+            Self::Malformed => &counters.malformed,
+            Self::UnknownQp => &counters.unknown_qp,
+            Self::NotTaken => &counters.not_taken,
+        }
+    }
+}
+
+/// Where packets go that come in a round.
+pub struct Intake<'a> {
+    pub lane: &'a Lane,
+    pub node: &'a Node,
+    pub table: &'a Table,
+    pub touched: &'a mut Vec<usize>,
+    pub held: &'a mut Held,
+    pub mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
+    pub handed: &'a mut Set,
+}
+
+impl Intake<'_> {
+    pub fn packet(&mut self, now: Instant, received: &Received<'_>) {
+        if let Some(reason) = self.take(now, received) {
+            count(reason.counter(&self.lane.counters));
+        }
+    }
+
+    /// Takes in one packet.
+    fn take(&mut self, now: Instant, received: &Received<'_>) -> Option<Dropped> {
+        let Ok(packet) = Packet::parse(received.packet) else {
+            return Some(Dropped::Malformed);
+        };
+        let destination = packet.bth().destination;
+        if destination == Qpn::GSI {
+            return match gsi::datagram(&packet, received) {
+                Some(mad) => {
+                    self.mads.push(mad);
+                    None
+                }
+                None => Some(Dropped::Malformed),
+            };
+        }
+        if destination == Qpn::MULTICAST {
+            for part in self.node.groups.members(received) {
+                self.give(&part, now, &packet, received);
+            }
+            return None;
+        }
+        let qpn = destination.get();
+        match self.table.by_qpn.get(&qpn) {
+            Some(part) if part.lane == self.lane.number => {
+                let taken = self.give(part, now, &packet, received);
+                (!taken).then_some(Dropped::NotTaken)
+            }
+            Some(part) => {
+                part.lane().hand_over(self.lane.number, received);
+                self.handed.insert(part.lane);
+                None
+            }
+            None if self.node.forward.pass_on(self.node, qpn, received) => None,
+            None => Some(Dropped::UnknownQp),
+        }
+    }
+
+    fn give(
+        &mut self,
+        part: &Part,
+        now: Instant,
+        packet: &Packet<'_>,
+        received: &Received<'_>,
+    ) -> bool {
+        let mut machine = part.lock();
+        let taken = machine.receive(now, packet, received);
+        let waits = match machine.due() {
+            Due::Nothing => true,
+            Due::Acknowledgement => self.held.came(part.index, now),
+            Due::Turn => false,
+        };
+        // Another lane's has got a datagram, behind which nothing is to be sent.
+        if !waits && part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
+            self.touched.push(part.index);
+        }
+        // Completions are in the order of their packets, also between send and receive queue:
+        // programs that sleep on one channel for both count on an acknowledgement being first.
+        if machine.has_news() {
+            machine.report();
+        }
+        taken
+    }
+}
