@@ -266,7 +266,7 @@ fn with_statistics_a_signals_death_is_passed_on() {
 fn with_statistics_signals_reach_the_program() {
     let scratch = scratch();
     let script = "trap 'echo got; exit 9' TERM; echo ready; while :; do sleep 0.01; done";
-    for (signal, status) in [(libc::SIGTERM, Some(9)), (libc::SIGHUP, None)] {
+    for (signal, status) in [(libc::SIGTERM, Some(9)), (libc::SIGUSR1, None)] {
         let mut command =
             scratch.sluice(["run", "--no-daemon", "--stats", "--", "sh", "-c", script]);
         // A group of its own, so that the signal reaches sluice alone.
