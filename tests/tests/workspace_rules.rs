@@ -19,6 +19,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-trace", &["sluice-sys", "sluice-wire"]),
     ("sluice-sys", &[]),
     ("sluice-rendezvous", &["sluice-sys"]),
+    ("sluice-verbs-abi", &[]),
+    ("sluice-rdma", &["sluice-verbs-abi"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
     (
         "sluice-xdp",
@@ -72,6 +74,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
+            "sluice-verbs-abi",
             "sluice-wire",
         ],
     ),
