@@ -108,7 +108,7 @@ fn on_the_path(link: &mut Link, path: &Path, body: impl FnOnce(&mut Link) -> Ver
 fn traffic(path: &Path, requests: &str, way: Way) -> Verdict {
     let mut link = Link::with_injector(way)?;
     on_the_path(&mut link, path, |link| {
-        let arguments = ["-n", requests, "-b", "20000", "-r", "32"];
+        let arguments = ["-n", requests, "-b", "20000", "-r", "32", "-T", "17"];
         link.start_own(Own::Traffic, &arguments)?.finish(SLOW)?;
         Ok(())
     })
