@@ -6,7 +6,7 @@ use crate::end::{End, Locked};
 use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
@@ -14,6 +14,23 @@ use sluice_sys::raw;
 mod naps;
 
 pub(crate) use naps::{Naps, SocketTimeout};
+
+/// Who finds out whether sluiced is still there; a `fn()`, or null.
+static CARRIER_CHECK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Says who finds out whether sluiced is still there. It is called by readers that sluiced keeps
+/// from sleeping for long, without locks of theirs.
+pub fn set_carrier_check(check: fn()) {
+    CARRIER_CHECK.store(check as *mut (), Ordering::Release);
+}
+
+pub(crate) fn check_carrier() {
+    let check = CARRIER_CHECK.load(Ordering::Acquire);
+    if !check.is_null() {
+        // SAFETY: only `set_carrier_check` stores here, and it stores functions of this type.
+        unsafe { core::mem::transmute::<*mut (), fn()>(check)() };
+    }
+}
 
 /// What a lane says of its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +42,8 @@ pub struct Ready {
     pub writable: Option<bool>,
     /// The sender is about to publish something.
     pub in_flight: bool,
+    /// The sender is sluiced, which may be about to for long.
+    pub remote: bool,
     /// The kernel's bytes may be next in the stream.
     pub kernel_next: bool,
     /// The kernel may have something to report beside `readable` (end of stream, errors, urgent
@@ -53,6 +72,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             // Before the position is read: a sender that is through by now has published. The
             // other way round it may publish and be through in between, and is missed.
             ready.in_flight = end.is_write_in_flight(&into);
+            ready.remote = end.is_remote();
             if ready.in_flight {
                 end.check_sender(fd);
             }

@@ -6,7 +6,7 @@ use sluice_wire::capture::Direction;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::Outer;
 use sluice_wire::opcode::Service;
-use sluice_wire::{Ecn, Ip, Mtu, Qpn, ipv4, ipv6, udp};
+use sluice_wire::{Ecn, Ip, Mtu, Qpn, udp};
 
 /// Hops of packets whose address handle names none.
 const HOPS: u8 = 64;
@@ -68,35 +68,19 @@ impl Flow {
     pub(crate) fn outer(&self, direction: Direction) -> Outer {
         let (from, to) = self.ends(direction);
         let ecn = Ecn::from_bits(self.traffic_class);
-        let dscp = self.traffic_class >> 2;
         let hops = if self.hop_limit == 0 {
             HOPS
         } else {
             self.hop_limit
         };
-        let ip = match (from.address, to.address) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
-                dscp,
-                ecn,
-                identification: 0,
-                dont_fragment: true,
-                ttl: hops,
-                protocol: ipv4::UDP,
-                source,
-                destination,
-                payload_bytes: 0,
-            }),
-            (source, destination) => Ip::V6(ipv6::Header {
-                dscp,
-                ecn,
-                flow_label: self.flow_label & 0xf_ffff,
-                payload_bytes: 0,
-                next_header: ipv4::UDP,
-                hop_limit: hops,
-                source: as_v6(source),
-                destination: as_v6(destination),
-            }),
-        };
+        let ip = Ip::new(
+            from.address,
+            to.address,
+            self.traffic_class,
+            ecn,
+            hops,
+            self.flow_label,
+        );
         // Spread over the ports by the queue pairs; the constant is 2³² over the golden ratio.
         let spread = (from.qpn.get() ^ to.qpn.get().rotate_left(12)).wrapping_mul(0x9e37_79b9);
         Outer {
@@ -109,13 +93,6 @@ impl Flow {
             ip,
             source_port: udp::ENTROPY_PORTS.start() | (spread >> 18) as u16,
         }
-    }
-}
-
-fn as_v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
     }
 }
 

@@ -11,7 +11,7 @@
 //! leaves a note ([`Lane::inbox`]) that the lane's present holder reads when it lets go.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use sluice_packet::{Port, Received, SendError};
 use sluice_protocol::{Instant, Scheduler};
@@ -27,7 +27,7 @@ use crate::held::Held;
 use crate::intake::Intake;
 use crate::lanes::Set;
 use crate::machine::Machine;
-use crate::node::{Node, Table, lock};
+use crate::node::{Node, Table, lock, try_lock};
 use crate::part::Part;
 use crate::path::UDP_PORT;
 
@@ -216,14 +216,6 @@ impl Lane {
         Set(self.fed_by.load(Ordering::Relaxed))
     }
 
-    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
-            Ok(state) => Some(state),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// A queue pair may have something to send.
     pub fn note(&self, index: usize) {
         lock(&self.inbox).push(index);
@@ -258,7 +250,7 @@ impl Lane {
         let mut came = 0;
         let mut rounds = 0;
         loop {
-            let Some(mut state) = self.try_state() else {
+            let Some(mut state) = try_lock(&self.state) else {
                 return (rounds > 0).then_some(came);
             };
             self.end_burst();
@@ -396,7 +388,7 @@ impl Lane {
             gathers: flows && !posting.small,
         };
         let mut done = None;
-        while let Some(mut state) = self.try_state() {
+        while let Some(mut state) = try_lock(&self.state) {
             let gathered = state.gathered;
             done = done.or(state.send(self, node, Some(poster)));
             let left = gathered == 0 && state.gathered > 0;
@@ -461,7 +453,7 @@ impl Lane {
 
     /// Looks at each port, unless somebody is at work here.
     pub fn try_ports(&self, look: impl FnMut(&dyn Port)) -> Option<()> {
-        let state = self.try_state()?;
+        let state = try_lock(&self.state)?;
         state.ports.iter().map(|port| &**port).for_each(look);
         Some(())
     }

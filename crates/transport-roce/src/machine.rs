@@ -22,7 +22,8 @@ use crate::requests::{Outbox, Requests};
 const WINDOW_BYTES: u32 = 1 << 20;
 const WINDOW_MAX: u32 = 512;
 
-/// What no link of a queue pair is faster than, bytes per second: 100 Gb/s.
+/// Where a queue pair's rate begins when the first congestion mark comes, and what it grows back to,
+/// bytes per second: 100 Gb/s, more than packets that software makes can reach.
 const LINK_RATE: u64 = 12_500_000_000;
 
 /// The only partition (IBTA 10.9.2).

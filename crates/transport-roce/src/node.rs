@@ -3,7 +3,7 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use sluice_packet::{Path, Port};
 use sluice_rendezvous::{Numbers, Rendezvous};
@@ -29,6 +29,15 @@ const BLOCKS_MAX: usize = 256;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
+}
+
+/// The same, unless somebody has it.
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Ok(guard) => Some(guard),
+    }
 }
 
 /// What a lock guards is whole whatever its holder did: every call leaves it so.
@@ -139,7 +148,7 @@ impl Node {
 
     /// The same, unless a thread has them.
     pub fn try_numbers(&self) -> Option<MutexGuard<'_, Numbers>> {
-        self.numbers.try_lock().ok()
+        try_lock(&self.numbers)
     }
 
     /// A number for a queue pair or a shared receive queue.

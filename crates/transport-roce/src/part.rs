@@ -14,7 +14,7 @@ use sluice_wire::Qpn;
 use crate::lane::Lane;
 use crate::lanes::Member;
 use crate::machine::Machine;
-use crate::node::{Node, lock};
+use crate::node::{Node, lock, try_lock};
 use crate::path::{self, Way};
 use crate::requests::{Outbox, To, operation};
 
@@ -130,11 +130,7 @@ impl Part {
 
     /// The machine, if nobody has it.
     pub fn try_lock(&self) -> Option<Held<'_>> {
-        let machine = match self.machine.try_lock() {
-            Ok(machine) => machine,
-            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => return None,
-        };
+        let machine = try_lock(&self.machine)?;
         self.holder.store(this_thread(), Ordering::Relaxed);
         Some(Held {
             part: self,

@@ -14,13 +14,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex};
 
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
-use crate::node::lock;
+use crate::node::{lock, try_lock};
 
 /// Packets that a lane puts together until it flushes them.
 const GATHERED_MAX: usize = 64;
@@ -219,14 +219,6 @@ impl Queue {
         })
     }
 
-    fn try_sending(&self) -> Option<MutexGuard<'_, Sending>> {
-        match self.sending.try_lock() {
-            Ok(sending) => Some(sending),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
     /// Whether somebody has put something there since it was taken. To be asked after the queue
     /// was let go.
     fn has_waiting(&self) -> bool {
@@ -237,7 +229,7 @@ impl Queue {
     /// Sends what waits, unless somebody is at it, who does. False: not all of it could be sent.
     fn send(&self) -> bool {
         loop {
-            let Some(mut sending) = self.try_sending() else {
+            let Some(mut sending) = try_lock(&self.sending) else {
                 return true;
             };
             // In front of the rest, so that a port without room does not get ever more.
@@ -275,7 +267,7 @@ impl Port for Shared {
             return 0;
         }
         // Who has it sends; what has come is still there afterwards.
-        let Some(mut sending) = self.queue.try_sending() else {
+        let Some(mut sending) = try_lock(&self.queue.sending) else {
             return 0;
         };
         let came = sending.port.receive(each);

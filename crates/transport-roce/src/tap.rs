@@ -7,7 +7,7 @@
 //! that are written.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use sluice_trace::{Direction, Recorder, mac};
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{OVERHEAD_MAX, Outer};
 use sluice_wire::udp::ROCE_PORT;
-use sluice_wire::{Ecn, Ip, icrc, ipv4, ipv6};
+use sluice_wire::{Ecn, Ip, icrc};
 
 /// Peers whose Ethernet addresses are remembered.
 const NEIGHBOURS_MAX: usize = 4096;
@@ -67,31 +67,14 @@ struct Around {
 
 impl Around {
     fn outer(&self) -> Outer {
-        let ecn = Ecn::from_bits(self.traffic_class);
-        let dscp = self.traffic_class >> 2;
-        let ip = match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
-                dscp,
-                ecn,
-                identification: 0,
-                dont_fragment: true,
-                ttl: self.hop_limit,
-                protocol: ipv4::UDP,
-                source,
-                destination,
-                payload_bytes: 0,
-            }),
-            (source, destination) => Ip::V6(ipv6::Header {
-                dscp,
-                ecn,
-                flow_label: self.flow_label & 0xf_ffff,
-                payload_bytes: 0,
-                next_header: ipv4::UDP,
-                hop_limit: self.hop_limit,
-                source: as_v6(source),
-                destination: as_v6(destination),
-            }),
-        };
+        let ip = Ip::new(
+            self.source,
+            self.destination,
+            self.traffic_class,
+            Ecn::from_bits(self.traffic_class),
+            self.hop_limit,
+            self.flow_label,
+        );
         let (from, to) = match self.ethernet {
             Some(known) => (Mac(known.source), Mac(known.destination)),
             None => (mac(self.source), mac(self.destination)),
@@ -121,13 +104,6 @@ impl Around {
             Err(_) => frame.clear(),
         }
         frame
-    }
-}
-
-fn as_v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
     }
 }
 

@@ -1,6 +1,6 @@
 //! One whole RoCEv2 frame, from Ethernet to ICRC (annex A17.3).
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 
 use crate::bth::Bth;
 use crate::error::{Error, Result};
@@ -23,6 +23,43 @@ pub enum Ip {
 }
 
 impl Ip {
+    /// The header in front of a RoCEv2 packet. Of `traffic_class` the upper six bits are sent, the
+    /// DSCP; the lower two are `ecn`. The flow label has 20 bits, for IPv6. Addresses of different
+    /// versions are both written as IPv6 has them, ::ffff:a.b.c.d (RFC 4291 §2.5.5.2).
+    pub const fn new(
+        source: IpAddr,
+        destination: IpAddr,
+        traffic_class: u8,
+        ecn: Ecn,
+        hop_limit: u8,
+        flow_label: u32,
+    ) -> Self {
+        let dscp = traffic_class >> 2;
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Self::V4(ipv4::Header {
+                dscp,
+                ecn,
+                identification: 0,
+                dont_fragment: true,
+                ttl: hop_limit,
+                protocol: UDP,
+                source,
+                destination,
+                payload_bytes: 0,
+            }),
+            (source, destination) => Self::V6(ipv6::Header {
+                dscp,
+                ecn,
+                flow_label: flow_label & 0xf_ffff,
+                payload_bytes: 0,
+                next_header: UDP,
+                hop_limit,
+                source: as_v6(source),
+                destination: as_v6(destination),
+            }),
+        }
+    }
+
     /// From whom.
     pub const fn source(&self) -> IpAddr {
         match self {
@@ -45,6 +82,13 @@ impl Ip {
             Self::V4(header) => header.ecn,
             Self::V6(header) => header.ecn,
         }
+    }
+}
+
+const fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
 }
 

@@ -1,7 +1,6 @@
 //! One queue of an interface as a [`Port`].
 #![allow(unsafe_code)]
 
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
@@ -9,7 +8,7 @@ use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{Outer, Prefix};
 use sluice_wire::rider::{self, Rider};
-use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc, ipv4, ipv6};
+use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc};
 
 use crate::flows::Flows;
 use crate::ring::Descriptor;
@@ -325,30 +324,17 @@ impl XdpPort {
 
 fn outer(path: &Path, ecn: Ecn) -> Option<Outer> {
     let hop = path.ethernet?;
-    let ip = match (path.source, path.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => Ip::V4(ipv4::Header {
-            dscp: path.dscp >> 2,
-            ecn,
-            identification: 0,
-            dont_fragment: true,
-            ttl: path.hop_limit,
-            protocol: ipv4::UDP,
-            source,
-            destination,
-            payload_bytes: 0,
-        }),
-        (IpAddr::V6(source), IpAddr::V6(destination)) => Ip::V6(ipv6::Header {
-            dscp: path.dscp >> 2,
-            ecn,
-            flow_label: path.flow_label,
-            payload_bytes: 0,
-            next_header: ipv4::UDP,
-            hop_limit: path.hop_limit,
-            source,
-            destination,
-        }),
-        _ => return None,
-    };
+    if path.source.is_ipv4() != path.destination.is_ipv4() {
+        return None;
+    }
+    let ip = Ip::new(
+        path.source,
+        path.destination,
+        path.dscp,
+        ecn,
+        path.hop_limit,
+        path.flow_label,
+    );
     Some(Outer {
         ethernet: ethernet::Header {
             destination: Mac(hop.destination),

@@ -211,15 +211,14 @@ impl Connection {
     }
 
     fn turn(&mut self, now: Instant) -> Option<Turn> {
-        let paced = !self.congestion.may_send(now);
+        let responder = self.responder.is_ready();
         // Replies without data are few, and the peer's progress hangs on them. They go in front, also
         // because programs that sleep count on an acknowledgement to come before the answer.
-        if self.responder.is_ready() && !self.responder.has_data() {
+        if responder && !self.responder.has_data() {
             return Some(Turn::Responder);
         }
-        let responder = self.responder.is_ready();
         let requester = self.requester.is_ready();
-        if paced || !(responder || requester) {
+        if !(responder || requester) || !self.congestion.may_send(now) {
             return None;
         }
         let turn = if requester && (self.requester_next || !responder) {

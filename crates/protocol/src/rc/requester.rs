@@ -321,14 +321,14 @@ impl Requester {
         // and so do some between, and whatever is followed by silence: the peer that puts several
         // answers into one is the one that knows whether it can.
         if !read {
+            let unasked_max = if slow {
+                UNASKED_SLOW
+            } else {
+                self.window.allowed() / 4
+            };
             let asks = single.is_some()
                 || after == entry.end()
-                || self.unasked
-                    >= if slow {
-                        UNASKED_SLOW
-                    } else {
-                        self.window.allowed() / 4
-                    }
+                || self.unasked >= unasked_max
                 || self.candidate().is_none();
             packet.headers.bth.ack_request = asks;
             self.unasked = if asks { 0 } else { self.unasked + 1 };
@@ -453,8 +453,8 @@ impl Requester {
         }
     }
 
-    /// To be called when `oldest` has moved on, from `before`. What came with that, a NAK say, has been dealt with
-    /// and may have used up a retry: [`Requester::alive`] was before it.
+    /// To be called when `oldest` has moved on, from `before`. What came with that, a NAK say, has
+    /// been dealt with and may have used up a retry: [`Requester::alive`] was before it.
     pub fn progressed(&mut self, before: u64, now: Instant) {
         self.next = self.next.max(self.oldest);
         self.recovery.answered(self.oldest);
