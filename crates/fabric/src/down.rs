@@ -8,8 +8,14 @@ use sluice_shmem::{Broken, Producer};
 use crate::Violation;
 use crate::message::Note;
 
-/// An offer that nothing came by is taken back, nanoseconds: its reader polls for nothing.
-const UNUSED_NS: u64 = 1_000_000;
+/// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
+/// nothing.
+const IDLE_NS: u64 = 1_000_000;
+/// The same for an offer that was never used. Until it is used or settled, what comes by TCP cannot
+/// be read, because ring bytes that come before it may be on their way.
+const UNUSED_NS: u64 = 200_000;
+/// Time between an offer that was used and the next, nanoseconds.
+const AGAIN_NS: u64 = 50_000;
 /// Time that a reader who wants to sleep polls on behind the last bytes, nanoseconds: some times
 /// what a message and its answer take.
 const GRACE_NS: u64 = 200_000;
@@ -46,6 +52,8 @@ pub struct Down {
     /// When the offer was made or bytes came last.
     busy_ns: u64,
     is_used: bool,
+    /// The far program has left the ring since the offer.
+    has_left: bool,
     retry_at_ns: u64,
     retry_ns: u64,
     /// The reader's progress at the last look, when it changed, and how often it did so quickly.
@@ -71,6 +79,7 @@ impl Down {
             reported: 0,
             busy_ns: 0,
             is_used: false,
+            has_left: false,
             retry_at_ns: 0,
             retry_ns: RETRY_NS,
             progress: 0,
@@ -129,17 +138,24 @@ impl Down {
             Note::Segment(mark) if self.offer != Offer::None => {
                 self.direction.publish_mode(Mode::Ring, mark);
                 self.busy_ns = now_ns;
+                self.has_left = false;
             }
-            Note::Left => self.direction.publish_mode(Mode::Tcp, 0),
+            Note::Left => {
+                self.direction.publish_mode(Mode::Tcp, 0);
+                // What follows by TCP can be read only when the offer is over.
+                self.has_left = true;
+            }
             Note::Settled if self.offer == Offer::Revoked => {
                 self.offer = Offer::None;
                 self.direction.end_write();
                 if self.is_used {
                     self.retry_ns = RETRY_NS;
+                    self.retry_at_ns = now_ns + AGAIN_NS;
+                } else {
+                    self.retry_at_ns = now_ns + self.retry_ns;
+                    self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+                    self.lively = 0;
                 }
-                self.retry_at_ns = now_ns + self.retry_ns;
-                self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
-                self.lively = 0;
             }
             Note::Done => {
                 self.is_done = true;
@@ -222,8 +238,9 @@ impl Down {
             }
             Offer::Standing => {
                 let idle = now_ns.saturating_sub(self.busy_ns);
+                let limit = if self.is_used { IDLE_NS } else { UNUSED_NS };
                 let wants_sleep = || !self.direction.is_reader_awake(self.board);
-                if idle > UNUSED_NS || idle > GRACE_NS && wants_sleep() {
+                if self.has_left || idle > limit || idle > GRACE_NS && wants_sleep() {
                     self.offer = Offer::Revoked;
                     say(Note::Revoke);
                 }
@@ -235,7 +252,8 @@ impl Down {
     fn is_worth_an_offer(&self, now_ns: u64) -> bool {
         !self.is_done
             && self.lively >= LIVELY_MOVES
-            && now_ns.saturating_sub(self.moved_ns) < LIVELY_NS
+            // Just now: an answer may be on its way, and the next request will find the offer.
+            && self.moved_ns == now_ns
             && now_ns >= self.retry_at_ns
             && self.direction.is_adopted()
     }
@@ -245,6 +263,7 @@ impl Down {
             self.offer = Offer::Standing;
             self.busy_ns = now_ns;
             self.is_used = false;
+            self.has_left = false;
             say(Note::Offer);
         } else {
             self.direction.end_write();

@@ -219,6 +219,14 @@ impl<W: Wire> Engine<W> {
         self.collect();
     }
 
+    /// There is no far half of this lane, and none will come.
+    pub fn abandon(&mut self, number: LaneNumber) {
+        if let Some(lane) = self.lane_mut(number) {
+            lane.abandon();
+        }
+        self.collect();
+    }
+
     /// Payload has arrived for a lane.
     pub fn arrived(
         &mut self,

@@ -22,7 +22,7 @@ pub struct Near {
     /// Where the program announces the sleep of its epoll instances.
     pub board: Option<Board>,
     /// The key of a region with the ring that the program writes.
-    pub lkey: u32,
+    pub region: u32,
 }
 
 /// The same lane at the far daemon.
@@ -70,7 +70,7 @@ impl Lane {
             link,
             near,
             far: None,
-            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.lkey),
+            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
             down: Down::new(near.chunk.direction(near.lane, side), near.board),
             is_program_gone: false,
         }

@@ -40,7 +40,7 @@ pub enum After {
 pub struct Up {
     direction: Direction,
     consumer: Consumer,
-    lkey: u32,
+    region: u32,
     /// Bytes behind the head that lie in the far ring.
     posted: u64,
     /// Bytes that were ever placed in the far ring.
@@ -67,13 +67,13 @@ pub struct Up {
 impl Up {
     /// Becomes the reader of `direction`, whose ring is in a region with this key. The program
     /// stays on TCP.
-    pub fn new(direction: Direction, lkey: u32) -> Self {
+    pub fn new(direction: Direction, region: u32) -> Self {
         direction.announce_sleep();
         direction.watch(SLOT);
         Self {
             direction,
             consumer: Consumer::default(),
-            lkey,
+            region,
             posted: 0,
             placed: 0,
             consumed: 0,
@@ -280,7 +280,7 @@ impl Up {
             let local = Local {
                 address,
                 bytes: first as u32,
-                lkey: self.lkey,
+                region: self.region,
             };
             let remote = Remote {
                 address: far.ring.address + place,

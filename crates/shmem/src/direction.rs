@@ -284,6 +284,14 @@ impl Direction {
         self.sender().mark.load(Ordering::Relaxed)
     }
 
+    /// The mark of the present ring segment; 0 without one.
+    pub fn mark_if_ring(&self) -> u64 {
+        match self.mode() {
+            Mode::Ring => self.mark(),
+            Mode::Tcp => 0,
+        }
+    }
+
     /// The mode, or `None` while the sender is between deciding and publishing.
     ///
     /// Behind [`Direction::announce_sleep`], `Some(Mode::Tcp)` stays true until the announcement
