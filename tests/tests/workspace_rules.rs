@@ -20,9 +20,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-sys", &[]),
     ("sluice-rendezvous", &["sluice-sys"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
+    ("sluice-bpf-build", &[]),
+    ("sluice-bpf", &["sluice-bpf-build", "sluice-sys"]),
     (
         "sluice-xdp",
-        &["sluice-packet", "sluice-sys", "sluice-wire"],
+        &[
+            "sluice-bpf-build",
+            "sluice-packet",
+            "sluice-sys",
+            "sluice-wire",
+        ],
     ),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
@@ -78,6 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "sluice-daemon",
         &[
+            "sluice-bpf",
             "sluice-control",
             "sluice-lane",
             "sluice-shmem",
