@@ -127,7 +127,7 @@ impl Drop for Agent {
     }
 }
 
-fn parse_end(text: &str) -> End {
+pub fn parse_end(text: &str) -> End {
     let mut words = text.split(' ');
     let mut next = || words.next().expect("a word");
     End {
@@ -251,6 +251,13 @@ impl State {
                 let id = words[1].parse().expect("a number");
                 let peer = sluice_sys::tcp::peer_address(self.raw(words[1]))?;
                 self.describe(id, peer)
+            }
+            // getsockname() only.
+            "own" => {
+                let raw = self.raw(words[1]);
+                let local = sluice_sys::tcp::local_address(raw)?;
+                let id = words[1];
+                Ok(format!("{id} {} {local}", sluice_sys::tcp::cookie(raw)?))
             }
             "write" => {
                 self.stream(words[1]).write_all(words[2].as_bytes())?;

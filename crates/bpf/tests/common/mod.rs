@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sluice_bpf::{Cgroup, Error, Finder, FinderOptions, Rules};
 
-pub use agent::{Agent, End, run_as_agent};
+pub use agent::{Agent, End, parse_end, run_as_agent};
 
 /// Longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
