@@ -62,9 +62,10 @@ struct original {
 /* How a connection arrives at the listener. In network order. */
 struct arrival {
 	__u64 netns;
+	struct address source;
 	__u16 port;
 	__u16 listener;
-	__u32 v6; /* At ::1, not 127.0.0.1. */
+	__u32 padding;
 };
 
 /* As an accepted socket sees it. Ports in network order. */
@@ -181,18 +182,18 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 
 static ALWAYS_INLINE void address_of(struct bpf_sock_addr *context, struct address *to)
 {
-	to->words[0] = context->user_ip6[0];
-	to->words[1] = context->user_ip6[1];
-	to->words[2] = context->user_ip6[2];
-	to->words[3] = context->user_ip6[3];
+	to->words[0] = FIELD(context->user_ip6[0]);
+	to->words[1] = FIELD(context->user_ip6[1]);
+	to->words[2] = FIELD(context->user_ip6[2]);
+	to->words[3] = FIELD(context->user_ip6[3]);
 }
 
 static ALWAYS_INLINE void show_v6(struct bpf_sock_addr *context, const struct address *address)
 {
-	context->user_ip6[0] = address->words[0];
-	context->user_ip6[1] = address->words[1];
-	context->user_ip6[2] = address->words[2];
-	context->user_ip6[3] = address->words[3];
+	FIELD(context->user_ip6[0]) = address->words[0];
+	FIELD(context->user_ip6[1]) = address->words[1];
+	FIELD(context->user_ip6[2]) = address->words[2];
+	FIELD(context->user_ip6[3]) = address->words[3];
 }
 
 SECTION("connect4")
@@ -323,13 +324,11 @@ static ALWAYS_INLINE void watch_state(struct bpf_sock_ops *context)
 
 static ALWAYS_INLINE void arrival_of(struct bpf_sock_ops *context, struct arrival *arrival)
 {
-	struct address remote;
-
-	remote_of(context, &remote);
 	arrival->netns = netns_cookie(context);
+	local_of(context, &arrival->source);
 	arrival->port = BIG_ENDIAN_16(context->local_port);
 	arrival->listener = BIG_ENDIAN_16(remote_port_of(context));
-	arrival->v6 = !is_v4(&remote);
+	arrival->padding = 0;
 }
 
 /* A captured connection has its source port now: how the daemon will know it. */

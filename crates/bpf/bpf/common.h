@@ -75,19 +75,21 @@ static ALWAYS_INLINE int is_loopback(const struct address *address)
 }
 
 /*
- * Between the reads of two branches. Without, clang makes one read of two, at an address of the
- * context that it has computed, which the verifier does not allow.
+ * The verifier allows accesses to a context by constant offsets and of the sizes of its fields only.
+ * FIELD keeps clang from making one access of two neighbours, KEEP_APART, at the end of a branch,
+ * from making one at a computed address of two in different branches.
  */
+#define FIELD(field) (*(volatile __typeof__(field) *)&(field))
 #define KEEP_APART() asm volatile("" ::: "memory")
 
 /* The addresses of a socket's callback. */
 static ALWAYS_INLINE void remote_of(struct bpf_sock_ops *context, struct address *to)
 {
 	if (context->family == AF_INET6) {
-		to->words[0] = context->remote_ip6[0];
-		to->words[1] = context->remote_ip6[1];
-		to->words[2] = context->remote_ip6[2];
-		to->words[3] = context->remote_ip6[3];
+		to->words[0] = FIELD(context->remote_ip6[0]);
+		to->words[1] = FIELD(context->remote_ip6[1]);
+		to->words[2] = FIELD(context->remote_ip6[2]);
+		to->words[3] = FIELD(context->remote_ip6[3]);
 		KEEP_APART();
 	} else {
 		from_v4(to, context->remote_ip4);
@@ -97,10 +99,10 @@ static ALWAYS_INLINE void remote_of(struct bpf_sock_ops *context, struct address
 static ALWAYS_INLINE void local_of(struct bpf_sock_ops *context, struct address *to)
 {
 	if (context->family == AF_INET6) {
-		to->words[0] = context->local_ip6[0];
-		to->words[1] = context->local_ip6[1];
-		to->words[2] = context->local_ip6[2];
-		to->words[3] = context->local_ip6[3];
+		to->words[0] = FIELD(context->local_ip6[0]);
+		to->words[1] = FIELD(context->local_ip6[1]);
+		to->words[2] = FIELD(context->local_ip6[2]);
+		to->words[3] = FIELD(context->local_ip6[3]);
 		KEEP_APART();
 	} else {
 		from_v4(to, context->local_ip4);

@@ -11,7 +11,7 @@
  *      0                   1                   2                   3
  *      0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
  *     +---------------+---------------+-------------------------------+
- *     |   Kind 254    |   Length 16   |            ExID "SL           |
+ *     |   Kind 253    |   Length 16   |            ExID "SL           |
  *     +---------------+---------------+-------+-------+---------------+
  *     |            UC"                | Ver 1 | Role  |     Flags     |
  *     +-------------------------------+-------+-------+---------------+
@@ -108,7 +108,8 @@ struct event {
 	__u8 padding;
 };
 
-#define OPTION_KIND 254
+/* Not 254, of which the kernel's search gives up at one that is shorter, such as that of RFC 7413. */
+#define OPTION_KIND 253
 #define OPTION_BYTES 16
 /* Kind, length and ExID: what is searched for. */
 #define OPTION_SEARCHED 6
@@ -322,14 +323,16 @@ static ALWAYS_INLINE void established_passively(struct bpf_sock_ops *context)
 	decide(context, &verdict);
 }
 
-/* What this segment is to carry: false for nothing. */
-static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *option)
+/* What this segment is to carry, and the nonce behind it: false for nothing. */
+static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *option,
+				 __u64 *nonce)
 {
 	struct settings *set = current_settings();
 	__u32 flags = context->skb_tcp_flags;
 	__u64 cookie = socket_cookie(context);
 	struct verdict *verdict;
 	struct option found;
+	__u64 *offered;
 
 	if (!set)
 		return 0;
@@ -337,32 +340,35 @@ static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *op
 	if ((flags & (SYN | ACK)) == SYN) {
 		if (!chosen(context, set, remote_port_of(context)))
 			return 0;
+		*nonce = nonce_of(context, set);
 		option->version_and_role = VERSION_AND(OFFER);
-		set_value(option, nonce_of(context, set));
+		set_value(option, *nonce);
 		return 1;
 	}
 	if (flags & SYN) {
-		/* In a simultaneous open (RFC 9293 §3.5) there is no SYN to be found. */
-		if (!chosen(context, set, (__u16)context->local_port) ||
-		    !find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) ||
-		    found.version_and_role != VERSION_AND(OFFER))
+		if (!chosen(context, set, (__u16)context->local_port))
+			return 0;
+		/* A repeated SYN-ACK comes without the SYN, and so does a simultaneous open's. */
+		offered = map_lookup(&offers, &cookie);
+		if (offered)
+			*nonce = *offered;
+		else if (find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) &&
+			 found.version_and_role == VERSION_AND(OFFER))
+			*nonce = value_of(&found);
+		else
 			return 0;
 		option->version_and_role = VERSION_AND(ANSWER);
-		set_value(option, answer_to(set, value_of(&found)));
-		if (context->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE) {
+		set_value(option, answer_to(set, *nonce));
+		if (context->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)
 			option->flags = FORGETFUL;
-		} else {
-			__u64 nonce = value_of(&found);
-
-			map_update(&offers, &cookie, &nonce, BPF_ANY);
-		}
 		return 1;
 	}
 	verdict = map_lookup(&verdicts, &cookie);
 	if (!verdict || !verdict->repeats)
 		return 0;
+	*nonce = verdict->nonce;
 	option->version_and_role = VERSION_AND(REPEAT);
-	set_value(option, verdict->nonce);
+	set_value(option, *nonce);
 	return 1;
 }
 
@@ -370,9 +376,10 @@ static ALWAYS_INLINE void ask_for_room(struct bpf_sock_ops *context)
 {
 	__u32 flags = context->skb_tcp_flags;
 	struct option option;
+	__u64 nonce;
 
 	/* How long segments may be, while there is none: only what is repeated matters. */
-	if (!compose(context, &option)) {
+	if (!compose(context, &option, &nonce)) {
 		if (!(flags & SYN) && context->args[0] != BPF_WRITE_HDR_TCP_CURRENT_MSS)
 			remove_callbacks(context, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 		return;
@@ -383,14 +390,21 @@ static ALWAYS_INLINE void ask_for_room(struct bpf_sock_ops *context)
 
 static ALWAYS_INLINE void write_option(struct bpf_sock_ops *context)
 {
+	__u64 cookie = socket_cookie(context);
 	struct option option;
+	__u64 nonce;
 
-	if (!compose(context, &option) || store_option(context, &option, OPTION_BYTES, 0) < 0)
+	if (!compose(context, &option, &nonce) ||
+	    store_option(context, &option, OPTION_BYTES, 0) < 0)
 		return;
 	if (option.version_and_role == VERSION_AND(OFFER))
 		count_in(&counters, OFFERED);
-	if (option.version_and_role == VERSION_AND(ANSWER))
-		count_in(&counters, ANSWERED);
+	if (option.version_and_role != VERSION_AND(ANSWER))
+		return;
+	count_in(&counters, ANSWERED);
+	/* Only now: a peer that cannot be answered will not know of us either. */
+	if (!(option.flags & FORGETFUL))
+		map_update(&offers, &cookie, &nonce, BPF_ANY);
 }
 
 /* The other end has heard us, or it could not send this. */

@@ -45,7 +45,7 @@ const LISTENER_BYTES: usize = 4;
 const DESTINATION_BYTES: usize = 20;
 const ROUTE_BYTES: usize = 16;
 const ORIGINAL_BYTES: usize = 48;
-const ARRIVAL_BYTES: usize = 16;
+const ARRIVAL_BYTES: usize = 32;
 const TUPLE_BYTES: usize = 48;
 const CLIENT_BYTES: usize = 20;
 
@@ -119,8 +119,9 @@ pub struct Original {
     pub cookie: u64,
     /// Where the program wanted to connect to.
     pub destination: SocketAddr,
-    /// As the program sees its own end, if [`Destination::source`] was known. The port is that of
-    /// the connection to the listener. It is not reserved at this address.
+    /// As the program sees its own end: the address that it has bound, or
+    /// [`Destination::source`] if that was known. The port is that of the connection to the
+    /// listener, and not reserved at this address.
     pub source: Option<SocketAddr>,
 }
 
@@ -347,17 +348,15 @@ impl Capture {
         let (remote, local) = (canonical(remote), canonical(local));
         let mut key = [0; ARRIVAL_BYTES];
         key[..8].copy_from_slice(&netns.to_ne_bytes());
-        key[8..10].copy_from_slice(&remote.port().to_be_bytes());
-        key[10..12].copy_from_slice(&local.port().to_be_bytes());
-        key[12..].copy_from_slice(&u32::from(local.is_ipv6()).to_ne_bytes());
+        key[8..24].copy_from_slice(&address::bytes(remote.ip()));
+        key[24..26].copy_from_slice(&remote.port().to_be_bytes());
+        key[26..28].copy_from_slice(&local.port().to_be_bytes());
         let mut value = [0; ORIGINAL_BYTES];
         let found = self
             .arrivals
             .get(&key, &mut value)
             .map_err(Error::system("bpf(BPF_MAP_LOOKUP_ELEM)"))?;
-        Ok(found
-            .then(|| parse_original(&value, remote.port()))
-            .flatten())
+        Ok(found.then(|| parse_original(&value, remote)).flatten())
     }
 
     /// Has the program that accepts the connection from `from` to `to`, in the network namespace
@@ -444,13 +443,19 @@ fn tuple(netns: u64, from: SocketAddr, to: SocketAddr) -> [u8; TUPLE_BYTES] {
     key
 }
 
-fn parse_original(value: &[u8; ORIGINAL_BYTES], port: u16) -> Option<Original> {
+fn parse_original(value: &[u8; ORIGINAL_BYTES], remote: SocketAddr) -> Option<Original> {
     let address = address::parse(field(value, 8)?);
-    let source = address::parse(field(value, 24)?);
+    let route = address::parse(field(value, 24)?);
+    let source = if remote.ip().is_loopback() {
+        (!route.is_unspecified()).then(|| SocketAddr::new(route, remote.port()))
+    } else {
+        // The program has bound its socket.
+        Some(remote)
+    };
     Some(Original {
         cookie: u64::from_ne_bytes(field(value, 0)?),
         destination: SocketAddr::new(address, u16::from_be_bytes(field(value, 40)?)),
-        source: (!source.is_unspecified()).then(|| SocketAddr::new(source, port)),
+        source,
     })
 }
 
@@ -493,10 +498,15 @@ mod tests {
             destination: "10.0.0.1:80".parse().unwrap(),
             source: None,
         };
-        assert_eq!(parse_original(&value, 4000), Some(without));
+        let remote = "127.0.0.1:4000".parse().unwrap();
+        assert_eq!(parse_original(&value, remote), Some(without));
+        let bound = "10.0.0.3:4000".parse().unwrap();
+        let source = Some(bound);
+        let with = Original { source, ..without };
+        assert_eq!(parse_original(&value, bound), Some(with));
         value[24..40].copy_from_slice(&address::bytes("10.0.0.2".parse().unwrap()));
         let source = Some("10.0.0.2:4000".parse().unwrap());
         let with = Original { source, ..without };
-        assert_eq!(parse_original(&value, 4000), Some(with));
+        assert_eq!(parse_original(&value, remote), Some(with));
     }
 }

@@ -142,7 +142,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Every connection.
+    /// Every connection, those within a host too.
     pub fn all() -> Self {
         Self {
             enabled: true,

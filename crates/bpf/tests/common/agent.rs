@@ -8,6 +8,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use sluice_bpf::{
+    Capture, CaptureOptions, Cgroup, Destination, Finder, FinderOptions, Listener, Rules,
+};
+
 use super::{Group, Host};
 
 /// Set for a process that is to be an agent.
@@ -58,8 +62,10 @@ impl Agent {
         agent
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited for");
     }
 
     /// The answer, or the error number of the call.
@@ -127,7 +133,7 @@ impl Drop for Agent {
     }
 }
 
-fn parse_end(text: &str) -> End {
+pub fn parse_end(text: &str) -> End {
     let mut words = text.split(' ');
     let mut next = || words.next().expect("a word");
     End {
@@ -163,6 +169,7 @@ pub fn run_as_agent() {
 
 #[derive(Default)]
 struct State {
+    held: Option<(Finder, Capture)>,
     sockets: HashMap<u32, OwnedFd>,
     next: u32,
 }
@@ -216,23 +223,22 @@ impl State {
                     .iter()
                     .map(|word| word.parse().expect("a number"))
                     .collect();
-                // SAFETY: socket takes integers; setsockopt reads the one that it is given.
-                let socket = unsafe {
-                    let raw = libc::socket(numbers[0], libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
-                    let socket = OwnedFd::from_raw_fd(raw);
-                    if let [_, level, name, value] = numbers[..] {
-                        let value = (&raw const value).cast();
-                        let size = size_of::<i32>() as u32;
-                        if libc::setsockopt(raw, level, name, value, size) != 0 {
-                            return Err(io::Error::last_os_error());
-                        }
-                    }
-                    socket
-                };
+                let options: Vec<_> = numbers[1..]
+                    .chunks_exact(3)
+                    .map(|option| (option[0], option[1], option[2]))
+                    .collect();
+                let socket = socket(numbers[0], &options);
                 Ok(self.keep(socket).to_string())
             }
             "bind" => call(self.raw(words[1]), address(2), libc::bind),
             "join" => call(self.raw(words[1]), address(2), libc::connect),
+            "unjoin" => {
+                // SAFETY: zeros are a valid sockaddr, of AF_UNSPEC, and connect reads its size.
+                check(unsafe {
+                    let none: libc::sockaddr = core::mem::zeroed();
+                    libc::connect(self.raw(words[1]), &raw const none, 16)
+                })
+            }
             "listen-on" => {
                 // SAFETY: listen takes integers.
                 check(unsafe { libc::listen(self.raw(words[1]), 16) })
@@ -251,6 +257,47 @@ impl State {
                 let id = words[1].parse().expect("a number");
                 let peer = sluice_sys::tcp::peer_address(self.raw(words[1]))?;
                 self.describe(id, peer)
+            }
+            // getsockname() only.
+            "own" => {
+                let raw = self.raw(words[1]);
+                let local = sluice_sys::tcp::local_address(raw)?;
+                let id = words[1];
+                Ok(format!("{id} {} {local}", sluice_sys::tcp::cookie(raw)?))
+            }
+            // A daemon: hold CGROUP DESTINATION.
+            "hold" => {
+                let cgroup = Cgroup::open(Path::new(words[1])).expect("a cgroup");
+                let options = FinderOptions::default();
+                let finder = Finder::attach(&cgroup, &options, &Rules::all()).expect("attaches");
+                let options = CaptureOptions::default();
+                let mut capture = Capture::attach(&cgroup, &options).expect("attaches");
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let ports = Listener {
+                    v4: Some(listener.local_addr()?.port()),
+                    v6: None,
+                };
+                let netns = sluice_sys::tcp::netns_cookie(listener.as_raw_fd())?;
+                capture.set_listener(netns, ports).expect("set");
+                let destination = Destination {
+                    address: words[2].parse().expect("an address"),
+                    port: None,
+                    source: None,
+                };
+                capture.add_destination(&destination).expect("set");
+                std::thread::spawn(move || {
+                    while let Ok((stream, _)) = listener.accept() {
+                        drop(stream);
+                    }
+                });
+                self.held = Some((finder, capture));
+                Ok("ok".into())
+            }
+            // How many of so many connections fail: hammer ADDRESS COUNT.
+            "hammer" => {
+                let count: u32 = words[2].parse().expect("a number");
+                let connect = |_: &u32| TcpStream::connect(address(1)).is_err();
+                Ok((0..count).filter(connect).count().to_string())
             }
             "write" => {
                 self.stream(words[1]).write_all(words[2].as_bytes())?;
@@ -277,6 +324,41 @@ fn check(ret: i32) -> io::Result<String> {
         0 => Ok("ok".into()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// A TCP socket with options: level, name, value.
+pub fn socket(family: i32, options: &[(i32, i32, i32)]) -> OwnedFd {
+    // SAFETY: socket takes integers; the descriptor is new and nobody else's.
+    let socket = unsafe {
+        OwnedFd::from_raw_fd(libc::socket(
+            family,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            0,
+        ))
+    };
+    for (level, name, value) in options {
+        let raw = socket.as_raw_fd();
+        // SAFETY: setsockopt reads the integer that it is given.
+        let ret = unsafe {
+            libc::setsockopt(
+                raw,
+                *level,
+                *name,
+                (&raw const *value).cast(),
+                size_of::<i32>() as u32,
+            )
+        };
+        assert_eq!(ret, 0, "setsockopt: {}", io::Error::last_os_error());
+    }
+    socket
+}
+
+pub fn bind(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    call(socket.as_raw_fd(), address, libc::bind).map(drop)
+}
+
+pub fn connect(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
+    call(socket.as_raw_fd(), address, libc::connect).map(drop)
 }
 
 type SocketCall = unsafe extern "C" fn(i32, *const libc::sockaddr, libc::socklen_t) -> i32;

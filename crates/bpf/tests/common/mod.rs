@@ -1,5 +1,5 @@
 //! Two network namespaces joined by a veth pair, cgroups, and processes in both.
-#![allow(unsafe_code, dead_code)]
+#![allow(unsafe_code, dead_code, unused_imports)]
 
 mod agent;
 pub mod segment;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use sluice_bpf::{Cgroup, Error, Finder, FinderOptions, Rules};
 
-pub use agent::{Agent, End, run_as_agent};
+pub use agent::{Agent, End, bind, connect, parse_end, run_as_agent, socket};
 
 /// Longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -92,7 +92,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let end = Instant::now() + PATIENCE;
-        while fs::remove_dir(&self.path).is_err() && Instant::now() < end {
+        while self.path.exists() && fs::remove_dir(&self.path).is_err() && Instant::now() < end {
             thread::sleep(Duration::from_millis(2));
         }
     }

@@ -11,7 +11,7 @@ pub const SYN: u8 = 0x02;
 pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
 
-pub const OPTION_KIND: u8 = 254;
+pub const OPTION_KIND: u8 = 253;
 pub const EXID: [u8; 4] = *b"SLUC";
 pub const OFFER: u8 = 0x11;
 pub const ANSWER: u8 = 0x12;
