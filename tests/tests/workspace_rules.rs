@@ -36,6 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
+    ("sluice-peering", &["sluice-control"]),
     (
         "sluice-preload-core",
         &[
