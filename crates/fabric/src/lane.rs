@@ -125,12 +125,20 @@ impl Lane {
     /// What the far daemon says of this lane.
     pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
         match note {
+            // Answered by the engine.
+            Note::Call => {}
             Note::Offer => self.up.offered(),
             Note::Revoke => self.up.revoked(),
             Note::Consumed(total) => self.up.consumed(total)?,
             Note::Closed => self.up.closed(),
             Note::Resume(arrived) => self.up.resume(arrived)?,
-            Note::Segment(_) | Note::Left | Note::Settled | Note::Done | Note::Missing => {
+            Note::Here
+            | Note::Segment(_)
+            | Note::Tcp(_)
+            | Note::Left
+            | Note::Settled
+            | Note::Done
+            | Note::Missing => {
                 self.down.hear(note, now_ns)?;
             }
         }
