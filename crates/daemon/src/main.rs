@@ -70,6 +70,10 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
 
+    /// Put bytes on rings between hosts whether that pays or not, for tests
+    #[arg(long, hide = true, requires = "config")]
+    eager: bool,
+
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
@@ -175,7 +179,7 @@ fn serve(arguments: Arguments) -> Outcome {
     };
     let limits = Limits::of_this_process();
     let fabric = match peering {
-        Some(peering) => Some(start_fabric(peering, &config)?),
+        Some(peering) => Some(start_fabric(peering, &config, arguments.eager)?),
         None => None,
     };
     let server = Server::bind(config, limits, fabric)?;
@@ -195,13 +199,20 @@ fn serve(arguments: Arguments) -> Outcome {
 fn start_fabric(
     peering: sluice_peering::config::Config,
     config: &Config,
+    is_eager: bool,
 ) -> Result<Fabric, Box<dyn std::error::Error>> {
     let library = files::find(VERBS_LIBRARY).map_err(|looked| {
         format!(
             "cannot find {VERBS_LIBRARY} (looked in {looked:?}): it carries lanes to other hosts"
         )
     })?;
-    let fabric = Fabric::start(peering, &library, config.ring_bytes, config.lanes_max)?;
+    let fabric = Fabric::start(
+        peering,
+        &library,
+        config.ring_bytes,
+        config.lanes_max,
+        is_eager,
+    )?;
     Ok(fabric)
 }
 

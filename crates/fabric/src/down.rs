@@ -56,6 +56,7 @@ enum Offer {
 /// One direction, from the far program to the local one.
 #[derive(Debug)]
 pub struct Down {
+    is_eager: bool,
     direction: Direction,
     producer: Producer,
     /// Where the program announces the sleep of its epoll instances.
@@ -98,9 +99,11 @@ pub struct Down {
 }
 
 impl Down {
-    /// Becomes the writer of `direction`.
-    pub fn new(direction: Direction, board: Option<Board>) -> Self {
+    /// Becomes the writer of `direction`. `is_eager`: see
+    /// [`Engine::set_eager`](crate::engine::Engine::set_eager).
+    pub fn new(direction: Direction, board: Option<Board>, is_eager: bool) -> Self {
         Self {
+            is_eager,
             direction,
             producer: Producer::default(),
             board,
@@ -172,7 +175,7 @@ impl Down {
     fn judge(&mut self, now_ns: u64) -> bool {
         let (since_ns, progress) = self.judged;
         let passed_ns = now_ns.saturating_sub(since_ns);
-        if passed_ns < JUDGED_NS {
+        if passed_ns < JUDGED_NS || self.is_eager {
             return true;
         }
         let bytes = self.progress.wrapping_sub(progress);
@@ -248,7 +251,9 @@ impl Down {
                     self.retry_at_ns = self.retry_at_ns.max(now_ns + AGAIN_NS);
                 } else {
                     self.retry_at_ns = now_ns + self.retry_ns;
-                    self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+                    if !self.is_eager {
+                        self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+                    }
                     self.lively = 0;
                 }
             }
@@ -328,7 +333,9 @@ impl Down {
         match self.offer {
             Offer::None => {
                 if !self.is_worth_an_offer(now_ns) {
-                } else if now_ns < self.far_awake_until_ns && self.answer_ns < ANSWER_NS_MAX {
+                } else if self.is_eager
+                    || now_ns < self.far_awake_until_ns && self.answer_ns < ANSWER_NS_MAX
+                {
                     self.try_to_offer(now_ns, say);
                 } else if self
                     .called_ns
@@ -364,6 +371,9 @@ impl Down {
     }
 
     fn is_worth_an_offer(&self, now_ns: u64) -> bool {
+        if self.is_eager {
+            return !self.is_done && now_ns >= self.retry_at_ns && self.direction.is_adopted();
+        }
         !self.is_done
             && self.lively >= LIVELY_MOVES
             // Just now: an answer may be on its way, and the next request will find the offer.

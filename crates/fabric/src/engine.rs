@@ -114,6 +114,7 @@ pub struct Engine<W> {
     /// When a reader took something last, as of the last look.
     moved_ns: u64,
     standing: bool,
+    is_eager: bool,
 }
 
 impl<W: Wire> Engine<W> {
@@ -135,7 +136,15 @@ impl<W: Wire> Engine<W> {
             trial_every_ns: TRIAL_EVERY_NS,
             moved_ns: 0,
             standing: false,
+            is_eager: false,
         }
+    }
+
+    /// Offers to every reader that is awake, whether that pays or not, and polls as long as there
+    /// are lanes; for lanes that are opened from now on. For tests, which want bytes on the ring
+    /// however busy the machine is.
+    pub fn set_eager(&mut self) {
+        self.is_eager = true;
     }
 
     /// A new lane, whose far half is not known yet. `None`: there are too many.
@@ -155,7 +164,7 @@ impl<W: Wire> Engine<W> {
         self.link_mut(link);
         self.watch(&near, place);
         let slot = &mut self.places[place];
-        slot.lane = Some(Lane::new(link, near));
+        slot.lane = Some(Lane::new(link, near, self.is_eager));
         Some(slot.number)
     }
 
@@ -291,7 +300,13 @@ impl<W: Wire> Engine<W> {
     /// How to go on after a turn.
     pub fn rest(&self, now_ns: u64) -> Rest {
         let is_busy = now_ns.saturating_sub(self.busy_ns) < BUSY_NS;
-        if self.standing || !self.hot.is_empty() || is_busy || now_ns < self.awake_until_ns {
+        let is_eager = self.is_eager && self.lanes().next().is_some();
+        if is_eager
+            || self.standing
+            || !self.hot.is_empty()
+            || is_busy
+            || now_ns < self.awake_until_ns
+        {
             Rest::Poll
         } else if self.lanes().next().is_some() {
             Rest::Sleep(self.trial_at_ns)

@@ -64,14 +64,14 @@ pub struct Lane {
 
 impl Lane {
     /// The daemon takes its side of a lane that was never used.
-    pub fn new(link: LinkId, near: Near) -> Self {
+    pub fn new(link: LinkId, near: Near, is_eager: bool) -> Self {
         let side = near.side & 1;
         Self {
             link,
             near,
             far: None,
             up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
-            down: Down::new(near.chunk.direction(near.lane, side), near.board),
+            down: Down::new(near.chunk.direction(near.lane, side), near.board, is_eager),
             is_program_gone: false,
         }
     }

@@ -102,12 +102,14 @@ pub struct Carrier {
 
 impl Carrier {
     /// Starts the thread. `board` is where it announces its sleep.
-    pub fn start(node: Node, board: Arc<OwnBoard>) -> io::Result<Self> {
+    ///
+    /// `is_eager`: see [`Engine::set_eager`].
+    pub fn start(node: Node, board: Arc<OwnBoard>, is_eager: bool) -> io::Result<Self> {
         let (commands, from_server) = mpsc::channel();
         let (to_server, reports) = mpsc::channel();
         let commanded = Arc::new(event_fd()?);
         let reported = Arc::new(event_fd()?);
-        let thread = Thread {
+        let mut thread = Thread {
             commands: from_server,
             reports: to_server,
             commanded: commanded.clone(),
@@ -118,6 +120,9 @@ impl Carrier {
             bytes: Vec::new(),
             _board: board,
         };
+        if is_eager {
+            thread.engine.set_eager();
+        }
         let thread = std::thread::Builder::new()
             .name("sluiced-carrier".to_owned())
             .spawn(move || thread.run())?;

@@ -117,6 +117,7 @@ impl Fabric {
         library: &Path,
         ring_bytes: u32,
         lanes_max: u32,
+        is_eager: bool,
     ) -> Result<Fabric, FabricError> {
         let choice = device_choice(config.device.as_ref());
         let local = local_address(&config).map_err(FabricError::NoAddress)?;
@@ -128,7 +129,7 @@ impl Fabric {
         let peering = Peering::new(config.clone(), identity)
             .map_err(|error| FabricError::Peering(error.to_string()))?;
         let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
-        let carrier = Carrier::start(node, board.clone())?;
+        let carrier = Carrier::start(node, board.clone(), is_eager)?;
         tracing::info!("lanes to other hosts by {choice} from {local}");
         Ok(Fabric {
             introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
