@@ -70,10 +70,10 @@ impl Limits {
         Err(Error::Limits(wrong))
     }
 
-    /// Requests that a queue pair has room for: one more than the caller's, for a request of our
-    /// own that asks for a completion.
+    /// Requests that a queue pair has room for: the caller's, a marker, and the marker that is the
+    /// last request of a link.
     pub(crate) fn queue_depth(&self) -> u32 {
-        self.send_depth + 1
+        self.send_depth + 2
     }
 
     /// Every request of every link and every receive buffer can have a completion at one time.
@@ -155,7 +155,7 @@ mod tests {
             ..Limits::default()
         };
         assert!(greatest.check().is_ok());
-        assert_eq!(greatest.completions(), 4096 * 32769 + 32768);
+        assert_eq!(greatest.completions(), 4096 * 32770 + 32768);
         assert_eq!(greatest.message_pool_bytes(), 4096 * 32768 * 4096);
     }
 }

@@ -80,6 +80,8 @@ pub(crate) struct Link {
     pub remote: Remote,
     /// The link is in the node's list of those that may need a marker.
     pub listed: bool,
+    /// No completion will tell of what is outstanding.
+    pub silent: bool,
 }
 
 impl Link {
@@ -96,6 +98,7 @@ impl Link {
             queue: SendQueue::new(1, 1),
             remote: Remote::default(),
             listed: false,
+            silent: false,
         }
     }
 
@@ -107,6 +110,12 @@ impl Link {
         self.qpn = 0;
         self.queue = SendQueue::new(1, 1);
         self.remote = Remote::default();
+        self.silent = false;
+    }
+
+    /// Every completion of the link has been found, as far as one comes.
+    pub fn is_drained(&self) -> bool {
+        self.queue.is_empty() || self.silent
     }
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -15,9 +15,10 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::library::{Library, check, object};
 use crate::limits::Limits;
-use crate::link::{LinkId, Links, State};
+use crate::link::{Link, LinkId, Links, State};
 use crate::pages::Pages;
 use crate::poll::DeviceEvents;
+use crate::post::post_marker;
 use crate::queue::SendQueue;
 use crate::receive::ReceiveQueue;
 use crate::region::{Access, Region};
@@ -276,8 +277,7 @@ impl Node {
             return;
         }
         if !matches!(link.state, State::Failing(_) | State::Failed) {
-            // It fails if the queue pair is in error already, which is as good.
-            let _ = modify_to_error(&self.device, link.qp);
+            end(&self.device, link);
         }
         link.state = State::Retiring;
         self.failing.retain(|failing| *failing != link.id);
@@ -305,8 +305,7 @@ impl Node {
         if !matches!(link.state, State::New | State::Connected) {
             return;
         }
-        // The queue pair may be in error already.
-        let _ = modify_to_error(&self.device, link.qp);
+        end(&self.device, link);
         link.state = State::Failing(status);
         self.failing.push(id);
     }
@@ -317,7 +316,7 @@ impl Node {
         let mut at = 0;
         while let Some(&id) = self.retiring.get(at) {
             match self.links.get(id) {
-                Some(link) if !link.queue.is_empty() => at += 1,
+                Some(link) if !link.is_drained() => at += 1,
                 _ => {
                     self.retiring.swap_remove(at);
                     self.take_back(id);
@@ -422,10 +421,14 @@ fn modify(
     check("ibv_modify_qp", answer)
 }
 
-fn modify_to_error(device: &Device, qp: *mut ibv_qp) -> Result<(), Error> {
+/// Nothing goes by the link any more, and what is outstanding comes back: the last request is a
+/// marker, which is flushed behind all others (IBTA 10.3.1.5).
+fn end(device: &Device, link: &mut Link) {
     let mut attr = no_attributes();
     attr.qp_state = IBV_QPS_ERR;
-    modify(device, qp, &mut attr, IBV_QP_STATE)
+    // It may be in error already.
+    let _ = modify(device, link.qp, &mut attr, IBV_QP_STATE);
+    link.silent = !link.queue.is_empty() && post_marker(link).is_err();
 }
 
 /// A packet sequence number that a stranger cannot guess.
@@ -482,4 +485,11 @@ fn never_block(fd: RawFd) -> Result<(), Error> {
         }
     };
     check("fcntl", answer)
+}
+
+/// What [`Node::fd`] says.
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events_fd.as_fd()
+    }
 }

@@ -20,7 +20,7 @@ const POLLS_PER_LOOK: u32 = 1024;
 const EVENTS_AT_ONCE: u32 = 64;
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// The peer's device has acknowledged the request with this id: the bytes of a write are in its
     /// memory. Those of one link come in the order in which they were posted.
@@ -140,9 +140,19 @@ impl Node {
         let mut at = 0;
         while let Some(&id) = self.failing.get(at) {
             match self.links.get_mut(id) {
-                Some(link) if !link.queue.is_empty() => at += 1,
+                Some(link) if !link.is_drained() => at += 1,
                 Some(link) => {
                     self.failing.remove(at);
+                    while let Some(finished) = link.queue.pop() {
+                        if let Some(number) = finished.id {
+                            each(Event::Failed {
+                                link: id,
+                                id: number,
+                                status: Status::FLUSHED,
+                            });
+                            events += 1;
+                        }
+                    }
                     if let State::Failing(status) = link.state {
                         link.state = State::Failed;
                         each(Event::Broken { link: id, status });

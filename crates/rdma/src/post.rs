@@ -107,24 +107,28 @@ impl Node {
             if link.state != State::Connected || !link.queue.is_unsettled() {
                 continue;
             }
-            let mut entry = entry_of(Slice::EMPTY);
-            let mut request = request(link, &mut entry, true);
-            request.opcode = IBV_WR_RDMA_WRITE;
-            // Where it writes nothing: some devices look at the key all the same.
-            request.wr.rdma = send_wr_rdma {
-                remote_addr: link.remote.address,
-                rkey: link.remote.key,
-            };
-            // SAFETY: it has no bytes.
-            match unsafe { post(link.qp, &mut request) } {
-                Ok(()) => link.queue.push(0, Kind::Marker, true),
-                Err(_) => {
-                    let id = link.id;
-                    self.fail(id, Status::GENERAL);
-                }
+            let id = link.id;
+            if post_marker(link).is_err() {
+                self.fail(id, Status::GENERAL);
             }
         }
     }
+}
+
+/// Posts an empty write that asks for a completion.
+pub(crate) fn post_marker(link: &mut Link) -> Result<(), i32> {
+    let mut entry = entry_of(Slice::EMPTY);
+    let mut request = request(link, &mut entry, true);
+    request.opcode = IBV_WR_RDMA_WRITE;
+    // Where it writes nothing: some devices look at the key all the same.
+    request.wr.rdma = send_wr_rdma {
+        remote_addr: link.remote.address,
+        rkey: link.remote.key,
+    };
+    // SAFETY: it has no bytes.
+    unsafe { post(link.qp, &mut request) }?;
+    link.queue.push(0, Kind::Marker, true);
+    Ok(())
 }
 
 /// The link, if it takes a request.

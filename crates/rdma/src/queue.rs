@@ -4,7 +4,7 @@
 //! Requests of a queue pair complete in order (IBTA 9.5.1, o9-20), so that a completion tells of all
 //! requests before it. But a request that asks for none and has none behind it would never be known
 //! to be done: [`SendQueue::is_unsettled`] says when a *marker* is needed, an empty write that does
-//! ask.
+//! ask. A link that ends gets a marker too: what had succeeded without a completion is not flushed.
 
 /// Below so many outstanding requests each asks for a completion: those of a quiet link, where
 /// nothing would come behind them.
@@ -41,7 +41,7 @@ pub(crate) struct Finished {
 pub(crate) struct SendQueue {
     entries: Box<[Entry]>,
     mask: u32,
-    /// Requests of the caller that may be outstanding. There is a place for a marker besides.
+    /// Requests of the caller that may be outstanding. There are places for two markers besides.
     depth: u32,
     /// One request of so many asks for a completion on a busy link.
     interval: u32,
@@ -60,7 +60,7 @@ pub(crate) struct SendQueue {
 impl SendQueue {
     /// `depth` is 1 to 32768, `messages_max` 1 to `depth`.
     pub fn new(depth: u32, messages_max: u32) -> Self {
-        let places = (depth + 1).next_power_of_two();
+        let places = (depth + 2).next_power_of_two();
         let none = Entry {
             id: 0,
             kind: Kind::Marker,
@@ -232,13 +232,15 @@ mod tests {
     }
 
     #[test]
-    fn a_marker_has_room_when_the_queue_is_full() {
-        let mut queue = SendQueue::new(7, 7);
-        for id in 0..7 {
+    fn markers_have_room_when_the_queue_is_full() {
+        let mut queue = SendQueue::new(6, 6);
+        for id in 0..6 {
             queue.push(id, Kind::Write, false);
         }
         assert!(!queue.has_room() && queue.is_unsettled());
         queue.push(0, Kind::Marker, true);
+        queue.push(0, Kind::Marker, true);
+        assert_eq!(queue.covered(7), Some(8));
         assert_eq!(queue.pop().unwrap().id, Some(0));
     }
 
