@@ -238,7 +238,9 @@ fn two_that_connect_at_the_same_time_have_one_session() {
 
 #[test]
 fn two_that_seek_one_another_have_one_session_in_the_end() {
-    for round in 0..10 {
+    // Who gets a turn is chance, but the same in every run.
+    let mut chance = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..30 {
         let lab = Lab::new();
         let (here, there) = (address(), address());
         let rest = format!("{}{DISCOVERY}", lab.psk("key"));
@@ -247,8 +249,16 @@ fn two_that_seek_one_another_have_one_session_in_the_end() {
         let now = alpha.now();
         assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
         assert_eq!(beta.get().seek(here.into(), now), Sought::Asking);
-        for _ in 0..round {
-            alpha.turn();
+        for _ in 0..40 {
+            chance ^= chance << 13;
+            chance ^= chance >> 7;
+            chance ^= chance << 17;
+            match chance >> 62 {
+                0 => alpha.turn(),
+                1 => beta.turn(),
+                // What was sent gets there.
+                _ => std::thread::yield_now(),
+            }
         }
         run([&mut alpha, &mut beta], "one session", |[alpha, beta]| {
             let (a, b) = (alpha.get().status(), beta.get().status());
@@ -436,4 +446,33 @@ fn a_reload_moves_the_listening_address() {
     assert_eq!(alpha.get().local_addresses(), [at]);
     idle([&mut alpha, &mut beta], 5);
     assert_eq!(alpha.downs(), []);
+}
+
+#[test]
+fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
+    let lab = Lab::new();
+    let (here, there) = (address(), address());
+    let psk = lab.psk("key");
+    let mut alpha = lab.node("alpha", here, &format!("{psk}{DISCOVERY}"));
+    // It listens, and never answers.
+    let _mute = std::net::TcpListener::bind((there, PORT_DEFAULT)).unwrap();
+    let now = alpha.now();
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
+    alpha.turn();
+    alpha.reload(lab.config("alpha", here, &psk));
+    run([&mut alpha], "an answer", |[alpha]| {
+        !alpha.unreachable().is_empty()
+    });
+    assert_eq!(alpha.unreachable(), [(there.into(), Why::Reconfigured)]);
+    let now = alpha.now();
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Nobody);
+    // With discovery it is asked again at once.
+    alpha.reload(lab.config("alpha", here, &format!("{psk}{DISCOVERY}")));
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
+    alpha.turn();
+    alpha.wait(Duration::from_secs(6));
+    run([&mut alpha], "an answer", |[alpha]| {
+        alpha.unreachable().len() == 2
+    });
+    assert_eq!(alpha.unreachable()[1], (there.into(), Why::Slow));
 }
