@@ -476,3 +476,40 @@ fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
     });
     assert_eq!(alpha.unreachable()[1], (there.into(), Why::Slow));
 }
+
+#[test]
+fn each_address_of_a_peer_that_was_asked_about_gets_its_answer() {
+    let lab = Lab::new();
+    let (here, there) = (address(), address());
+    let psk = lab.psk("key");
+    let networks = format!("addresses = ['10.8.0.0/24', '{there}']\n");
+    let rest = format!("{psk}{}{networks}", peer("beta", there));
+    let mut alpha = lab.node("alpha", here, &rest);
+    let pods = ["10.8.0.1", "10.8.0.2"].map(|text| text.parse().unwrap());
+    let now = alpha.now();
+    for pod in pods {
+        assert_eq!(alpha.get().seek(pod, now), Sought::Asking);
+    }
+    run([&mut alpha], "an answer", |[alpha]| {
+        alpha.unreachable().len() == 3
+    });
+    let refused = Why::Io(std::io::ErrorKind::ConnectionRefused);
+    for asked in [pods[0], pods[1], there.into()] {
+        let answer = (asked, refused.clone());
+        assert!(alpha.unreachable().contains(&answer), "{:?}", alpha.events);
+    }
+    // It is tried again later, and until then the answer stays.
+    assert_eq!(alpha.get().seek(pods[0], now), Sought::Nobody);
+    let mut beta = lab.node("beta", there, &format!("{psk}{DISCOVERY}"));
+    alpha.wait(Duration::from_secs(2));
+    alpha.turn();
+    assert_eq!(alpha.get().seek(pods[0], now), Sought::Asking);
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+    let peer = alpha.with("beta").unwrap();
+    let found = Event::Address {
+        peer,
+        address: pods[0],
+    };
+    assert_eq!(alpha.events.last(), Some(&found));
+    assert_eq!(alpha.get().seek(pods[1], now), Sought::Peer(peer));
+}
