@@ -3,13 +3,12 @@
 use std::fs::File;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use sluice_peering::{Config, Sought, Why};
 
 mod common;
 
-use common::{Lab, Node, idle, join, run};
+use common::{HANDSHAKE, Lab, Node, SILENCE, idle, join, run};
 
 const LEFT: usize = 0;
 const RIGHT: usize = 1;
@@ -148,7 +147,7 @@ fn a_link_that_fails_ends_the_session_and_a_link_that_comes_back_begins_one() {
     // For longer.
     hosts.ip(LEFT, "link set wire down");
     for node in [&mut alpha, &mut beta] {
-        node.wait(Duration::from_secs(16));
+        node.wait(SILENCE);
     }
     run([&mut alpha, &mut beta], "the end", |[alpha, beta]| {
         alpha.with("beta").is_none() && beta.with("alpha").is_none()
@@ -158,14 +157,14 @@ fn a_link_that_fails_ends_the_session_and_a_link_that_comes_back_begins_one() {
         (vec![Why::Silent], vec![Why::Silent])
     );
     for _ in 0..5 {
-        alpha.wait(Duration::from_secs(10));
-        beta.wait(Duration::from_secs(10));
+        alpha.wait(HANDSHAKE);
+        beta.wait(HANDSHAKE);
         idle([&mut alpha, &mut beta], 5);
     }
     assert!(alpha.unreachable().len() >= 2, "{:?}", alpha.events);
     hosts.ip(LEFT, "link set wire up");
     for node in [&mut alpha, &mut beta] {
-        node.wait(Duration::from_secs(61));
+        node.wait(HANDSHAKE);
     }
     join((&mut alpha, "alpha"), (&mut beta, "beta"));
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_peering::limits::QUEUE_BYTES_MAX;
 use sluice_peering::{Event, MESSAGE_BYTES_MAX, PORT_DEFAULT, SendError, Sought, VERSIONS, Why};
 
 mod common;
 
-use common::{DISCOVERY, Lab, Node, address, idle, join, peer, run};
+use common::{ALIVE, DISCOVERY, HANDSHAKE, Lab, Node, SILENCE, address, idle, join, peer, run};
 
 /// Two that have one key; the first one connects.
 fn pair(lab: &Lab) -> (Node, Node) {
@@ -110,13 +111,13 @@ fn a_quiet_session_stays_and_a_silent_peer_is_given_up() {
     let (mut alpha, mut beta) = pair(&lab);
     join((&mut alpha, "alpha"), (&mut beta, "beta"));
     for _ in 0..20 {
-        alpha.wait(Duration::from_secs(4));
-        beta.wait(Duration::from_secs(4));
+        alpha.wait(ALIVE * 4 / 5);
+        beta.wait(ALIVE * 4 / 5);
         idle([&mut alpha, &mut beta], 5);
     }
     assert_eq!((alpha.downs(), beta.downs()), (vec![], vec![]));
     // Beta's host has lost its power: nothing comes, not even a reset.
-    alpha.wait(Duration::from_secs(16));
+    alpha.wait(SILENCE);
     run([&mut alpha], "the end", |[alpha]| {
         alpha.with("beta").is_none()
     });
@@ -135,21 +136,15 @@ fn nothing_is_to_do_when_nothing_happens() {
     idle([&mut alpha, &mut beta], 5);
     for node in [&mut alpha, &mut beta] {
         let now = node.now();
-        let wait = node
-            .get()
-            .next_deadline()
-            .unwrap()
-            .saturating_duration_since(now);
-        assert!(wait > Duration::from_secs(1), "{wait:?}");
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            node.get().fd(),
-            rustix::event::PollFlags::IN,
-        )];
-        let at_once = rustix::event::Timespec {
+        let deadline = node.get().next_deadline().unwrap();
+        let wait = deadline.saturating_duration_since(now);
+        assert!(wait > ALIVE / 2, "{wait:?}");
+        let mut fds = [PollFd::from_borrowed_fd(node.get().fd(), PollFlags::IN)];
+        let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
+        assert_eq!(poll(&mut fds, Some(&at_once)), Ok(0));
     }
 }
 
@@ -296,9 +291,8 @@ fn an_address_without_a_daemon_is_remembered_for_a_while() {
     });
     let refused = Why::Io(std::io::ErrorKind::ConnectionRefused);
     assert_eq!(alpha.unreachable(), [(nobody.into(), refused)]);
-    let now = alpha.now();
     assert_eq!(alpha.get().seek(nobody.into(), now), Sought::Nobody);
-    let later = now + Duration::from_secs(6);
+    let later = alpha.now() + Duration::from_secs(6);
     assert_eq!(alpha.get().seek(nobody.into(), later), Sought::Asking);
     // Those outside of the networks are not asked.
     let outside = "192.0.2.1".parse().unwrap();
@@ -470,7 +464,7 @@ fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
     alpha.reload(lab.config("alpha", here, &format!("{psk}{DISCOVERY}")));
     assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
     alpha.turn();
-    alpha.wait(Duration::from_secs(6));
+    alpha.wait(HANDSHAKE);
     run([&mut alpha], "an answer", |[alpha]| {
         alpha.unreachable().len() == 2
     });

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sluice_peering::authority::{create_authority, issue_certificate};
+use sluice_peering::limits::Timing;
 use sluice_peering::{Config, Event, Identity, PeerId, Peering, Why, generate_psk};
 use tempfile::TempDir;
 
@@ -95,6 +96,21 @@ pub fn peer(name: &str, address: Ipv4Addr) -> String {
     format!("[[peer]]\nname = '{name}'\ncontrol = '{address}'\n")
 }
 
+/// Times that only the clocks of tests reach: a machine that does other things for a while ends
+/// nothing.
+fn timing() -> Timing {
+    Timing {
+        handshake: HANDSHAKE,
+        alive: ALIVE,
+        silence: SILENCE,
+        ..Timing::default()
+    }
+}
+
+pub const HANDSHAKE: Duration = Duration::from_secs(500);
+pub const ALIVE: Duration = Duration::from_secs(500);
+pub const SILENCE: Duration = Duration::from_secs(1_500);
+
 /// One daemon's part.
 pub struct Node {
     pub peering: Option<Peering>,
@@ -113,7 +129,7 @@ impl Node {
         let identity = Identity::load(&config).unwrap();
         enter(place.as_ref());
         Node {
-            peering: Some(Peering::new(config, identity).unwrap()),
+            peering: Some(Peering::with_timing(config, identity, timing()).unwrap()),
             events: Vec::new(),
             ahead: Duration::ZERO,
             place,
