@@ -54,6 +54,8 @@ pub struct Node {
     pub(crate) retiring: Vec<LinkId>,
     /// Happened and not told.
     pub(crate) device_events: DeviceEvents,
+    /// The device is gone.
+    pub(crate) lost: bool,
     pub(crate) polls: u32,
     pub(crate) receive: ReceiveQueue,
     pub(crate) messages: MessagePool,
@@ -110,6 +112,7 @@ impl Node {
             failing: Vec::with_capacity(limits.links_max.into()),
             retiring: Vec::with_capacity(limits.links_max.into()),
             device_events: DeviceEvents::default(),
+            lost: false,
             polls: 0,
             receive,
             messages,

@@ -91,7 +91,7 @@ impl Node {
             }
         }
         if self.receive.replenish().is_err() {
-            self.device_events.gone = true;
+            self.lose_device();
         }
         events + self.tell_failures(each)
     }
@@ -112,7 +112,7 @@ impl Node {
             }
         };
         let Ok(got) = usize::try_from(got) else {
-            self.device_events.gone = true;
+            self.lose_device();
             return 0;
         };
         let got = got.min(wanted);
@@ -123,6 +123,11 @@ impl Node {
             *events += self.take_completion(&completion, each);
         }
         got
+    }
+
+    fn lose_device(&mut self) {
+        self.device_events.gone |= !self.lost;
+        self.lost = true;
     }
 
     fn tell_device_events(&mut self, each: &mut dyn FnMut(Event<'_>)) -> usize {
@@ -178,6 +183,9 @@ impl Node {
         self.settle();
         self.look_for_events();
         self.receive.post_idle()?;
+        if self.lost {
+            return check("the device", libc::EIO);
+        }
         // SAFETY: the queue exists.
         let answer = unsafe {
             match (*(*self.cq).context).ops.req_notify_cq {
@@ -232,7 +240,6 @@ impl Node {
             if answer != 0 {
                 return;
             }
-            let happened = &mut self.device_events;
             match event.event_type {
                 IBV_EVENT_QP_FATAL
                 | IBV_EVENT_QP_REQ_ERR
@@ -243,11 +250,11 @@ impl Node {
                     }
                 }
                 IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR | IBV_EVENT_DEVICE_FATAL => {
-                    happened.gone = true;
+                    self.lose_device();
                 }
-                IBV_EVENT_PORT_ERR => happened.port_down = true,
-                IBV_EVENT_PORT_ACTIVE => happened.port_up = true,
-                IBV_EVENT_GID_CHANGE => happened.addresses = true,
+                IBV_EVENT_PORT_ERR => self.device_events.port_down = true,
+                IBV_EVENT_PORT_ACTIVE => self.device_events.port_up = true,
+                IBV_EVENT_GID_CHANGE => self.device_events.addresses = true,
                 _ => {}
             }
             // SAFETY: the event came from ibv_get_async_event, and its object still exists.
