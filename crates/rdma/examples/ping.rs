@@ -5,6 +5,8 @@
 //! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat, bw or rate
 //! ```
 //!
+//! Words `send_depth=N`, `receive_depth=N` and `inline_bytes=N` behind these change the limits.
+//!
 //! DEVICE is `shm`, `roce`, `roce-udp` or `hw:NAME`; LIBRARY is the path of our libibverbs.so.1;
 //! LOCAL and PEER are addresses of the hosts. The endpoints cross by TCP.
 #![allow(unsafe_code)]
@@ -36,7 +38,10 @@ struct End {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (settings, words): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word.contains('='));
+    let limits = limits(&settings)?;
     let (device, library, local, port, peer) = match &words[..] {
         [device, library, local, port] => (device, library, local, port, None),
         [device, library, local, port, peer, what] => {
@@ -63,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let library = Library::load(&choice, library.as_ref())?;
-    let mut end = connect(&mut control, &library, &choice, local)?;
+    let mut end = connect(&mut control, &library, &choice, local, limits)?;
     match (what.trim(), peer.is_some()) {
         ("lat", client) => latency(&mut end, client),
         ("bw", true) => bandwidth(&mut end, BANDWIDTH_BYTES, BANDWIDTH_WRITES),
@@ -78,13 +83,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn limits(settings: &[String]) -> Result<Limits, Box<dyn Error>> {
+    let mut limits = Limits::default();
+    for (name, value) in settings.iter().filter_map(|word| word.split_once('=')) {
+        match name {
+            "send_depth" => limits.send_depth = value.parse()?,
+            "receive_depth" => limits.receive_depth = value.parse()?,
+            "inline_bytes" => limits.inline_bytes = value.parse()?,
+            _ => return Err(format!("there is no limit {name}").into()),
+        }
+    }
+    limits.messages_max = limits.messages_max.min(limits.send_depth);
+    Ok(limits)
+}
+
 fn connect(
     control: &mut TcpStream,
     library: &Library,
     choice: &DeviceChoice,
     local: IpAddr,
+    limits: Limits,
 ) -> Result<End, Box<dyn Error>> {
-    let mut node = Node::open(library, choice, local, Limits::default())?;
+    let mut node = Node::open(library, choice, local, limits)?;
     let memory = NonNull::from(Box::leak(vec![0_u8; MEMORY_BYTES].into_boxed_slice()));
     // SAFETY: the memory is never freed, and nobody looks at it.
     let region = unsafe { node.register(memory.cast(), MEMORY_BYTES, Access::Target) }?;

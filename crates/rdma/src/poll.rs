@@ -78,11 +78,11 @@ impl Node {
         // was empty. Not more than the queue can hold at one time.
         let bound = self.limits.completions() as usize;
         while taken < max || events == 0 && taken < bound {
-            let wanted = self.completions.len().min((bound - taken).max(1));
-            let wanted = match max.saturating_sub(taken) {
-                0 => wanted,
-                left => wanted.min(left),
+            let left = match max.saturating_sub(taken) {
+                0 => bound - taken,
+                left => left,
             };
+            let wanted = self.completions.len().min(left);
             let got = self.take_completions(wanted, each, &mut events);
             taken += got;
             if got < wanted {

@@ -168,6 +168,15 @@ fn wrong_key(mut side: Side) -> Outcome {
     let not_writable = side.exchange_remote(&source.region)?;
     let steady = side.link()?;
     let slice = source.region.slice(0, 64).ok_or("no slice")?;
+    if side.is_left {
+        // A sign of life needs neither place nor key.
+        let nowhere = Remote::default();
+        side.node.write(steady, Slice::EMPTY, nowhere, None, 5)?;
+        side.poll_until("a sign of life", |event| match event {
+            Event::Done { id: 5, .. } => Some(()),
+            _ => None,
+        })?;
+    }
     let end = good.address + BYTES as u64;
     let attempts = [
         Remote {
