@@ -22,13 +22,21 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-verbs-abi", &[]),
     ("sluice-rdma", &["sluice-verbs-abi"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
+    ("sluice-bpf-build", &[]),
+    ("sluice-bpf", &["sluice-bpf-build", "sluice-sys"]),
     (
         "sluice-xdp",
-        &["sluice-packet", "sluice-sys", "sluice-wire"],
+        &[
+            "sluice-bpf-build",
+            "sluice-packet",
+            "sluice-sys",
+            "sluice-wire",
+        ],
     ),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
+    ("sluice-peering", &["sluice-control"]),
     (
         "sluice-preload-core",
         &[
@@ -81,6 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "sluice-daemon",
         &[
+            "sluice-bpf",
             "sluice-control",
             "sluice-lane",
             "sluice-shmem",

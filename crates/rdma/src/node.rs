@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -488,4 +488,11 @@ fn never_block(fd: RawFd) -> Result<(), Error> {
         }
     };
     check("fcntl", answer)
+}
+
+/// What [`Node::fd`] says.
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events_fd.as_fd()
+    }
 }
