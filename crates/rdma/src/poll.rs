@@ -10,13 +10,13 @@ use sluice_verbs_abi::*;
 use crate::error::Error;
 use crate::library::check;
 use crate::link::{LinkId, State};
-use crate::node::Node;
+use crate::node::{CHANNEL, Node};
 use crate::status::Status;
 
 /// Who polls all the time hears of events of the device after so many times: looking for them is
 /// a system call.
 const POLLS_PER_LOOK: u32 = 1024;
-/// Events of one kind that are taken in one go. More are found the next time.
+/// Events of the device that are taken in one go. More are found the next time.
 const EVENTS_AT_ONCE: u32 = 64;
 
 /// What happened.
@@ -198,32 +198,35 @@ impl Node {
 
     /// Takes what made [`fd`](Self::fd) readable.
     fn look_for_events(&mut self) {
-        let mut ready = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: there is room for one event.
-        let count = unsafe { libc::epoll_wait(self.events_fd.as_raw_fd(), &raw mut ready, 1, 0) };
-        if count > 0 {
-            self.take_channel_events();
-            self.take_device_events();
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        // SAFETY: there is room for so many events.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.events_fd.as_raw_fd(),
+                ready.as_mut_ptr(),
+                ready.len() as c_int,
+                0,
+            )
+        };
+        for event in ready.iter().take(usize::try_from(count).unwrap_or(0)) {
+            match event.u64 {
+                CHANNEL => self.take_channel_event(),
+                _ => self.take_device_events(),
+            }
         }
     }
 
-    /// Completions came since the queue was armed. Which, says the queue.
-    pub(crate) fn take_channel_events(&self) {
+    /// Completions came since the queue was armed. Which, says the queue. It is armed for one event
+    /// at a time, so that there is rarely a second one; that makes the descriptor readable again.
+    pub(crate) fn take_channel_event(&self) {
         let functions = &self.device.functions;
-        let mut count = 0;
-        while count < EVENTS_AT_ONCE {
-            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel exists, and its descriptor does not block.
-            let answer =
-                unsafe { (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) };
-            if answer != 0 {
-                break;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel exists, and its descriptor does not block; it has one queue, so the
+        // event was of that.
+        unsafe {
+            if (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (functions.ack_cq_events)(self.cq, 1);
             }
-            count += 1;
-        }
-        if count > 0 {
-            // SAFETY: the channel has one queue, so all events were of that.
-            unsafe { (functions.ack_cq_events)(self.cq, count) };
         }
     }
 

@@ -73,6 +73,10 @@ pub fn trials() -> Vec<Trial> {
     for &device in KILLED {
         trials.push(trial(format!("killed/{device}"), move || killed(device)));
     }
+    for device in ["roce-udp", "roce"] {
+        let name = format!("reconnect/{device}");
+        trials.push(trial(name, move || reconnect(device)));
+    }
     for &(case, device, count) in WITH_THE_KERNEL {
         let name = format!("kernel/{case}/{device}");
         trials.push(trial(name, move || with_the_kernel(case, device, count)));
@@ -187,6 +191,36 @@ fn killed(device: &'static str) -> Verdict {
     right.signal(Signal::KILL)?;
     let outcome = left.finish(LIMIT)?.success()?;
     ensure(outcome.text().contains("failed, "), || outcome.describe())
+}
+
+fn reconnect(device: &'static str) -> Verdict {
+    let stage = Stage::new(device, 1500)?;
+    let mut ends = [
+        stage.start(true, "reconnect", 1)?,
+        stage.start(false, "reconnect", 1)?,
+    ];
+    await_words(&mut ends, "flowing")?;
+    let Stage::Two(pair, _) = &stage else {
+        return skip("shared memory has no cable");
+    };
+    let cable = pair.left.device();
+    pair.left.ip(&format!("link set {cable} down"))?;
+    let broken = await_words(&mut ends, "broken");
+    pair.left.ip(&format!("link set {cable} up"))?;
+    broken?;
+    let [left, right] = ends;
+    finish(left, right, LIMIT)
+}
+
+/// Waits until both ends have said the word.
+fn await_words(ends: &mut [Job; 2], word: &str) -> Verdict {
+    for end in ends {
+        let out = end.stdout_path().to_owned();
+        end.await_ready(LIMIT, word, || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.contains(word))
+        })?;
+    }
+    Ok(())
 }
 
 fn with_the_kernel(case: &str, device: &str, count: u32) -> Verdict {

@@ -121,6 +121,13 @@ impl Fake {
         self.completions.push_back(wc);
     }
 
+    /// A completion was added to the armed queue.
+    pub fn ring(&mut self) {
+        self.armed = false;
+        self.channel_events += 1;
+        self.wake(self.channel_fd);
+    }
+
     pub fn happen(&mut self, event: u32, qp: *mut ibv_qp) {
         self.events.push_back((event, qp));
         self.wake(self.wake);

@@ -355,6 +355,19 @@ fn a_device_that_is_gone_is_told_of_once() {
 }
 
 #[test]
+fn the_channels_event_is_taken_before_the_queue_is_armed_again() {
+    let mut node = node(Limits::default());
+    node.arm().unwrap();
+    with(|fake| fake.ring());
+    assert_eq!(poll(&mut node), []);
+    node.arm().unwrap();
+    assert_eq!(
+        with(|fake| (fake.channel_events, fake.unacknowledged, fake.armed)),
+        (0, 0, true)
+    );
+}
+
+#[test]
 fn what_the_device_does_not_have_is_refused() {
     let too_many = Limits {
         links_max: 1025,
