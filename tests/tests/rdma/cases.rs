@@ -138,7 +138,12 @@ fn killed(mut side: Side) -> Outcome {
             flowing = true;
         }
         if last_done.elapsed() > LIMIT {
-            return Err("nobody told that the peer is gone".into());
+            let left = side.node.unfinished(link);
+            return Err(format!(
+                "nobody told that the peer is gone: {posted} were posted, {ended} came back, \
+                 {failed} failed, {left} are unfinished"
+            )
+            .into());
         }
     }
     let waited = last_done.elapsed();
