@@ -26,7 +26,7 @@ const MEMORY_BYTES: usize = 1 << 20;
 const LATENCY_BYTES: u32 = 8;
 const LATENCY_ROUNDS: usize = 20_000;
 const BANDWIDTH_BYTES: u32 = 64 << 10;
-const BANDWIDTH_WRITES: u64 = 50_000;
+const BANDWIDTH_WRITES: u64 = 20_000;
 const RATE_BYTES: u32 = 64;
 const RATE_WRITES: u64 = 200_000;
 
