@@ -110,16 +110,16 @@ fn who_falls_asleep_posts_the_marker_first() {
 fn a_full_queue_has_room_again_when_something_is_done() {
     let mut node = node(Limits::default());
     let link = link(&mut node);
-    for id in 0..128 {
+    for id in 0..256 {
         write(&mut node, link, id).unwrap();
     }
-    assert_eq!(write(&mut node, link, 128), Err(PostError::Full));
-    assert_eq!(node.send(link, b"x", 128), Err(PostError::Full));
-    with(|fake| fake.succeed(64));
+    assert_eq!(write(&mut node, link, 256), Err(PostError::Full));
+    assert_eq!(node.send(link, b"x", 256), Err(PostError::Full));
+    with(|fake| fake.succeed(128));
     let events = poll(&mut node);
     assert_eq!(events, done(0..events.len() as u64));
     assert!(!events.is_empty());
-    assert_eq!(write(&mut node, link, 128), Ok(()));
+    assert_eq!(write(&mut node, link, 256), Ok(()));
 }
 
 #[test]
