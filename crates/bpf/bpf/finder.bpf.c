@@ -71,6 +71,7 @@ enum counter {
 	ANSWERED, /* SYN-ACKs with our option, repeated ones too. */
 	NO_ROOM,  /* SYNs and SYN-ACKs without, as there was no room for it. */
 	LOST,     /* Events for which the ring had no room. */
+	ADOPTED,  /* Listeners of before that answer now. */
 };
 
 /* As in event.rs. */
@@ -475,4 +476,44 @@ int find_peer(struct bpf_sock_ops *context)
 		break;
 	}
 	return PROCEED;
+}
+
+static void *(*to_tcp)(void *socket) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static long (*set_option)(void *socket, int level, int name, void *value, int length) =
+	(void *)BPF_FUNC_setsockopt;
+static long (*get_option)(void *socket, int level, int name, void *value, int length) =
+	(void *)BPF_FUNC_getsockopt;
+
+#define SOL_TCP 6
+/* Linux 6.12; here because the system's headers may be older. */
+#define SOCK_OPS_CB_FLAGS 1008
+/* skc_state of the kernel's struct sock_common: finder.rs compares it. */
+#define STATE_OFFSET 18
+
+/* What the iterator over TCP sockets has for each; the second is the socket. */
+struct iteration {
+	__u64 state;
+	__u64 socket;
+	__u64 owner;
+};
+
+/* Listeners that are older than the program are told to ask it, too. */
+SECTION("iterator")
+int adopt(struct iteration *context)
+{
+	void *socket = (void *)context->socket;
+	int flags = 0;
+
+	if (!socket)
+		return 0;
+	socket = to_tcp(socket);
+	if (!socket || *(volatile __u8 *)(socket + STATE_OFFSET) != BPF_TCP_LISTEN)
+		return 0;
+	if (get_option(socket, SOL_TCP, SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)) ||
+	    flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
+		return 0;
+	flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (!set_option(socket, SOL_TCP, SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
+		count_in(&counters, ADOPTED);
+	return 0;
 }

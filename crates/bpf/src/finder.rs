@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
-use sluice_sys::bpf::{AttachType, Code, Kind, Link, Map, ProgramKind, RingBuffer};
+use sluice_sys::bpf::{AttachType, Btf, Code, Kind, Link, Map, ProgramKind, RingBuffer};
+use sluice_sys::capability::{Capability, missing};
 use sluice_sys::errno::Errno;
 use sluice_sys::process::random;
 
@@ -15,6 +16,7 @@ use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PORT_WORDS, PortSet, Rules};
 
 /// What clang made of `bpf/finder.bpf.c`.
 const FIND_PEER: Code = include!(concat!(env!("OUT_DIR"), "/find_peer.rs"));
+const ADOPT: Code = include!(concat!(env!("OUT_DIR"), "/adopt.rs"));
 
 /// Bytes of `struct settings` of finder.bpf.c.
 const SETTINGS_BYTES: usize = 40;
@@ -28,8 +30,12 @@ enum Counter {
     Answered,
     NoRoom,
     Lost,
+    Adopted,
 }
-const COUNTERS: u32 = 4;
+const COUNTERS: u32 = 5;
+
+/// `STATE_OFFSET` of finder.bpf.c.
+const STATE_BITS: u32 = 18 * 8;
 
 /// Sizes, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +73,8 @@ pub struct FinderCounters {
     pub no_room: u64,
     /// Events for which there was no room. [`Finder::for_each`] tells what is known.
     pub lost: u64,
+    /// Listeners that [`Finder::adopt_listeners`] has found.
+    pub adopted: u64,
 }
 
 /// The attached program. It is detached when this is dropped, and when the process ends.
@@ -90,7 +98,8 @@ pub struct Finder {
 impl Finder {
     /// Attaches the program to a cgroup, for connections that the rules choose. Connections of
     /// before are not known. A listener answers if listen() was called since; of those of before,
-    /// the ones that an earlier [`Finder`] knew answer as well.
+    /// the ones that an earlier [`Finder`] knew answer as well, and those of
+    /// [`Finder::adopt_listeners`].
     pub fn attach(cgroup: &Cgroup, options: &FinderOptions, rules: &Rules) -> Result<Self, Error> {
         if !(1..=CONNECTIONS_MAX).contains(&options.connections_max) {
             return Err(Error::Invalid {
@@ -159,6 +168,41 @@ impl Finder {
         let link = load::attach(cgroup, &part, &maps)?;
         finder._link = Some(link);
         Ok(finder)
+    }
+
+    /// Has listeners answer that are older than the program, those of the calling thread's network
+    /// namespace (setns(2)). Takes CAP_PERFMON, Linux 6.12 and its types (`/sys/kernel/btf`). It
+    /// goes through all TCP sockets of the namespace, and marks listeners of other cgroups too,
+    /// which makes no difference to them.
+    pub fn adopt_listeners(&self) -> Result<(), Error> {
+        const LACKS: Error = Error::Kernel {
+            lacks: "its types (CONFIG_DEBUG_INFO_BTF) or the iterator over TCP sockets (Linux 5.8)",
+        };
+        let types = Btf::of_kernel().map_err(|_| LACKS)?;
+        let target = types.function("bpf_iter_tcp").map_err(|_| LACKS)?;
+        if types.member_bits("sock_common", "skc_state") != Ok(STATE_BITS) {
+            return Err(Error::Kernel {
+                lacks: "the state of a socket where all of Linux up to 6.18 have it",
+            });
+        }
+        let part = Part {
+            name: "adopt",
+            code: ADOPT,
+            kind: ProgramKind::Tracing,
+            attach_type: AttachType::Iterator,
+        };
+        let program = load::load(&part, target, &[("counters", &self.counters)]).map_err(
+            |error| match error {
+                Error::NotPermitted { what, .. } => Error::NotPermitted {
+                    what,
+                    missing: missing(&[Capability::Bpf, Capability::NetAdmin, Capability::Perfmon]),
+                },
+                error => error,
+            },
+        )?;
+        program
+            .iterate()
+            .map_err(Error::system("read(an iterator over TCP sockets)"))
     }
 
     /// Other rules, for connections from now on. What the old and the new ones agree upon holds
@@ -268,6 +312,7 @@ impl Finder {
             answered: sum(Counter::Answered)?,
             no_room: sum(Counter::NoRoom)?,
             lost: sum(Counter::Lost)?,
+            adopted: sum(Counter::Adopted)?,
         })
     }
 }

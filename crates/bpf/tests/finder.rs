@@ -168,6 +168,7 @@ fn both_ends_find_each_other() {
             answered,
             no_room: 0,
             lost: 0,
+            adopted: 0,
         };
         assert_eq!(finder.counters(), Ok(counters));
     }
@@ -842,6 +843,49 @@ fn it_goes_with_its_owner_and_the_next_one_goes_on() {
             cookie: connected.cookie,
         })
     });
+}
+
+#[test]
+fn listeners_of_before_are_adopted() {
+    let test = "listeners_of_before_are_adopted";
+    if !can_run(test) {
+        return;
+    }
+    let pair = Pair::new();
+    let (mut client, mut server) = pair.agents();
+    let listeners = [
+        server.listen(pair.net.b.v4_any()),
+        server.listen(pair.net.b.v6_any()),
+    ];
+    let [mut a, b] = pair.finders();
+    let mut peers = |a: &mut Finder| {
+        listeners.clone().map(|listener| {
+            let (connected, _) = meet(&mut client, &mut server, &listener);
+            established(a, connected.cookie).verdict.peer
+        })
+    };
+    assert_eq!(peers(&mut a), [Peer::Cannot; 2]);
+    // Elsewhere.
+    match pair.net.a.enter(|| b.adopt_listeners()) {
+        Err(Error::Kernel { lacks }) => {
+            common::skip(test, &format!("this kernel lacks {lacks}"));
+            return;
+        }
+        adopted => adopted.expect("goes through the sockets"),
+    }
+    assert_eq!(peers(&mut a), [Peer::Cannot; 2]);
+    pair.net
+        .b
+        .enter(|| b.adopt_listeners())
+        .expect("goes through the sockets");
+    assert_eq!(b.counters().expect("counters").adopted, 2);
+    assert_eq!(peers(&mut a), [Peer::Can; 2]);
+    pair.net
+        .b
+        .enter(|| b.adopt_listeners())
+        .expect("goes through the sockets");
+    assert_eq!(b.counters().expect("counters").adopted, 2, "no more");
+    assert_eq!(b.counters().expect("counters").answered, 2);
 }
 
 #[test]
