@@ -21,9 +21,10 @@
  *     +---------------------------------------------------------------+
  *
  * Nothing is kept for a socket before its connection is established but what the passive end reads
- * in a SYN: a nonce is a function of the socket's cookie, so that a repeated SYN is the same.
+ * in a SYN: a nonce is a function of the socket's cookie.
  * Where the kernel's own options leave no room nothing is added, and the connection is as without
- * this program.
+ * this program. So it is when a SYN or SYN-ACK has to be repeated, as something on the way may drop
+ * what has options that it does not know.
  */
 #include "siphash.h"
 
@@ -67,8 +68,8 @@ struct network {
 
 /* The order is that of `Counter` in finder.rs. */
 enum counter {
-	OFFERED,  /* SYNs with our option, repeated ones too. */
-	ANSWERED, /* SYN-ACKs with our option, repeated ones too. */
+	OFFERED,  /* SYNs with our option. */
+	ANSWERED, /* SYN-ACKs with our option. */
 	NO_ROOM,  /* SYNs and SYN-ACKs without, as there was no room for it. */
 	LOST,     /* Events for which the ring had no room. */
 	ADOPTED,  /* Listeners of before that answer now. */
@@ -80,6 +81,7 @@ enum peer {
 	CAN = 2,
 	ECHOED = 3,  /* It, or something in between, sent back what we sent. */
 	FOREIGN = 4, /* Our option, but with another key, of another version, or nonsense. */
+	UNHEARD = 5, /* The SYN had to be repeated, without our option. */
 };
 
 enum happening {
@@ -284,6 +286,8 @@ static ALWAYS_INLINE void established_actively(struct bpf_sock_ops *context)
 		} else if (value == verdict.nonce) {
 			verdict.peer = ECHOED;
 		}
+	} else if (context->total_retrans) {
+		verdict.peer = UNHEARD;
 	}
 	if (verdict.repeats)
 		add_callbacks(context, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
@@ -333,13 +337,12 @@ static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *op
 	__u64 cookie = socket_cookie(context);
 	struct verdict *verdict;
 	struct option found;
-	__u64 *offered;
 
 	if (!set)
 		return 0;
 	prepare(option);
 	if ((flags & (SYN | ACK)) == SYN) {
-		if (!chosen(context, set, remote_port_of(context)))
+		if (context->total_retrans || !chosen(context, set, remote_port_of(context)))
 			return 0;
 		*nonce = nonce_of(context, set);
 		option->version_and_role = VERSION_AND(OFFER);
@@ -349,15 +352,15 @@ static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *op
 	if (flags & SYN) {
 		if (!chosen(context, set, (__u16)context->local_port))
 			return 0;
-		/* A repeated SYN-ACK comes without the SYN, and so does a simultaneous open's. */
-		offered = map_lookup(&offers, &cookie);
-		if (offered)
-			*nonce = *offered;
-		else if (find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) &&
-			 found.version_and_role == VERSION_AND(OFFER))
-			*nonce = value_of(&found);
-		else
+		/*
+		 * It is repeated if there is an offer already. In a simultaneous open (RFC 9293
+		 * §3.5) there is no SYN to be found.
+		 */
+		if (map_lookup(&offers, &cookie) ||
+		    !find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) ||
+		    found.version_and_role != VERSION_AND(OFFER))
 			return 0;
+		*nonce = value_of(&found);
 		option->version_and_role = VERSION_AND(ANSWER);
 		set_value(option, answer_to(set, *nonce));
 		if (context->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)

@@ -65,9 +65,9 @@ impl Default for FinderOptions {
 /// What the program has done. On a busy host the numbers are of slightly different moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FinderCounters {
-    /// SYNs with our option, repeated ones too.
+    /// SYNs with our option.
     pub offered: u64,
-    /// SYN-ACKs with our option, repeated ones too.
+    /// SYN-ACKs with our option.
     pub answered: u64,
     /// SYNs and SYN-ACKs that went without, as other options left no room for it.
     pub no_room: u64,
