@@ -40,6 +40,7 @@ static long (*reserve_option)(void *context, __u32 length, __u64 flags) =
 static void *(*ring_reserve)(void *ring, __u64 bytes, __u64 flags) =
 	(void *)BPF_FUNC_ringbuf_reserve;
 static void (*ring_submit)(void *record, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
+static __u64 (*ring_query)(void *ring, __u64 what) = (void *)BPF_FUNC_ringbuf_query;
 
 /*
  * The maps. The loader makes them and puts their descriptors in place of these symbols; their
@@ -58,7 +59,8 @@ struct settings {
 	struct key answers; /* That of all who find each other. */
 	__u8 enabled;
 	__u8 other_networks; /* Whether those that are not in the trie are chosen. */
-	__u8 padding[6];
+	__u8 padding[2];
+	__u32 wake_bytes; /* So much in the ring wakes who waits for it; 0: anything. */
 };
 
 struct network {
@@ -238,8 +240,22 @@ static ALWAYS_INLINE __u64 answer_to(const struct settings *set, __u64 nonce)
 	return siphash(&set->answers, nonce, ANSWER);
 }
 
+/* A reader that is woken for each event costs more than everything else here. */
+static ALWAYS_INLINE void tell(struct event *event, const struct settings *set)
+{
+	__u64 flags = 0;
+
+	/* Without flags the kernel wakes a reader that has read all that was there. */
+	if (set && set->wake_bytes)
+		flags = ring_query(&events, BPF_RB_AVAIL_DATA) >= set->wake_bytes ?
+				BPF_RB_FORCE_WAKEUP :
+				BPF_RB_NO_WAKEUP;
+	ring_submit(event, flags);
+}
+
 /* Keeps and tells what is known of a connection that is established now. */
-static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct verdict *verdict)
+static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct settings *set,
+				 const struct verdict *verdict)
 {
 	__u64 cookie = socket_cookie(context);
 	struct event *event;
@@ -262,7 +278,7 @@ static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct verd
 	event->peer = verdict->peer;
 	event->active = verdict->active;
 	event->padding = 0;
-	ring_submit(event, 0);
+	tell(event, set);
 }
 
 /* The SYN-ACK has come. */
@@ -293,7 +309,7 @@ static ALWAYS_INLINE void established_actively(struct bpf_sock_ops *context)
 		add_callbacks(context, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
 	else
 		remove_callbacks(context, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-	decide(context, &verdict);
+	decide(context, set, &verdict);
 }
 
 /*
@@ -325,7 +341,7 @@ static ALWAYS_INLINE void established_passively(struct bpf_sock_ops *context)
 			verdict.nonce = value_of(&option);
 		}
 	}
-	decide(context, &verdict);
+	decide(context, set, &verdict);
 }
 
 /* What this segment is to carry, and the nonce behind it: false for nothing. */
@@ -440,7 +456,7 @@ static ALWAYS_INLINE void closed(struct bpf_sock_ops *context)
 	__builtin_memset(event, 0, sizeof(*event));
 	event->cookie = cookie;
 	event->happening = CLOSED;
-	ring_submit(event, 0);
+	tell(event, current_settings());
 }
 
 SECTION("sockops")

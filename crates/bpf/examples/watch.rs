@@ -10,11 +10,11 @@ use std::error::Error;
 use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::Duration;
 
 use sluice_bpf::{
     Capture, CaptureOptions, Cgroup, Destination, Event, Finder, FinderOptions, Listener, Rules,
 };
-use sluice_sys::unix::wait_readable;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +22,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("which cgroup? Its directory is wanted".into());
     };
     let cgroup = Cgroup::open(Path::new(cgroup))?;
-    let mut finder = Finder::attach(&cgroup, &FinderOptions::default(), &Rules::all())?;
+    let options = FinderOptions {
+        // It looks by itself.
+        wake_after_events: 1000,
+        ..FinderOptions::default()
+    };
+    let mut finder = Finder::attach(&cgroup, &options, &Rules::all())?;
     if let Err(error) = finder.adopt_listeners() {
         eprintln!("listeners of before do not answer: {error}");
     }
@@ -50,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     println!("watching");
     loop {
-        wait_readable(finder.raw(), -1)?;
+        std::thread::sleep(Duration::from_millis(100));
         finder.read(&mut |event| match event {
             Event::Established(connection) => println!("{connection:?}"),
             Event::Closed { cookie } => println!("{cookie} closed"),

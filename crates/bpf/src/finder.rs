@@ -23,6 +23,8 @@ const SETTINGS_BYTES: usize = 40;
 /// More connections than this cannot be asked for: a gigabyte of kernel memory.
 const CONNECTIONS_MAX: u32 = 1 << 23;
 const EVENTS_BYTES_MAX: u32 = 1 << 28;
+/// What an event takes in the ring.
+const EVENT_ROOM_BYTES: u32 = 72;
 
 /// What the program counts, in the order of finder.bpf.c.
 enum Counter {
@@ -46,17 +48,22 @@ pub struct FinderOptions {
     /// Room for events, a power of two, at least a page and at most 256 MiB. An event takes 72
     /// bytes.
     pub events_bytes: u32,
+    /// So many events wake a thread that sleeps in epoll; fewer wait until it looks
+    /// ([`Finder::read`]) by itself. To be woken for each of them costs more than all else, some
+    /// 20 µs for each connection. At most half of those for which there is room.
+    pub wake_after_events: u32,
     /// The key by which answers are made. Ends find each other if they have the same. It keeps
     /// foreign clusters apart; it is no proof of who the peer is, which daemons give each other.
     pub key: [u8; 16],
 }
 
 impl Default for FinderOptions {
-    /// 65536 connections, 256 KiB for events, and a key that everybody knows.
+    /// 65536 connections, 256 KiB for events, each of which wakes, and a key that everybody knows.
     fn default() -> Self {
         Self {
             connections_max: 65536,
             events_bytes: 256 * 1024,
+            wake_after_events: 1,
             key: *b"sluice option v1",
         }
     }
@@ -88,6 +95,7 @@ pub struct Finder {
     events: RingBuffer,
     /// Ours alone, and that of the options.
     keys: [[u8; 16]; 2],
+    wake_bytes: u32,
     /// What the maps hold.
     trie: BTreeMap<[u8; NETWORK_KEY_BYTES], u8>,
     words: Box<[u64; PORT_WORDS]>,
@@ -111,6 +119,15 @@ impl Finder {
         {
             return Err(Error::Invalid {
                 why: "events_bytes must be a power of two from the size of a page to 256 MiB",
+            });
+        }
+        let wake_bytes = match options.wake_after_events {
+            0 | 1 => 0,
+            events => events.saturating_mul(EVENT_ROOM_BYTES),
+        };
+        if wake_bytes > options.events_bytes / 2 {
+            return Err(Error::Invalid {
+                why: "wake_after_events must be at most half of the events for which there is room",
             });
         }
         let own = random().map_err(Error::system("getrandom"))?;
@@ -145,6 +162,7 @@ impl Finder {
             counters: load::counters(COUNTERS)?,
             events: load::ring("sluice_events", options.events_bytes)?,
             keys: [nonces, options.key],
+            wake_bytes,
             trie: BTreeMap::new(),
             words: Box::new(*PortSet::none().words()),
             _link: None,
@@ -248,6 +266,7 @@ impl Finder {
         }
         settings[32] = u8::from(rules.enabled);
         settings[33] = u8::from(rules.other_networks);
+        settings[36..].copy_from_slice(&self.wake_bytes.to_ne_bytes());
         self.settings.set(&[0; 4], &settings).map_err(&update)
     }
 
@@ -286,13 +305,15 @@ impl Finder {
         Ok(())
     }
 
-    /// A descriptor that is readable when there are events, for poll and epoll.
+    /// A descriptor for epoll, which is readable when there are
+    /// [`FinderOptions::wake_after_events`] events.
+    /// poll(2) looks before it sleeps, and finds it readable when there are any.
     pub fn raw(&self) -> RawFd {
         self.events.map().raw()
     }
 
     /// Gives all events that have come to `take`, in their order, and says how many. Does not
-    /// block. An edge-triggered epoll needs no more than one call for each edge.
+    /// block.
     pub fn read(&mut self, take: &mut dyn FnMut(Event)) -> usize {
         let mut count = 0;
         self.events.read(&mut |record| {

@@ -11,7 +11,7 @@ use sluice_bpf::{
     Connection, Error, Event, Finder, FinderCounters, FinderOptions, Network, Peer, PortSet, Rules,
     Verdict,
 };
-use sluice_sys::unix::wait_readable;
+use sluice_sys::wake::Epoll;
 
 #[test]
 fn agent() {
@@ -805,14 +805,31 @@ fn epoll_says_when_there_are_events() {
     if !can_run("epoll_says_when_there_are_events") {
         return;
     }
+    const MOST_NS: Option<u64> = Some(30_000_000_000);
     let pair = Pair::new();
-    let [mut a, _b] = pair.finders();
     let (mut client, mut server) = pair.agents();
     let listener = server.listen(pair.net.b.v4_any());
-    for _ in 0..3 {
-        assert_eq!(wait_readable(a.raw(), 0), Ok(false));
+    for wake_after_events in [1, 3] {
+        let options = FinderOptions {
+            wake_after_events,
+            ..FinderOptions::default()
+        };
+        let cgroup = pair.groups[0].open();
+        let mut a = Finder::attach(&cgroup, &options, &Rules::all()).expect("attaches");
+        let epoll = Epoll::new().expect("made");
+        epoll.add(a.raw(), 7).expect("added");
+        let mut tokens = [0; 64];
+        for _ in 0..3 {
+            for number in 1..=wake_after_events {
+                assert_eq!(epoll.wait(&mut tokens, Some(0)), Ok(&[][..]), "{number}");
+                let (connected, _) = meet(&mut client, &mut server, &listener);
+                assert!(a.verdict(connected.cookie).expect("works").is_some());
+            }
+            assert_eq!(epoll.wait(&mut tokens, MOST_NS), Ok(&[7][..]));
+            assert_eq!(events(&mut a).len(), wake_after_events as usize);
+        }
+        // Who looks by itself sees the first one.
         meet(&mut client, &mut server, &listener);
-        assert_eq!(wait_readable(a.raw(), 10_000), Ok(true));
         assert_eq!(events(&mut a).len(), 1);
     }
 }
@@ -898,17 +915,27 @@ fn options_without_sense_are_refused() {
         return;
     }
     let group = Group::new();
-    let attach = |connections_max, events_bytes| {
+    let attach = |connections_max, events_bytes, wake_after_events| {
         let options = FinderOptions {
             connections_max,
             events_bytes,
+            wake_after_events,
             ..FinderOptions::default()
         };
         Finder::attach(&group.open(), &options, &Rules::all())
     };
-    for (connections, events) in [(0, 4096), (u32::MAX, 4096), (1, 0), (1, 4095), (1, 2048)] {
-        let refused = attach(connections, events);
+    for (connections, events, wake) in [
+        (0, 4096, 1),
+        (u32::MAX, 4096, 1),
+        (1, 0, 1),
+        (1, 4095, 1),
+        (1, 2048, 1),
+        (1, 4096, 29),
+        (1, 4096, u32::MAX),
+    ] {
+        let refused = attach(connections, events, wake);
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     }
-    attach(1, 4096).expect("the smallest");
+    attach(1, 4096, 0).expect("the smallest");
+    attach(1, 4096, 28).expect("the latest");
 }
