@@ -19,6 +19,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-trace", &["sluice-sys", "sluice-wire"]),
     ("sluice-sys", &[]),
     ("sluice-rendezvous", &["sluice-sys"]),
+    ("sluice-verbs-abi", &[]),
+    ("sluice-rdma", &["sluice-verbs-abi"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
     ("sluice-bpf-build", &[]),
     ("sluice-bpf", &["sluice-bpf-build", "sluice-sys"]),
@@ -34,6 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
+    ("sluice-peering", &["sluice-control"]),
     (
         "sluice-preload-core",
         &[
@@ -79,6 +82,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
+            "sluice-verbs-abi",
             "sluice-wire",
         ],
     ),

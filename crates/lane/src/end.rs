@@ -86,6 +86,8 @@ const FLAG_WAIT_SEEN: u32 = 1 << 11;
 
 /// Programs that do not use this record moved bytes of the connection.
 const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
+/// The other process of the lane is sluiced, and the peer is on another host.
+const FLAG_REMOTE: u32 = 1 << 13;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -505,11 +507,18 @@ impl End {
     }
 
     /// Asks the kernel whether a sender with a write in flight still exists. All senders end
-    /// their writes before they shut down or close, so behind its FIN there is none.
+    /// their writes before they shut down or close, so behind its FIN there is none. But for
+    /// lanes to another host: there the FIN may be ahead of ring bytes, and only sluiced knows.
     pub(crate) fn check_sender(&self, fd: i32) {
-        if tcp::info(fd).is_ok_and(|info| has_peer_ended(info.state)) {
+        if !self.is_remote() && tcp::info(fd).is_ok_and(|info| has_peer_ended(info.state)) {
             self.flags.fetch_or(FLAG_SENDER_GONE, Ordering::Relaxed);
         }
+    }
+
+    /// Whether the other process of the lane is sluiced, which is this end's writer and reader for
+    /// a peer on another host (docs/decisions/0016).
+    pub fn is_remote(&self) -> bool {
+        self.flag(FLAG_REMOTE)
     }
 
     /// Whether it is known that nobody will write to the peer's ring.

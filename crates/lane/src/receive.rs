@@ -13,7 +13,7 @@ use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
 use crate::recall;
 use crate::spin::{Spinner, yield_processor};
-use crate::wait::{Naps, SocketTimeout, kernel_events};
+use crate::wait::{Naps, SocketTimeout, check_carrier, kernel_events};
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
@@ -22,6 +22,10 @@ use sluice_sys::tcp;
 
 /// How often an idle ring's reader asks the kernel for the end of the stream: 12 to 60 µs.
 const END_CHECK_TICKS: u64 = 60_000;
+
+/// How often a reader that sluiced keeps awake looks before it naps between looks: some
+/// milliseconds.
+const HELD_AWAKE_MAX: u32 = 10_000;
 
 /// One read call of the program.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +74,7 @@ pub fn receive(
         total: parts_bytes(request.parts),
         done: 0,
         naps: Naps::new(fd, SocketTimeout::Receive),
+        held_awake: 0,
         stopped: None,
         kernel,
     };
@@ -107,6 +112,8 @@ struct Reader<'a, 'k> {
     total: usize,
     done: usize,
     naps: Naps,
+    /// Looks while sluiced kept this end from sleeping.
+    held_awake: u32,
     /// The call's time is over, or a signal came: it ends with what the next look finds.
     stopped: Option<Errno>,
     kernel: KernelRead<'k>,
@@ -351,7 +358,8 @@ impl<'a> Reader<'a, '_> {
     /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
     /// dead one waits until there is room for what it had written before.
     fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
-        if rx.is_counting {
+        // From another host they may have overtaken ring bytes, and their mark.
+        if rx.is_counting || self.end.is_remote() {
             return 0;
         }
         let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
@@ -400,6 +408,10 @@ impl<'a> Reader<'a, '_> {
 
     /// Lets a sender finish that is between deciding and publishing.
     fn wait_for_writer(&mut self, into: &Direction) {
+        if self.end.is_remote() {
+            self.wait_for_carrier();
+            return;
+        }
         for round in 0..64 {
             if !self.end.is_write_in_flight(into) {
                 return;
@@ -413,6 +425,17 @@ impl<'a> Reader<'a, '_> {
         self.end.check_sender(self.fd);
         if self.end.is_write_in_flight(into) {
             // Stopped in the middle of a write (docs/decisions/0001, last consequence).
+            self.stopped = self.naps.nap(self.done > 0).err();
+        }
+    }
+
+    /// The writer is sluiced, whose write lasts as long as bytes may come by the ring. It ends
+    /// soon after this end wants to sleep, unless it has no link to the other host.
+    fn wait_for_carrier(&mut self) {
+        self.held_awake += 1;
+        yield_processor();
+        if self.held_awake > HELD_AWAKE_MAX {
+            check_carrier();
             self.stopped = self.naps.nap(self.done > 0).err();
         }
     }

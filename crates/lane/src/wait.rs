@@ -6,7 +6,7 @@ use crate::end::{End, Locked};
 use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
@@ -14,6 +14,23 @@ use sluice_sys::raw;
 mod naps;
 
 pub(crate) use naps::{Naps, SocketTimeout};
+
+/// Who finds out whether sluiced is still there; a `fn()`, or null.
+static CARRIER_CHECK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Says who finds out whether sluiced is still there. It is called by readers that sluiced keeps
+/// from sleeping for long, without locks of theirs.
+pub fn set_carrier_check(check: fn()) {
+    CARRIER_CHECK.store(check as *mut (), Ordering::Release);
+}
+
+pub(crate) fn check_carrier() {
+    let check = CARRIER_CHECK.load(Ordering::Acquire);
+    if !check.is_null() {
+        // SAFETY: only `set_carrier_check` stores here, and it stores functions of this type.
+        unsafe { core::mem::transmute::<*mut (), fn()>(check)() };
+    }
+}
 
 /// What a lane says of its connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +42,9 @@ pub struct Ready {
     pub writable: Option<bool>,
     /// The sender is about to publish something.
     pub in_flight: bool,
+    /// What the kernel has cannot be read now, because bytes that come before it may be on their
+    /// way to the ring from another host; `in_flight` says until when.
+    pub kernel_waits: bool,
     /// The kernel's bytes may be next in the stream.
     pub kernel_next: bool,
     /// The kernel may have something to report beside `readable` (end of stream, errors, urgent
@@ -65,6 +85,9 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
+            ready.kernel_waits =
+                ready.in_flight && end.is_remote() && rx.tcp_read >= into.mark_if_ring();
+            ready.kernel_next &= !ready.kernel_waits;
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
         Locked::Gone | Locked::Reentered => return None,

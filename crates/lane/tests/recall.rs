@@ -206,6 +206,7 @@ fn lane_of_its_own(side: Side) -> Assignment {
         peer_board: None,
         own_board: side.board,
         watchers: 0,
+        remote: false,
     }
 }
 

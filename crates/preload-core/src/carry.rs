@@ -440,6 +440,7 @@ fn lane_for(record: &Record) -> Option<Assignment> {
         // SAFETY: as above.
         own_board: unsafe { Board::from_raw(board) },
         watchers: 0,
+        remote: false,
     })
 }
 

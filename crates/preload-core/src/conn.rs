@@ -283,6 +283,17 @@ pub fn announce_again() {
     });
 }
 
+/// sluiced is lost, and with it what moved the bytes of lanes to other hosts.
+pub fn lose_carrier() {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if let Entry::Conn { index, generation } = entry
+            && let Some(conn) = from_entry(fd, index, generation)
+        {
+            conn.end.lose_carrier(generation);
+        }
+    });
+}
+
 /// A lane that sluiced assigned.
 pub fn attach(lane: &Lane, mut assignment: Assignment) {
     let entry = Entry::Conn {

@@ -35,6 +35,8 @@ const MAIL_BATCH: usize = 16;
 
 /// A page that nobody writes, in place of a mailbox.
 static NO_MAIL: AtomicU32 = AtomicU32::new(0);
+/// The mailbox of a sluiced that was lost: its lanes to other hosts are to be looked after.
+static LOST_MAIL: AtomicU32 = AtomicU32::new(1);
 static MAILBOX: AtomicPtr<AtomicU32> = AtomicPtr::new(&raw const NO_MAIL as *mut AtomicU32);
 /// The hidden descriptor and its inode, for the close hooks; -1 without one.
 static HIDDEN_FD: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -74,6 +76,7 @@ static LINK: SpinLock<Link> = SpinLock::new(Link {
 
 /// Remembers where the daemon is. Without `SLUICE_SOCKET` there is none.
 pub fn init(socket: Option<&CStr>, program: &[u8]) {
+    sluice_lane::wait::set_carrier_check(check_daemon);
     let Some(mut link) = LINK.try_lock() else {
         return;
     };
@@ -231,6 +234,11 @@ pub fn check_daemon() {
 #[cold]
 fn take_mail(word: &AtomicU32) {
     if process::is_confined() || crate::lock::is_any_held() {
+        return;
+    }
+    if core::ptr::eq(word, &raw const LOST_MAIL) {
+        MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
+        conn::lose_carrier();
         return;
     }
     for _ in 0..MAIL_MAX / MAIL_BATCH as u32 {
@@ -422,7 +430,7 @@ impl Link {
         conn::announce_again();
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
-        MAILBOX.store(&raw const NO_MAIL as *mut AtomicU32, Ordering::Relaxed);
+        MAILBOX.store(&raw const LOST_MAIL as *mut AtomicU32, Ordering::Relaxed);
     }
 
     fn is_ours(&self) -> bool {
@@ -479,6 +487,7 @@ impl Link {
             peer_board: peer_board.or((Some(lane.peer) == self.client).then_some(own_board)),
             own_board,
             watchers: 0,
+            remote: lane.is_remote,
         })
     }
 }

@@ -3,7 +3,7 @@
 //! The call sleeps in the kernel, on the program's own descriptors; what rings have is merged.
 #![allow(unsafe_code)]
 
-use crate::epoll::{self, Glance, Timeout};
+use crate::epoll::{self, Awake, Glance, Timeout};
 use crate::fds::{self, Entry};
 use crate::io::cancellation_point;
 use crate::real::{errno, real, set_errno};
@@ -12,7 +12,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
 use sluice_lane::end::{End, State};
-use sluice_lane::spin::{Gaps, Spinner, yield_processor};
+use sluice_lane::spin::{Gaps, Spinner};
 use sluice_lane::wait::{self, Announced, Ready};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -109,6 +109,7 @@ fn poll_with(
 ) -> c_int {
     let mut spinner: Option<Spinner> = None;
     let mut kernel_look_ns = 0;
+    let mut awake = Awake::default();
     loop {
         link::check_mail();
         let rings = look(entries, slots);
@@ -141,8 +142,7 @@ fn poll_with(
             return ask(entries, slots, Timeout::Ns(0), kernel);
         }
         if rings.hot {
-            yield_processor();
-            let found = ask(entries, slots, Timeout::Ns(0), kernel);
+            let found = ask(entries, slots, awake.pause().min(left), kernel);
             if found != 0 {
                 return found;
             }
@@ -200,6 +200,9 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
                         rings.hot |= entry.events & OUT != 0;
                     }
                     None => {}
+                }
+                if lane.kernel_waits {
+                    slot.asked.events &= !IN;
                 }
                 rings.hot |= lane.in_flight && entry.events & IN != 0;
             }

@@ -155,9 +155,8 @@ impl Direction {
     pub fn begin_write(&self, board: Option<Board>) -> bool {
         self.sender().intent.swap(1, Ordering::SeqCst);
         fence_after_rmw();
-        let receiver = self.receiver();
         // A reader that starts to watch after this load sees the intent.
-        let watchers = receiver.watchers.load(Ordering::Acquire);
+        let watchers = self.receiver().watchers.load(Ordering::Acquire);
         let mut rest = watchers;
         while rest != 0 {
             self.ready(rest.trailing_zeros()).set(self.lane);
@@ -167,8 +166,27 @@ impl Direction {
             // A reader that announces its sleep after the loads below sees the bit.
             fence_after_rmw();
         }
+        self.is_reader_awake(board)
+    }
+
+    /// Whether the reader is awake, as far as it has said. Binding only behind
+    /// [`Direction::begin_write`], which asks the same.
+    pub fn is_reader_awake(&self, board: Option<Board>) -> bool {
+        let receiver = self.receiver();
+        let watchers = receiver.watchers.load(Ordering::Acquire);
         receiver.sleepers.load(Ordering::Acquire) == 0
             && (watchers == 0 || board.is_some_and(|board| !board.any_asleep(watchers)))
+    }
+
+    /// Breaks the reader's half of the connection: its next look finds a position that cannot be,
+    /// and fails. For a sender that knows that bytes are missing.
+    pub fn break_reader(&self) {
+        self.sender().tail.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Breaks the sender's half, likewise.
+    pub fn break_sender(&self) {
+        self.receiver().head.store(u64::MAX, Ordering::Release);
     }
 
     /// Ends what [`Direction::begin_write`] announced.
@@ -264,6 +282,14 @@ impl Direction {
     /// Bytes that went by TCP before the ring segment that was published last.
     pub fn mark(&self) -> u64 {
         self.sender().mark.load(Ordering::Relaxed)
+    }
+
+    /// The mark of the present ring segment; 0 without one.
+    pub fn mark_if_ring(&self) -> u64 {
+        match self.mode() {
+            Mode::Ring => self.mark(),
+            Mode::Tcp => 0,
+        }
     }
 
     /// The mode, or `None` while the sender is between deciding and publishing.

@@ -10,6 +10,7 @@
 use crate::Broken;
 use crate::direction::Direction;
 use crate::sync::Ordering;
+use core::ptr::NonNull;
 use core::sync::atomic::compiler_fence;
 
 /// A sender whose ring is empty goes back to its start once it is this far in, so that small
@@ -204,6 +205,23 @@ impl Consumer {
             core::ptr::copy_nonoverlapping(data.add(place), target, first);
             core::ptr::copy_nonoverlapping(data, target.add(first), len - first);
         }
+    }
+
+    /// Where `len` bytes lie, `offset` bytes behind the head: addresses in the ring and lengths,
+    /// in order. For somebody who moves them without copying; `offset + len` is at most what
+    /// [`Consumer::available`] returned last.
+    pub fn pieces(
+        &self,
+        direction: &Direction,
+        offset: usize,
+        len: usize,
+    ) -> [(NonNull<u8>, usize); 2] {
+        let capacity = direction.capacity() as usize;
+        let place = (self.head as usize + offset) & (capacity - 1);
+        let first = len.min(capacity - place);
+        // SAFETY: `place < capacity`, within the ring.
+        let start = unsafe { direction.data().add(place) };
+        [(start, first), (direction.data(), len - first)]
     }
 
     /// Gives `len` bytes back to the sender.

@@ -1,9 +1,10 @@
 //! Which of two ways a connection's packets take: bulk by a socket, which the kernel is handed in
-//! large pieces, and all else past the kernel, packet by packet (decision 0012).
+//! large pieces, and all else past the kernel, packet by packet (decision 0012). Bulk is a large
+//! message, or many small ones.
 //!
 //! What goes one way may overtake what went the other, and a reliable connection takes what comes
-//! out of order for lost. So requests change their way only when all before them are answered: one
-//! that is bulk waits for that, others go on behind it. Who answers never hears when an answer has
+//! out of order for lost. So requests change their way only when all before them are answered:
+//! bulk waits for that, others go on behind it. Who answers never hears when an answer has
 //! come; so answers stay with the way of the last bulk for a while.
 
 use sluice_protocol::Instant;
@@ -12,6 +13,10 @@ use sluice_protocol::rc::Connection;
 /// Packets of a message from which on it is bulk. Past the kernel the first comes sooner, and each
 /// costs more.
 const PACKETS: u64 = 4;
+
+/// Packets of small messages that wait together from which on they are bulk. Fewer are there
+/// sooner past the kernel.
+const CROWD: u64 = 8;
 
 /// How long answers stay where bulk was.
 const LINGER_NS: u64 = 2_000_000;
@@ -27,15 +32,19 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// In front of every look for the next packet.
-    pub fn look(&mut self, connection: &mut Connection, mtu: u64, now: Instant) {
-        let begins = connection.begins().map(|request| {
+    /// In front of every look for the next packet. `flows`: the program posts much at a time,
+    /// perhaps to other connections, so that what waits here is soon a crowd.
+    pub fn look(&mut self, connection: &mut Connection, mtu: u64, flows: bool, now: Instant) {
+        let quiet = connection.is_quiet();
+        // Behind bulk all goes its way.
+        if (quiet || !self.requests)
+            && let Some(request) = connection.begins()
+        {
             let sent = !request.operation.has_response_data();
-            sent && u64::from(request.length) > (PACKETS - 1) * mtu
-        });
-        if let Some(bulk) = begins {
-            if connection.is_quiet() {
-                self.requests = bulk;
+            let large = u64::from(request.length) > (PACKETS - 1) * mtu;
+            let bulk = sent && (large || connection.waiting() >= CROWD);
+            if quiet {
+                self.requests = bulk || sent && flows;
             }
             connection.hold(bulk && !self.requests);
         }
@@ -156,9 +165,18 @@ mod tests {
 
     /// Sends what may be sent; for each packet whether it goes by the socket.
     fn sent(bulk: &mut Bulk, connection: &mut Connection, now: Instant) -> Vec<bool> {
+        sent_while(false, bulk, connection, now)
+    }
+
+    fn sent_while(
+        flows: bool,
+        bulk: &mut Bulk,
+        connection: &mut Connection,
+        now: Instant,
+    ) -> Vec<bool> {
         let mut ways = Vec::new();
         loop {
-            bulk.look(connection, MTU, now);
+            bulk.look(connection, MTU, flows, now);
             let Some(packet) = connection.transmit(now) else {
                 return ways;
             };
@@ -174,10 +192,11 @@ mod tests {
         let (mut bulk, mut connection) = (Bulk::default(), connection());
         post(&mut connection, 0, Operation::Send, 8);
         post(&mut connection, 1, Operation::Send, 3 * MTU);
-        post(&mut connection, 2, Operation::Send, 3 * MTU + 1);
-        post(&mut connection, 3, Operation::Send, 8);
         // One packet and three go past the kernel; the bulk waits for their answers.
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 4]);
+        post(&mut connection, 2, Operation::Send, 3 * MTU + 1);
+        post(&mut connection, 3, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 2);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 3);
@@ -192,6 +211,44 @@ mod tests {
         acknowledge(&mut connection, 10);
         post(&mut connection, 6, Operation::Send, 64 * MTU);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 64]);
+    }
+
+    #[test]
+    fn many_small_messages_are_bulk_once_those_before_are_answered() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let few = CROWD - 1;
+        (0..few).for_each(|seq| post(&mut connection, seq, Operation::Send, 8));
+        let all = |way, count| vec![way; count as usize];
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), all(false, few));
+        (0..few).for_each(|seq| post(&mut connection, few + seq, Operation::Send, 8));
+        // Too few to wait for anything.
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), all(false, few));
+        (0..CROWD).for_each(|seq| post(&mut connection, 2 * few + seq, Operation::Send, 8));
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
+        acknowledge(&mut connection, 2 * few as u32 - 2);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
+        acknowledge(&mut connection, 2 * few as u32 - 1);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), all(true, CROWD));
+        // One more behind them must not overtake them.
+        let seq = 2 * few + CROWD;
+        post(&mut connection, seq, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
+        acknowledge(&mut connection, seq as u32);
+        post(&mut connection, seq + 1, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+    }
+
+    #[test]
+    fn a_program_that_posts_much_at_a_time_has_its_first_message_with_the_rest() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        post(&mut connection, 0, Operation::Send, 8);
+        assert_eq!(sent_while(true, &mut bulk, &mut connection, NOW), [true]);
+        // What is under way past the kernel is not waited for by few.
+        acknowledge(&mut connection, 0);
+        post(&mut connection, 1, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+        post(&mut connection, 2, Operation::Send, 8);
+        assert_eq!(sent_while(true, &mut bulk, &mut connection, NOW), [false]);
     }
 
     #[test]

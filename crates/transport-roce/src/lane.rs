@@ -43,6 +43,8 @@ const BURST_PACKETS: u32 = 32;
 /// In full flow small requests are not even looked at one by one: so many at once, which saves
 /// half of what a request costs.
 const BURST_POSTS: u32 = 32;
+/// Who has posted so many between two looks is in full flow from the first one after the second.
+const FLOW_POSTS: u32 = 8;
 /// Bytes of a small request: it has one packet or few.
 pub const SMALL_BYTES: u64 = 1024;
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
@@ -59,7 +61,7 @@ const BLOCKED_NS: u64 = 100_000;
 const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller, and
 /// in each of so many behind one in which it had something.
-const UDP_ROUNDS: u32 = 2048;
+const UDP_ROUNDS: u32 = 256;
 const UDP_WARM_ROUNDS: u32 = 128;
 
 /// How long who ends waits for whoever is at it.
@@ -118,7 +120,9 @@ pub struct Lane {
     pub polled: AtomicU64,
     /// Requests posted since anybody has looked for packets.
     burst: AtomicU32,
-    /// Somebody has polled since something was last left for later.
+    /// The last burst was a long one.
+    flows: AtomicBool,
+    /// Somebody polls: the engine thread has found nothing that was left for later since.
     polls: AtomicBool,
     pub counters: LaneCounters,
 }
@@ -201,6 +205,7 @@ impl Lane {
             deadline: AtomicU64::new(u64::MAX),
             polled: AtomicU64::new(0),
             burst: AtomicU32::new(0),
+            flows: AtomicBool::new(false),
             polls: AtomicBool::new(false),
             counters: LaneCounters::default(),
         })
@@ -248,9 +253,13 @@ impl Lane {
             let Some(mut state) = try_lock(&self.state) else {
                 return (rounds > 0).then_some(came);
             };
-            self.burst.store(0, Ordering::Relaxed);
-            if worker == Worker::Poller {
-                self.polls.store(true, Ordering::Relaxed);
+            self.end_burst();
+            match worker {
+                Worker::Poller => self.polls.store(true, Ordering::Relaxed),
+                Worker::Engine { .. } if self.has_left(&state) => {
+                    self.polls.store(false, Ordering::Relaxed);
+                }
+                _ => {}
             }
             state.release(false);
             if state.owes || state.gathered > 0 {
@@ -367,7 +376,7 @@ impl Lane {
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
         let burst = self.burst.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let flows = burst > BURST_ALONE;
+        let flows = burst > BURST_ALONE || self.flows.load(Ordering::Relaxed);
         if flows && posting.small && !burst.is_multiple_of(BURST_POSTS) {
             if burst == BURST_ALONE + 1 || burst % BURST_POSTS == 1 {
                 self.leave();
@@ -401,12 +410,25 @@ impl Lane {
         done
     }
 
-    /// Something is left for whoever comes next. A program that has polled since the last time
-    /// will be that, or else the engine thread when it looks whether the program still polls. For
-    /// any other program the thread is woken.
+    /// Somebody looks for packets: what is posted from now on is another burst.
+    fn end_burst(&self) {
+        if self.burst.load(Ordering::Relaxed) != 0 {
+            let burst = self.burst.swap(0, Ordering::Relaxed);
+            self.flows.store(burst >= FLOW_POSTS, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a poster has left something.
+    fn has_left(&self, state: &State) -> bool {
+        state.gathered > 0 || self.pending.load(Ordering::Relaxed) != 0
+    }
+
+    /// Something is left for whoever comes next. A program that polls will be that, or posts so
+    /// much more that it sends it, or else it is the engine thread when it looks whether the
+    /// program still polls. The next time it is woken then.
     fn leave(&self) {
         self.deadline.store(0, Ordering::SeqCst);
-        if self.polls.swap(false, Ordering::Relaxed) {
+        if self.polls.load(Ordering::Relaxed) {
             self.wake_for_deadline();
         } else {
             self.sleeper.wake();
@@ -645,6 +667,7 @@ impl State {
         };
         part.absorb(&mut machine);
         machine.expire(now);
+        let flows = lane.flows.load(Ordering::Relaxed);
         let mut packets = 0;
         let end = loop {
             if packets == TURN_PACKETS {
@@ -653,7 +676,7 @@ impl State {
             if !machine.way_has_room(&self.ports) {
                 break Turn::Blocked;
             }
-            let Some(outgoing) = machine.transmit(now) else {
+            let Some(outgoing) = machine.transmit(now, flows) else {
                 break Turn::Nothing(machine.deadline());
             };
             packets += 1;

@@ -391,13 +391,13 @@ impl Machine {
         })
     }
 
-    /// The next packet that leaves.
-    pub fn transmit(&mut self, now: Instant) -> Option<Outgoing> {
+    /// The next packet that leaves. `flows`: as for [`Bulk::look`].
+    pub fn transmit(&mut self, now: Instant, flows: bool) -> Option<Outgoing> {
         self.hand_over();
         let transmit = match &mut self.service {
             Service::Rc(connection) => {
                 if self.way.is_some_and(|way| way.port != way.bulk) {
-                    self.bulk.look(connection, self.mtu, now);
+                    self.bulk.look(connection, self.mtu, flows, now);
                 }
                 connection.transmit(now)
             }

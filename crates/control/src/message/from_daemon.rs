@@ -58,6 +58,8 @@ pub struct Lane {
     /// The peer's board comes with this message, as the last descriptor. Never so for a
     /// connection of a program to itself.
     pub has_board_fd: bool,
+    /// The other process of the lane is sluiced itself, for a peer on another host.
+    pub is_remote: bool,
     /// The peer's client number, and its process id as sluiced sees it.
     pub peer: u32,
     pub peer_pid: u32,
@@ -119,6 +121,7 @@ mod kind {
 
 const HAS_CHUNK_FD: u8 = 1;
 const HAS_BOARD_FD: u8 = 2;
+const IS_REMOTE: u8 = 4;
 
 impl FromDaemon {
     /// Writes the message into `buffer` and returns its bytes.
@@ -152,7 +155,8 @@ impl FromDaemon {
                 out.u8(lane.side);
                 let chunk = if lane.has_chunk_fd { HAS_CHUNK_FD } else { 0 };
                 let board = if lane.has_board_fd { HAS_BOARD_FD } else { 0 };
-                out.u8(chunk | board);
+                let remote = if lane.is_remote { IS_REMOTE } else { 0 };
+                out.u8(chunk | board | remote);
                 out.u32(lane.peer);
                 out.u32(lane.peer_pid);
                 out.u64(lane.cookie);
@@ -228,7 +232,7 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
     let ring_bytes = body.u32()?;
     let side = body.u8()?;
     let flags = body.u8()?;
-    if side > 1 || flags & !(HAS_CHUNK_FD | HAS_BOARD_FD) != 0 || lane >= lanes {
+    if side > 1 || flags & !(HAS_CHUNK_FD | HAS_BOARD_FD | IS_REMOTE) != 0 || lane >= lanes {
         return Err(DecodeError::Value);
     }
     Ok(Lane {
@@ -241,6 +245,7 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
         side,
         has_chunk_fd: flags & HAS_CHUNK_FD != 0,
         has_board_fd: flags & HAS_BOARD_FD != 0,
+        is_remote: flags & IS_REMOTE != 0,
         peer: body.u32()?,
         peer_pid: body.u32()?,
         cookie: body.u64()?,

@@ -60,6 +60,7 @@ fn answers() -> impl Strategy<Value = FromDaemon> {
                 ring_bytes: n[4],
                 side: u8::from(flags.0),
                 has_chunk_fd: flags.1,
+                is_remote: true,
                 has_board_fd: flags.2,
                 peer: n[5],
                 peer_pid: n[6],

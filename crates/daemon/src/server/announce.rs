@@ -226,6 +226,7 @@ impl Server {
             side,
             has_chunk_fd: chunk.is_some(),
             has_board_fd: needs_board,
+            is_remote: false,
             peer,
             peer_pid: peer_program.pid,
             cookie: end.cookie,

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_SIDE1, Locked,
-    Rx, State, Tx,
+    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE,
+    FLAG_SIDE1, Locked, Rx, State, Tx,
 };
 use crate::counts::tcp_bytes_read;
 use crate::reason::Reason;
@@ -42,6 +42,8 @@ pub struct Assignment {
     pub own_board: Board,
     /// The slots of `own_board` that watch this connection.
     pub watchers: u64,
+    /// The other process is sluiced: the peer is on another host.
+    pub remote: bool,
 }
 
 impl Place {
@@ -159,11 +161,13 @@ impl End {
             .store(a.peer_board.map_or(0, |b| b.address()), Ordering::Relaxed);
         self.own_board
             .store(a.own_board.address(), Ordering::Relaxed);
-        self.flags
-            .fetch_and(!(FLAG_SIDE1 | FLAG_ADOPTED), Ordering::Relaxed);
-        if a.side & 1 == 1 {
-            self.flags.fetch_or(FLAG_SIDE1, Ordering::Relaxed);
-        }
+        self.flags.fetch_and(
+            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE),
+            Ordering::Relaxed,
+        );
+        let side = if a.side & 1 == 1 { FLAG_SIDE1 } else { 0 };
+        let remote = if a.remote { FLAG_REMOTE } else { 0 };
+        self.flags.fetch_or(side | remote, Ordering::Relaxed);
         self.chunk.store(a.chunk.address(), Ordering::Release);
         let into = a.chunk.direction(a.lane, 1 - (a.side & 1));
         let mut watchers = a.watchers;
@@ -235,6 +239,29 @@ impl End {
                 into.announce_sleep();
             }
             self.set_reason(reason);
+        }
+    }
+
+    /// sluiced has ended, which moved the bytes of this lane to and from another host. What is in
+    /// the incoming ring can still be read, and later bytes go by TCP; but where bytes are missing,
+    /// or may be, the connection is broken.
+    pub fn lose_carrier(&self, generation: u32) {
+        if !self.is_remote() || self.state() != State::Attached {
+            return;
+        }
+        let mut is_whole = true;
+        if let Locked::Held(mut tx) = self.lock_tx(generation)
+            && let Some(out) = self.outgoing()
+        {
+            is_whole &= matches!(tx.producer.is_drained(&out), Ok(true));
+        }
+        if let Some(into) = self.incoming() {
+            is_whole &= !into.is_write_in_flight();
+        }
+        if is_whole {
+            self.pin(generation, Reason::NoDaemon);
+        } else {
+            self.break_lane(Broken);
         }
     }
 

@@ -224,6 +224,7 @@ impl Side {
                 peer_board: Some(self.peer_board),
                 own_board: self.board,
                 watchers: 0,
+                remote: false,
             },
         )
     }
@@ -263,6 +264,11 @@ impl Side {
         // file, and whatever comes out is checked.
         let bytes = std::array::from_fn(|at| unsafe { record.add(at).read_volatile() });
         EndSnapshot::from_bytes(&bytes).expect("a record in use")
+    }
+
+    /// The memory that both ends have lanes in.
+    pub fn chunk(&self) -> Chunk {
+        self.chunk
     }
 
     /// The lane's words.

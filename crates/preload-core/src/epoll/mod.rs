@@ -18,4 +18,4 @@ pub use instance::{
     write_blocked,
 };
 pub use item::Glance;
-pub use wait::{Sleep, Timeout, enter_sleep, glance, leave_sleep, wait};
+pub use wait::{Awake, Sleep, Timeout, enter_sleep, glance, leave_sleep, wait};

@@ -30,12 +30,45 @@ pub enum Timeout {
     Ns(u64),
 }
 
+/// A wait that must not sleep, because a sender is about to publish. With a local one that takes
+/// a moment. sluiced, as the sender of a lane to another host, may have no link to that.
+#[derive(Default)]
+pub struct Awake {
+    rounds: u32,
+}
+
+impl Awake {
+    /// Looks that follow one another at once; some milliseconds.
+    const ROUNDS: u32 = 10_000;
+    /// Time between later ones.
+    const NAP: Timeout = Timeout::Ns(1_000_000);
+
+    /// How long the next look may sleep.
+    pub fn pause(&mut self) -> Timeout {
+        if self.rounds < Self::ROUNDS {
+            self.rounds += 1;
+            yield_processor();
+            return Timeout::Ns(0);
+        }
+        link::check_daemon();
+        Self::NAP
+    }
+}
+
 impl Timeout {
     /// From the milliseconds of `epoll_wait` and `poll`.
     pub fn from_ms(ms: c_int) -> Self {
         match u64::try_from(ms) {
             Ok(ms) => Self::Ns(ms * 1_000_000),
             Err(_) => Self::Never,
+        }
+    }
+
+    /// The shorter one.
+    pub fn min(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Ns(a), Self::Ns(b)) => Self::Ns(a.min(b)),
+            (Self::Never, other) | (other, Self::Never) => other,
         }
     }
 
@@ -97,6 +130,7 @@ pub unsafe fn wait(
     }
     let mut spinner: Option<Spinner> = None;
     let mut kernel_look_ns = 0;
+    let mut awake = Awake::default();
     loop {
         link::check_mail();
         let Some((count, hot, lanes)) = waiter.take_rings() else {
@@ -132,8 +166,7 @@ pub unsafe fn wait(
             }
         }
         if hot {
-            yield_processor();
-            if let found @ 1.. = waiter.look_at_kernel() {
+            if let found @ 1.. = waiter.look_at_kernel_for(awake.pause().min(left)) {
                 return found;
             }
             continue;
@@ -215,10 +248,15 @@ impl Waiter<'_> {
     /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
     /// again.
     fn look_at_kernel(&mut self) -> c_int {
+        self.look_at_kernel_for(Timeout::Ns(0))
+    }
+
+    /// The same for a program that must not sleep for long.
+    fn look_at_kernel_for(&mut self, timeout: Timeout) -> c_int {
         // A small array may be full of our tags. They are edge-triggered, so what is behind them
         // comes after at most one for each item.
         for _ in 0..=self.this.item_count.load(Ordering::Relaxed) {
-            let got = (self.kernel)(self.events, self.max as c_int, Timeout::Ns(0));
+            let got = (self.kernel)(self.events, self.max as c_int, timeout);
             if got <= 0 {
                 return 0;
             }

@@ -21,6 +21,11 @@ impl Connection {
         (entry.first == next).then_some(&entry.request)
     }
 
+    /// Request packets that were never sent, of all requests that were posted.
+    pub fn waiting(&self) -> u64 {
+        self.requester.waiting()
+    }
+
     /// Requests that have not begun wait until this is called with false; what is sent again and
     /// what is answered does not. To be decided anew whenever something has come, so not for
     /// longer than until [`Connection::is_quiet`].

@@ -270,6 +270,12 @@ impl Requester {
         room.then_some((index, entry))
     }
 
+    /// See [`super::Connection::waiting`].
+    pub fn waiting(&self) -> u64 {
+        self.entry(self.sent)
+            .map_or(0, |entry| self.end_weight - entry.weight_of(self.sent))
+    }
+
     /// There is something to send.
     pub fn is_ready(&self) -> bool {
         self.candidate().is_some()

@@ -61,7 +61,7 @@ fn cell(options: &Options, (group, engines): (&str, u32), (label, number): (&str
                 program: PROGRAM,
                 mtu: MTU,
                 arguments,
-                bulk: false,
+                bulk: true,
                 faults: None,
             };
             let more = words!["--engines", engines];

@@ -1,0 +1,286 @@
+//! What the far program writes, on its way to the local one. The daemon is its writer, in one long
+//! write for as long as the ring is offered to the far program.
+
+use sluice_shmem::board::Board;
+use sluice_shmem::direction::{Direction, Mode, Recall};
+use sluice_shmem::{Broken, Producer};
+
+use crate::Violation;
+use crate::message::Note;
+
+/// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
+/// nothing.
+const IDLE_NS: u64 = 1_000_000;
+/// The same for an offer that was never used. Until it is used or settled, what comes by TCP cannot
+/// be read, because ring bytes that come before it may be on their way.
+const UNUSED_NS: u64 = 200_000;
+/// Time between an offer that was used and the next, nanoseconds.
+const AGAIN_NS: u64 = 50_000;
+/// Time that a reader who wants to sleep polls on behind the last bytes, nanoseconds: some times
+/// what a message and its answer take.
+const GRACE_NS: u64 = 200_000;
+/// Time between an offer that was not used and the next, nanoseconds; it doubles up to the maximum.
+const RETRY_NS: u64 = 1_000_000;
+const RETRY_NS_MAX: u64 = 1_000_000_000;
+/// Bytes that move on TCP within this time of one another are worth a ring, nanoseconds.
+const LIVELY_NS: u64 = 500_000;
+/// That often in a row.
+const LIVELY_MOVES: u32 = 3;
+/// Consumed bytes are reported when nothing has come for so long, nanoseconds, or when they are a
+/// quarter of the ring.
+const REPORT_NS: u64 = 30_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offer {
+    None,
+    Standing,
+    /// Taken back, and not settled yet.
+    Revoked,
+}
+
+/// One direction, from the far program to the local one.
+#[derive(Debug)]
+pub struct Down {
+    direction: Direction,
+    producer: Producer,
+    /// Where the program announces the sleep of its epoll instances.
+    board: Option<Board>,
+    offer: Offer,
+    /// Bytes that have arrived since the lane began, and what was reported of their consumption.
+    arrived: u64,
+    reported: u64,
+    /// When the offer was made or bytes came last.
+    busy_ns: u64,
+    is_used: bool,
+    /// The far program has left the ring since the offer.
+    has_left: bool,
+    retry_at_ns: u64,
+    retry_ns: u64,
+    /// The reader's progress at the last look, when it changed, and how often it did so quickly.
+    progress: u64,
+    moved_ns: u64,
+    lively: u32,
+    is_close_said: bool,
+    /// The local program has closed or ended.
+    is_reader_gone: bool,
+    /// Nothing comes any more.
+    is_done: bool,
+}
+
+impl Down {
+    /// Becomes the writer of `direction`.
+    pub fn new(direction: Direction, board: Option<Board>) -> Self {
+        Self {
+            direction,
+            producer: Producer::default(),
+            board,
+            offer: Offer::None,
+            arrived: 0,
+            reported: 0,
+            busy_ns: 0,
+            is_used: false,
+            has_left: false,
+            retry_at_ns: 0,
+            retry_ns: RETRY_NS,
+            progress: 0,
+            moved_ns: 0,
+            lively: 0,
+            is_close_said: false,
+            is_reader_gone: false,
+            is_done: false,
+        }
+    }
+
+    /// Whether the daemon has to look at this direction all the time.
+    pub fn is_standing(&self) -> bool {
+        self.offer != Offer::None
+    }
+
+    /// Whether the far program writes no more.
+    pub fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// The local program has closed, or has ended.
+    pub fn reader_gone(&mut self) {
+        self.is_reader_gone = true;
+    }
+
+    /// When the reader took bytes last, nanoseconds.
+    pub fn moved_ns(&self) -> u64 {
+        self.moved_ns
+    }
+
+    /// So many bytes were written behind the last ones in the ring.
+    pub fn arrive(&mut self, bytes: u32, now_ns: u64) -> Result<(), Violation> {
+        if self.offer == Offer::None || self.is_done {
+            return Err(Violation("wrote to a ring that was not offered"));
+        }
+        let Ok(used) = self.producer.in_flight(&self.direction) else {
+            self.give_up();
+            return Ok(());
+        };
+        if u64::from(bytes) + used > u64::from(self.direction.capacity()) {
+            return Err(Violation("wrote more than the ring has room for"));
+        }
+        self.arrived += u64::from(bytes);
+        self.producer.publish(&self.direction, bytes as usize);
+        // The write is in flight already; this sets the ready bits.
+        self.direction.begin_write(self.board);
+        self.busy_ns = now_ns;
+        self.is_used = true;
+        Ok(())
+    }
+
+    /// What the far daemon says of this direction.
+    pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
+        match note {
+            Note::Segment(mark) if self.offer != Offer::None => {
+                self.direction.publish_mode(Mode::Ring, mark);
+                self.busy_ns = now_ns;
+                self.has_left = false;
+            }
+            Note::Left => {
+                self.direction.publish_mode(Mode::Tcp, 0);
+                // What follows by TCP can be read only when the offer is over.
+                self.has_left = true;
+            }
+            Note::Settled if self.offer == Offer::Revoked => {
+                self.offer = Offer::None;
+                self.direction.end_write();
+                if self.is_used {
+                    self.retry_ns = RETRY_NS;
+                    self.retry_at_ns = now_ns + AGAIN_NS;
+                } else {
+                    self.retry_at_ns = now_ns + self.retry_ns;
+                    self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+                    self.lively = 0;
+                }
+            }
+            Note::Done => {
+                self.is_done = true;
+                if self.offer != Offer::None {
+                    self.offer = Offer::None;
+                    self.direction.end_write();
+                }
+            }
+            Note::Missing => {
+                self.direction.break_reader();
+                self.is_done = true;
+                self.offer = Offer::None;
+                self.direction.end_write();
+            }
+            _ => return Err(Violation("said something of a lane at a wrong time")),
+        }
+        Ok(())
+    }
+
+    /// The memory of the local program is beyond repair: it gets nothing any more.
+    fn give_up(&mut self) {
+        self.direction.break_reader();
+        self.is_reader_gone = true;
+    }
+
+    /// No link will come any more. What the far program has put into its ring and could not be
+    /// sent is not known here unless nothing was offered.
+    pub fn abandon(&mut self) {
+        if self.is_done {
+            return;
+        }
+        self.is_done = true;
+        if self.offer != Offer::None {
+            self.direction.break_reader();
+            self.offer = Offer::None;
+            self.direction.end_write();
+        }
+    }
+
+    /// A link is there again: says where this direction is.
+    pub fn resume(&mut self, say: &mut dyn FnMut(Note)) {
+        say(Note::Resume(self.arrived));
+        say(Note::Consumed(self.reported));
+        self.is_close_said = false;
+        if self.offer != Offer::None {
+            self.offer = Offer::Revoked;
+            say(Note::Revoke);
+        }
+    }
+
+    /// Looks at the reader, and says what the far daemon has to know.
+    pub fn look(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
+        if self.is_reader_gone || self.direction.is_closed() {
+            if !self.is_close_said {
+                self.is_close_said = true;
+                say(Note::Closed);
+            }
+            return;
+        }
+        if let Err(Broken) = self.report(now_ns, say) {
+            self.give_up();
+            return;
+        }
+        if self.direction.recall() == Recall::Asked {
+            // The program that wrote them may be asleep, and on another host.
+            self.direction.answer_recall(false);
+        }
+        let progress = self.direction.reader_progress();
+        if progress != self.progress {
+            self.progress = progress;
+            let gap = now_ns.saturating_sub(self.moved_ns);
+            self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
+            self.moved_ns = now_ns;
+        }
+        match self.offer {
+            Offer::None => {
+                if self.is_worth_an_offer(now_ns) {
+                    self.try_to_offer(now_ns, say);
+                }
+            }
+            Offer::Standing => {
+                let idle = now_ns.saturating_sub(self.busy_ns);
+                let limit = if self.is_used { IDLE_NS } else { UNUSED_NS };
+                let wants_sleep = || !self.direction.is_reader_awake(self.board);
+                if self.has_left || idle > limit || idle > GRACE_NS && wants_sleep() {
+                    self.offer = Offer::Revoked;
+                    say(Note::Revoke);
+                }
+            }
+            Offer::Revoked => {}
+        }
+    }
+
+    fn is_worth_an_offer(&self, now_ns: u64) -> bool {
+        !self.is_done
+            && self.lively >= LIVELY_MOVES
+            // Just now: an answer may be on its way, and the next request will find the offer.
+            && self.moved_ns == now_ns
+            && now_ns >= self.retry_at_ns
+            && self.direction.is_adopted()
+    }
+
+    fn try_to_offer(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
+        if self.direction.begin_write(self.board) {
+            self.offer = Offer::Standing;
+            self.busy_ns = now_ns;
+            self.is_used = false;
+            self.has_left = false;
+            say(Note::Offer);
+        } else {
+            self.direction.end_write();
+        }
+    }
+
+    fn report(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) -> Result<(), Broken> {
+        if self.reported == self.arrived {
+            return Ok(());
+        }
+        let consumed = self.arrived - self.producer.in_flight(&self.direction)?;
+        let quarter = u64::from(self.direction.capacity()) / 4;
+        let is_quiet = now_ns.saturating_sub(self.busy_ns) > REPORT_NS;
+        if consumed - self.reported >= quarter || is_quiet && consumed > self.reported {
+            self.reported = consumed;
+            say(Note::Consumed(consumed));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,535 @@
+//! All lanes of a host that go to others.
+
+use sluice_shmem::board::Board;
+use sluice_shmem::chunk::Chunk;
+
+use crate::Violation;
+use crate::lane::{Far, Lane, Near};
+use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
+use crate::up::{After, SLOT};
+use crate::wire::{Full, LinkId, Local, Remote, Wire};
+
+/// Time between looks at the readers of all lanes while polling, nanoseconds.
+const LOOK_NS: u64 = 20_000;
+/// Polling goes on for so long after something moved, nanoseconds.
+const BUSY_NS: u64 = 200_000;
+/// How long the daemon polls to see whether a connection is lively, nanoseconds, and the time
+/// between such trials, which doubles as long as they lead to nothing.
+const TRIAL_NS: u64 = 2_000_000;
+const TRIAL_EVERY_NS: u64 = 10_000_000;
+const TRIAL_EVERY_NS_MAX: u64 = 1_000_000_000;
+/// Bytes of notes for one link that may wait for room, beyond which the less important ones are
+/// said later.
+const OUTBOX_BYTES_MAX: usize = 64 * 1024;
+
+/// What waits to be said on a link.
+#[derive(Debug, Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+}
+
+/// One link, for those who have something to send on it.
+#[derive(Debug)]
+pub struct Outgoing<'a, W> {
+    wire: &'a mut W,
+    link: LinkId,
+    outbox: &'a mut Outbox,
+}
+
+impl<W: Wire> Outgoing<'_, W> {
+    /// Says something, behind everything that was said or written before.
+    pub fn note(&mut self, lane: LaneNumber, note: Note) {
+        self.outbox.bytes.extend(Record { lane, note }.encode());
+    }
+
+    /// Writes to the far host's memory, behind everything that was said or written before.
+    pub fn write(&mut self, local: Local, remote: Remote, lane: LaneNumber) -> Result<(), Full> {
+        self.flush()?;
+        self.wire.write(self.link, local, remote, lane.0)
+    }
+
+    fn flush(&mut self) -> Result<(), Full> {
+        while !self.outbox.bytes.is_empty() {
+            let bytes = self.outbox.bytes.len().min(MESSAGE_BYTES_MAX);
+            self.wire.send(self.link, &self.outbox.bytes[..bytes])?;
+            self.outbox.bytes.drain(..bytes);
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    number: LaneNumber,
+    lane: Option<Lane>,
+    /// In the list of those to be pushed.
+    is_hot: bool,
+}
+
+/// A chunk whose ready lines are looked at.
+#[derive(Debug)]
+struct Watched {
+    chunk: Chunk,
+    side: u32,
+    /// Which place of the table each of its lanes has.
+    places: Vec<Option<usize>>,
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    outbox: Outbox,
+    is_up: bool,
+}
+
+/// What the daemon does when there is nothing left to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Polls on.
+    Poll,
+    /// Sleeps until something comes or this time is reached, nanoseconds; `u64::MAX`: no time.
+    Sleep(u64),
+}
+
+/// The lanes and the links.
+#[derive(Debug)]
+pub struct Engine<W> {
+    /// Posts to the links.
+    pub wire: W,
+    /// Where the daemon announces its own sleep, to the programs that write.
+    board: Board,
+    places: Vec<Place>,
+    free: Vec<usize>,
+    watched: Vec<Watched>,
+    /// By number of the link.
+    links: Vec<Link>,
+    hot: Vec<usize>,
+    over: Vec<LaneNumber>,
+    looked_ns: u64,
+    busy_ns: u64,
+    trial_until_ns: u64,
+    trial_at_ns: u64,
+    trial_every_ns: u64,
+    /// When a reader took something last, as of the last look.
+    moved_ns: u64,
+    standing: bool,
+}
+
+impl<W: Wire> Engine<W> {
+    /// Without lanes. `board` is this daemon's, which the programs get.
+    pub fn new(wire: W, board: Board) -> Self {
+        Self {
+            wire,
+            board,
+            places: Vec::new(),
+            free: Vec::new(),
+            watched: Vec::new(),
+            links: Vec::new(),
+            hot: Vec::new(),
+            over: Vec::new(),
+            looked_ns: 0,
+            busy_ns: 0,
+            trial_until_ns: 0,
+            trial_at_ns: 0,
+            trial_every_ns: TRIAL_EVERY_NS,
+            moved_ns: 0,
+            standing: false,
+        }
+    }
+
+    /// A new lane, whose far half is not known yet. `None`: there are too many.
+    pub fn open(&mut self, link: LinkId, near: Near) -> Option<LaneNumber> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.places.len() < LaneNumber::LANES_MAX as usize => {
+                self.places.push(Place {
+                    number: LaneNumber::new(self.places.len() as u32, 0),
+                    lane: None,
+                    is_hot: false,
+                });
+                self.places.len() - 1
+            }
+            None => return None,
+        };
+        self.link_mut(link);
+        self.watch(&near, place);
+        let slot = &mut self.places[place];
+        slot.lane = Some(Lane::new(link, near));
+        Some(slot.number)
+    }
+
+    /// The far daemon has said where the lane lies there.
+    pub fn connect(&mut self, number: LaneNumber, far: Far, now_ns: u64) -> Result<(), Violation> {
+        far.check()?;
+        if let Some(lane) = self.lane_mut(number) {
+            lane.set_far(far);
+            self.expect_traffic(now_ns);
+        }
+        Ok(())
+    }
+
+    /// The local program has closed this connection, or has ended.
+    pub fn program_gone(&mut self, number: LaneNumber) {
+        if let Some(lane) = self.lane_mut(number) {
+            lane.program_gone();
+            self.heat(number.place());
+            self.looked_ns = 0;
+        }
+    }
+
+    /// A link can be used, for the first time or again. What its lanes had under way is sent again.
+    pub fn link_up(&mut self, link: LinkId) {
+        let state = self.link_mut(link);
+        state.is_up = true;
+        state.outbox.bytes.clear();
+        for place in 0..self.places.len() {
+            let Some(lane) = self.places[place].lane.as_mut() else {
+                continue;
+            };
+            if lane.link != link {
+                continue;
+            }
+            if let Some(far) = lane.far() {
+                let number = far.number;
+                let outbox = &mut self.links[link.0 as usize].outbox;
+                lane.down.resume(&mut |note| {
+                    outbox.bytes.extend(Record { lane: number, note }.encode())
+                });
+            }
+            self.heat(place);
+        }
+        self.looked_ns = 0;
+    }
+
+    /// A link has failed; another one may come in its place ([`Engine::link_up`]).
+    pub fn link_down(&mut self, link: LinkId) {
+        let state = self.link_mut(link);
+        state.is_up = false;
+        state.outbox.bytes.clear();
+        for lane in self.lanes_of(link) {
+            lane.up.suspend();
+        }
+    }
+
+    /// The far daemon is gone, or broke the rules: its lanes end.
+    pub fn link_lost(&mut self, link: LinkId) {
+        self.link_down(link);
+        for lane in self.lanes_of(link) {
+            lane.abandon();
+        }
+        self.collect();
+    }
+
+    /// There is no far half of this lane, and none will come.
+    pub fn abandon(&mut self, number: LaneNumber) {
+        if let Some(lane) = self.lane_mut(number) {
+            lane.abandon();
+        }
+        self.collect();
+    }
+
+    /// Payload has arrived for a lane.
+    pub fn arrived(
+        &mut self,
+        link: LinkId,
+        immediate: u32,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Result<(), Violation> {
+        self.busy_ns = now_ns;
+        let lane = self.lane_on(link, LaneNumber(immediate))?;
+        match lane {
+            Some(lane) => lane.down.arrive(bytes, now_ns),
+            None => Err(Violation("wrote to a lane that is over")),
+        }
+    }
+
+    /// A message has come.
+    pub fn heard(&mut self, link: LinkId, message: &[u8], now_ns: u64) -> Result<(), Violation> {
+        self.busy_ns = now_ns;
+        for record in records(message) {
+            let record = record.ok_or(Violation("sent a message that makes no sense"))?;
+            // What was under way when the lane ended here means nothing any more.
+            let Some(lane) = self.lane_on(link, record.lane)? else {
+                continue;
+            };
+            lane.hear(record.note, now_ns)?;
+            self.heat(record.lane.place());
+        }
+        Ok(())
+    }
+
+    /// Does what there is to do once.
+    pub fn turn(&mut self, now_ns: u64) {
+        self.take_ready();
+        self.push_hot(now_ns);
+        if now_ns.saturating_sub(self.looked_ns) >= self.look_every_ns() {
+            self.looked_ns = now_ns;
+            self.look(now_ns);
+        }
+        self.flush();
+    }
+
+    /// Numbers of lanes that nobody uses any more, here or there; their memory is free.
+    pub fn take_over(&mut self) -> Vec<LaneNumber> {
+        std::mem::take(&mut self.over)
+    }
+
+    /// How to go on after a turn.
+    pub fn rest(&self, now_ns: u64) -> Rest {
+        let is_busy = now_ns.saturating_sub(self.busy_ns) < BUSY_NS;
+        if self.standing || !self.hot.is_empty() || is_busy || now_ns < self.trial_until_ns {
+            Rest::Poll
+        } else if self.lanes().next().is_some() {
+            Rest::Sleep(self.trial_at_ns)
+        } else {
+            Rest::Sleep(u64::MAX)
+        }
+    }
+
+    /// Announces that the daemon is about to sleep. False: it must not, something came in between;
+    /// either way [`Engine::withdraw_sleep`] follows.
+    pub fn announce_sleep(&mut self) -> bool {
+        self.board.announce_sleep(SLOT);
+        self.take_ready();
+        self.hot.is_empty()
+    }
+
+    /// The daemon is awake again.
+    pub fn withdraw_sleep(&mut self, now_ns: u64) {
+        self.board.withdraw_sleep(SLOT);
+        if now_ns >= self.trial_at_ns {
+            self.trial_at_ns = now_ns + self.trial_every_ns;
+            self.try_out(now_ns);
+        }
+    }
+
+    /// The lanes there are.
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.places.iter().filter_map(|place| place.lane.as_ref())
+    }
+
+    /// Looks whether readers moved since the last trial, and polls for a moment if so.
+    fn try_out(&mut self, now_ns: u64) {
+        let before = self.moved_ns;
+        self.looked_ns = now_ns;
+        self.look(now_ns);
+        if self.moved_ns > before {
+            self.trial_until_ns = now_ns + TRIAL_NS;
+            // For the next one, should this lead to nothing.
+            self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);
+        } else if self.trial_every_ns < TRIAL_EVERY_NS_MAX {
+            self.trial_every_ns = (self.trial_every_ns + TRIAL_EVERY_NS).min(TRIAL_EVERY_NS_MAX);
+        }
+    }
+
+    fn expect_traffic(&mut self, now_ns: u64) {
+        self.trial_every_ns = TRIAL_EVERY_NS;
+        self.trial_at_ns = self.trial_at_ns.min(now_ns + TRIAL_EVERY_NS);
+    }
+
+    fn look_every_ns(&self) -> u64 {
+        // A look costs a few cache lines of each lane.
+        LOOK_NS * (1 + self.places.len() as u64 / 64)
+    }
+
+    fn link_mut(&mut self, link: LinkId) -> &mut Link {
+        let at = link.0 as usize;
+        if at >= self.links.len() {
+            self.links.resize_with(at + 1, Link::default);
+        }
+        &mut self.links[at]
+    }
+
+    fn lane_mut(&mut self, number: LaneNumber) -> Option<&mut Lane> {
+        let place = self.places.get_mut(number.place())?;
+        (place.number == number)
+            .then_some(place.lane.as_mut())
+            .flatten()
+    }
+
+    /// A lane that the far daemon at this link may speak of; `None`: it is over.
+    fn lane_on(
+        &mut self,
+        link: LinkId,
+        number: LaneNumber,
+    ) -> Result<Option<&mut Lane>, Violation> {
+        match self.lane_mut(number) {
+            Some(lane) if lane.link != link => {
+                Err(Violation("speaks of a lane that is not its own"))
+            }
+            lane => Ok(lane),
+        }
+    }
+
+    fn lanes_of(&mut self, link: LinkId) -> impl Iterator<Item = &mut Lane> {
+        let lanes = self.places.iter_mut().filter_map(|p| p.lane.as_mut());
+        lanes.filter(move |lane| lane.link == link)
+    }
+
+    fn watch(&mut self, near: &Near, place: usize) {
+        let address = near.chunk.address();
+        let at = self
+            .watched
+            .iter()
+            .position(|it| it.chunk.address() == address);
+        let at = at.unwrap_or_else(|| {
+            self.watched.push(Watched {
+                chunk: near.chunk,
+                side: near.side,
+                places: vec![None; near.chunk.geometry().lanes() as usize],
+            });
+            self.watched.len() - 1
+        });
+        if let Some(entry) = self.watched[at].places.get_mut(near.lane as usize) {
+            *entry = Some(place);
+        }
+    }
+
+    fn unwatch(&mut self, near: &Near) {
+        let address = near.chunk.address();
+        for it in &mut self.watched {
+            if it.chunk.address() == address
+                && let Some(entry) = it.places.get_mut(near.lane as usize)
+            {
+                *entry = None;
+            }
+        }
+        self.watched
+            .retain(|it| it.places.iter().any(Option::is_some));
+    }
+
+    fn heat(&mut self, place: usize) {
+        if let Some(it) = self.places.get_mut(place)
+            && !it.is_hot
+        {
+            it.is_hot = true;
+            self.hot.push(place);
+        }
+    }
+
+    fn take_ready(&mut self) {
+        let Self {
+            watched,
+            places,
+            hot,
+            ..
+        } = self;
+        for it in watched {
+            let line = it.chunk.ready(it.side, SLOT);
+            if !line.any() {
+                continue;
+            }
+            line.take(|lane| {
+                if let Some(Some(place)) = it.places.get(lane as usize)
+                    && let Some(found) = places.get_mut(*place)
+                    && !found.is_hot
+                {
+                    found.is_hot = true;
+                    hot.push(*place);
+                }
+            });
+        }
+    }
+
+    fn push_hot(&mut self, now_ns: u64) {
+        let Self {
+            wire,
+            places,
+            links,
+            hot,
+            busy_ns,
+            ..
+        } = self;
+        hot.retain(|at| {
+            let Some(place) = places.get_mut(*at) else {
+                return false;
+            };
+            let Some(lane) = place.lane.as_mut() else {
+                place.is_hot = false;
+                return false;
+            };
+            let Some(link) = links.get_mut(lane.link.0 as usize).filter(|it| it.is_up) else {
+                // Pushed when there is one again.
+                place.is_hot = false;
+                return false;
+            };
+            let mut out = Outgoing {
+                wire,
+                link: lane.link,
+                outbox: &mut link.outbox,
+            };
+            let before = lane.up.moved;
+            let after = lane.push(&mut out);
+            if lane.up.moved != before {
+                *busy_ns = now_ns;
+            }
+            place.is_hot = after == After::Again;
+            place.is_hot
+        });
+    }
+
+    /// Looks at the readers, and at the writers who say nothing when they leave the ring.
+    fn look(&mut self, now_ns: u64) {
+        let mut standing = false;
+        for at in 0..self.places.len() {
+            let Some(lane) = self.places[at].lane.as_mut() else {
+                continue;
+            };
+            standing |= lane.is_standing();
+            let (Some(far), Some(link)) = (lane.far(), self.links.get_mut(lane.link.0 as usize))
+            else {
+                continue;
+            };
+            if !link.is_up || link.outbox.bytes.len() > OUTBOX_BYTES_MAX {
+                continue;
+            }
+            let number = far.number;
+            lane.down.look(now_ns, &mut |note| {
+                link.outbox
+                    .bytes
+                    .extend(Record { lane: number, note }.encode());
+            });
+            standing |= lane.is_standing();
+            self.moved_ns = self.moved_ns.max(lane.down.moved_ns());
+            if lane.up.is_in_segment() {
+                self.heat(at);
+            }
+        }
+        self.collect();
+        if standing {
+            self.trial_every_ns = TRIAL_EVERY_NS;
+        }
+        self.standing = standing;
+    }
+
+    fn flush(&mut self) {
+        let Self { wire, links, .. } = self;
+        for (at, link) in links.iter_mut().enumerate() {
+            if link.is_up && !link.outbox.bytes.is_empty() {
+                let mut out = Outgoing {
+                    wire,
+                    link: LinkId(at as u32),
+                    outbox: &mut link.outbox,
+                };
+                // What found no room goes with the next turn.
+                let _ = out.flush();
+            }
+        }
+    }
+
+    /// Takes lanes out that are over.
+    fn collect(&mut self) {
+        for at in 0..self.places.len() {
+            if !self.places[at].lane.as_ref().is_some_and(Lane::is_over) {
+                continue;
+            }
+            if let Some(lane) = self.places[at].lane.take() {
+                self.unwatch(&lane.near().clone());
+            }
+            let place = &mut self.places[at];
+            self.over.push(place.number);
+            place.number = place.number.next_life();
+            self.free.push(at);
+        }
+    }
+}

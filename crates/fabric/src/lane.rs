@@ -1,0 +1,139 @@
+//! A connection with one end on this host: its two directions, and the lane's far half.
+
+use sluice_shmem::board::Board;
+use sluice_shmem::chunk::Chunk;
+
+use crate::Violation;
+use crate::down::Down;
+use crate::engine::Outgoing;
+use crate::message::{LaneNumber, Note};
+use crate::up::{After, Up};
+use crate::wire::{LinkId, Remote, Wire};
+
+/// Where a lane lies in this daemon's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Near {
+    /// The memory shared with the program.
+    pub chunk: Chunk,
+    /// The lane in it.
+    pub lane: u32,
+    /// Which side the daemon is, 0 or 1.
+    pub side: u32,
+    /// Where the program announces the sleep of its epoll instances.
+    pub board: Option<Board>,
+    /// The key of a region with the ring that the program writes.
+    pub region: u32,
+}
+
+/// The same lane at the far daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Far {
+    /// Its number there.
+    pub number: LaneNumber,
+    /// The start of the ring that the far program reads.
+    pub ring: Remote,
+    /// The size of that ring, bytes; a power of two.
+    pub ring_bytes: u32,
+}
+
+impl Far {
+    /// Whether there can be such a lane.
+    pub fn check(&self) -> Result<(), Violation> {
+        use sluice_shmem::geometry::{RING_BYTES_MAX, RING_BYTES_MIN};
+        let bytes = self.ring_bytes;
+        if bytes.is_power_of_two() && (RING_BYTES_MIN..=RING_BYTES_MAX).contains(&bytes) {
+            Ok(())
+        } else {
+            Err(Violation("has a ring of an impossible size"))
+        }
+    }
+}
+
+/// A lane between hosts, as one of the two daemons has it.
+#[derive(Debug)]
+pub struct Lane {
+    /// The link that it goes by.
+    pub link: LinkId,
+    near: Near,
+    /// Known once the far daemon has answered.
+    far: Option<Far>,
+    pub up: Up,
+    pub down: Down,
+    is_program_gone: bool,
+}
+
+impl Lane {
+    /// The daemon takes its side of a lane that was never used.
+    pub fn new(link: LinkId, near: Near) -> Self {
+        let side = near.side & 1;
+        Self {
+            link,
+            near,
+            far: None,
+            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
+            down: Down::new(near.chunk.direction(near.lane, side), near.board),
+            is_program_gone: false,
+        }
+    }
+
+    /// Where it lies here.
+    pub fn near(&self) -> &Near {
+        &self.near
+    }
+
+    /// Where it lies there, once that is known.
+    pub fn far(&self) -> Option<&Far> {
+        self.far.as_ref()
+    }
+
+    /// The far daemon has said where it lies there.
+    pub fn set_far(&mut self, far: Far) {
+        self.far = Some(far);
+    }
+
+    /// The local program has closed the connection, or has ended.
+    pub fn program_gone(&mut self) {
+        self.is_program_gone = true;
+        self.up.writer_gone();
+        self.down.reader_gone();
+    }
+
+    /// Nothing will ever happen here: nobody uses the memory any more.
+    pub fn is_over(&self) -> bool {
+        self.is_program_gone && self.up.is_done() && self.down.is_done()
+    }
+
+    /// Whether it has to be looked at all the time.
+    pub fn is_standing(&self) -> bool {
+        self.up.is_standing() || self.down.is_standing()
+    }
+
+    /// There is no far daemon any more, and none that knows of this lane will come.
+    pub fn abandon(&mut self) {
+        self.up.abandon();
+        self.down.abandon();
+    }
+
+    /// Sends what the local program has written.
+    pub fn push<W: Wire>(&mut self, out: &mut Outgoing<'_, W>) -> After {
+        match &self.far {
+            Some(far) => self.up.push(far, out),
+            None => After::Idle,
+        }
+    }
+
+    /// What the far daemon says of this lane.
+    pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
+        match note {
+            Note::Offer => self.up.offered(),
+            Note::Revoke => self.up.revoked(),
+            Note::Consumed(total) => self.up.consumed(total)?,
+            Note::Closed => self.up.closed(),
+            Note::Resume(arrived) => self.up.resume(arrived)?,
+            Note::Segment(_) | Note::Left | Note::Settled | Note::Done | Note::Missing => {
+                self.down.hear(note, now_ns)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! What two daemons say to each other on a link, beside the payload.
+//!
+//! A message is a row of records of 16 bytes: a kind, three zero bytes, the number of the lane at the
+//! receiver (32 bits) and a value (64 bits), in network byte order.
+
+use core::fmt;
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 16;
+/// Records in one message, at most.
+pub const RECORDS_MAX: usize = 128;
+/// Bytes of a message, at most.
+pub const MESSAGE_BYTES_MAX: usize = RECORD_BYTES * RECORDS_MAX;
+
+/// The number of a lane at one daemon: its place in a table, and which life of that place it is.
+/// It is also the immediate value of payload for this lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneNumber(pub u32);
+
+impl LaneNumber {
+    /// Lanes that a daemon can have.
+    pub const LANES_MAX: u32 = 1 << 20;
+
+    /// The number of a place in a certain life.
+    pub const fn new(place: u32, life: u32) -> Self {
+        Self(life << 20 | place & (Self::LANES_MAX - 1))
+    }
+
+    /// Where in the table.
+    pub const fn place(self) -> usize {
+        (self.0 & (Self::LANES_MAX - 1)) as usize
+    }
+
+    /// The next life of the same place.
+    pub const fn next_life(self) -> Self {
+        Self::new(self.0 & (Self::LANES_MAX - 1), (self.0 >> 20) + 1)
+    }
+}
+
+impl fmt::Display for LaneNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.place(), self.0 >> 20)
+    }
+}
+
+/// What is said of one lane. "Sender" and "receiver" are those of the direction in question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Receiver: its program polls; the ring may be used.
+    Offer,
+    /// Receiver: its program wants to sleep. To be answered with `Settled`.
+    Revoke,
+    /// Receiver: so many bytes were consumed from the ring since the lane began.
+    Consumed(u64),
+    /// Receiver: its program reads no more.
+    Closed,
+    /// Receiver, after a link came back: so many bytes have arrived in its ring since the lane
+    /// began. The sender goes on behind them.
+    Resume(u64),
+    /// Sender: a ring segment begins, behind so many bytes that went by TCP.
+    Segment(u64),
+    /// Sender: the ring segment is over.
+    Left,
+    /// Sender: its program does not write to the ring, and everything that was there is sent.
+    Settled,
+    /// Sender: nothing comes any more.
+    Done,
+    /// Sender: bytes of the stream are missing here, and will not come.
+    Missing,
+}
+
+/// A record, read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub lane: LaneNumber,
+    pub note: Note,
+}
+
+impl Record {
+    /// As it goes over the wire.
+    pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        let (kind, value) = match self.note {
+            Note::Offer => (1, 0),
+            Note::Revoke => (2, 0),
+            Note::Consumed(bytes) => (3, bytes),
+            Note::Closed => (4, 0),
+            Note::Resume(bytes) => (5, bytes),
+            Note::Segment(mark) => (6, mark),
+            Note::Left => (7, 0),
+            Note::Settled => (8, 0),
+            Note::Done => (9, 0),
+            Note::Missing => (10, 0),
+        };
+        let mut out = [0; RECORD_BYTES];
+        out[0] = kind;
+        out[4..8].copy_from_slice(&self.lane.0.to_be_bytes());
+        out[8..].copy_from_slice(&value.to_be_bytes());
+        out
+    }
+
+    /// Reads a record; `None` for what no daemon of this version sends.
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+        let [kind, 0, 0, 0, a, b, c, d, value @ ..] = *bytes else {
+            return None;
+        };
+        let value = u64::from_be_bytes(value);
+        let note = match (kind, value) {
+            (1, 0) => Note::Offer,
+            (2, 0) => Note::Revoke,
+            (3, bytes) => Note::Consumed(bytes),
+            (4, 0) => Note::Closed,
+            (5, bytes) => Note::Resume(bytes),
+            (6, mark) => Note::Segment(mark),
+            (7, 0) => Note::Left,
+            (8, 0) => Note::Settled,
+            (9, 0) => Note::Done,
+            (10, 0) => Note::Missing,
+            _ => return None,
+        };
+        let lane = LaneNumber(u32::from_be_bytes([a, b, c, d]));
+        Some(Record { lane, note })
+    }
+}
+
+/// The records of a message; `None` in place of one that is wrong.
+pub fn records(message: &[u8]) -> impl Iterator<Item = Option<Record>> {
+    let (whole, rest) = message.as_chunks::<RECORD_BYTES>();
+    let whole = whole.iter().take(RECORDS_MAX).map(Record::decode);
+    whole.chain((!rest.is_empty()).then_some(None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_and_nothing_else_does() {
+        let notes = [
+            Note::Offer,
+            Note::Revoke,
+            Note::Consumed(u64::MAX),
+            Note::Closed,
+            Note::Resume(7),
+            Note::Segment(1 << 40),
+            Note::Left,
+            Note::Settled,
+            Note::Done,
+            Note::Missing,
+        ];
+        let lane = LaneNumber::new(0xf_ffff, 0xfff);
+        let mut message = Vec::new();
+        for note in notes {
+            message.extend(Record { lane, note }.encode());
+        }
+        let read: Vec<_> = records(&message).collect();
+        assert!(
+            read.into_iter()
+                .eq(notes.map(|note| Some(Record { lane, note })))
+        );
+        for kind in [0, 11, 255] {
+            let mut bytes = Record {
+                lane,
+                note: Note::Left,
+            }
+            .encode();
+            bytes[0] = kind;
+            assert_eq!(Record::decode(&bytes), None);
+        }
+        let mut with_value = Record {
+            lane,
+            note: Note::Left,
+        }
+        .encode();
+        with_value[15] = 1;
+        assert_eq!(Record::decode(&with_value), None);
+        assert_eq!(records(&message[..17]).last(), Some(None));
+    }
+
+    #[test]
+    fn a_place_has_many_lives() {
+        let mut number = LaneNumber::new(77, 0);
+        for _ in 0..5000 {
+            let next = number.next_life();
+            assert_ne!(next, number);
+            assert_eq!(next.place(), 77);
+            number = next;
+        }
+    }
+}

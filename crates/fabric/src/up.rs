@@ -1,0 +1,297 @@
+//! What the local program writes, on its way to the far host. The daemon is its reader.
+
+use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::{Broken, Consumer};
+
+use crate::Violation;
+use crate::engine::Outgoing;
+use crate::lane::Far;
+use crate::message::Note;
+use crate::wire::{Full, Local, Remote, Wire};
+
+/// The daemon's slot on its own board and in the ready lines: it is one waiter for all lanes.
+pub const SLOT: u32 = 0;
+/// Bytes of one RDMA write. Each costs the far daemon a completion; until it is complete the far
+/// program sees nothing of it.
+const WRITE_BYTES_MAX: u64 = 128 * 1024;
+
+/// Whether the program may use the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    /// No: the daemon counts as asleep.
+    Shut,
+    /// Yes.
+    Open,
+    /// No, but it may still be in a write that it began before.
+    Closing,
+}
+
+/// How it goes on after a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// There is nothing to do before something happens.
+    Idle,
+    /// To be pushed again soon.
+    Again,
+}
+
+/// One direction, from the local program to the far one.
+#[derive(Debug)]
+pub struct Up {
+    direction: Direction,
+    consumer: Consumer,
+    region: u32,
+    /// Bytes behind the head that lie in the far ring.
+    posted: u64,
+    /// Bytes that were ever placed in the far ring.
+    placed: u64,
+    /// Bytes that the far program has consumed.
+    consumed: u64,
+    /// The mark of the ring segment that the far daemon knows of.
+    segment: Option<u64>,
+    /// Whether the far daemon has certainly heard of it.
+    is_segment_said: bool,
+    gate: Gate,
+    is_adopted: bool,
+    /// No process is left that could write.
+    is_writer_gone: bool,
+    /// The far program reads no more, or the ring cannot be trusted any more.
+    is_over: bool,
+    is_done_sent: bool,
+    /// The link was lost, and the far daemon has not said yet what has arrived.
+    is_suspended: bool,
+    /// Bytes pushed since the last look of the daemon.
+    pub moved: u64,
+}
+
+impl Up {
+    /// Becomes the reader of `direction`, whose ring is in a region with this key. The program
+    /// stays on TCP.
+    pub fn new(direction: Direction, region: u32) -> Self {
+        direction.announce_sleep();
+        direction.watch(SLOT);
+        Self {
+            direction,
+            consumer: Consumer::default(),
+            region,
+            posted: 0,
+            placed: 0,
+            consumed: 0,
+            segment: None,
+            is_segment_said: true,
+            gate: Gate::Shut,
+            is_adopted: false,
+            is_writer_gone: false,
+            is_over: false,
+            is_done_sent: false,
+            is_suspended: false,
+            moved: 0,
+        }
+    }
+
+    /// Whether the far end keeps this daemon from sleeping.
+    pub fn is_standing(&self) -> bool {
+        self.gate != Gate::Shut || self.is_writer_gone && !self.is_done_sent
+    }
+
+    /// Whether the program is in a ring segment, whose end it does not announce.
+    pub fn is_in_segment(&self) -> bool {
+        self.segment.is_some() && !self.is_over
+    }
+
+    /// Whether the far daemon was told that nothing comes any more.
+    pub fn is_done(&self) -> bool {
+        self.is_done_sent
+    }
+
+    /// The far program polls.
+    pub fn offered(&mut self) {
+        if self.is_over || self.gate == Gate::Open {
+            return;
+        }
+        if !self.is_adopted {
+            self.is_adopted = true;
+            self.direction.adopt();
+        }
+        // One announcement stands whenever the gate is not open.
+        self.gate = Gate::Open;
+        self.direction.withdraw_sleep();
+    }
+
+    /// The far program wants to sleep, or the link is gone. Answered by a push.
+    pub fn revoked(&mut self) {
+        if self.gate == Gate::Open {
+            self.direction.announce_sleep();
+        }
+        self.gate = Gate::Closing;
+    }
+
+    /// The link is gone. Nothing is sent on another one before it is known what has arrived, and
+    /// what was offered counts no more.
+    pub fn suspend(&mut self) {
+        if self.gate == Gate::Open {
+            self.direction.announce_sleep();
+        }
+        self.gate = Gate::Shut;
+        self.is_suspended = true;
+    }
+
+    /// So many bytes have arrived in the far ring since the lane began.
+    pub fn resume(&mut self, arrived: u64) -> Result<(), Violation> {
+        if !(self.consumed..=self.placed).contains(&arrived) {
+            return Err(Violation("says that bytes arrived which were never sent"));
+        }
+        self.posted = arrived - self.consumed;
+        self.placed = arrived;
+        self.is_suspended = false;
+        // Said again: the segment before its next byte, the end when it is reached.
+        self.is_segment_said = false;
+        self.is_done_sent = false;
+        Ok(())
+    }
+
+    /// So many bytes were consumed since the lane began.
+    pub fn consumed(&mut self, total: u64) -> Result<(), Violation> {
+        let Some(more) = total.checked_sub(self.consumed) else {
+            // From before a link came back.
+            return Ok(());
+        };
+        if more > self.posted {
+            return Err(Violation(
+                "says that bytes were consumed which were never sent",
+            ));
+        }
+        self.consumed = total;
+        self.posted -= more;
+        if !self.is_over {
+            self.consumer.consume(&self.direction, more as usize);
+        }
+        Ok(())
+    }
+
+    /// The far program reads no more.
+    pub fn closed(&mut self) {
+        if !self.is_over {
+            self.direction.close();
+            self.stop();
+        }
+    }
+
+    /// The local program has closed, or has ended.
+    pub fn writer_gone(&mut self) {
+        self.is_writer_gone = true;
+    }
+
+    /// No link will come any more. What the ring still holds cannot be delivered: then the
+    /// program's connection breaks, instead of ending short.
+    pub fn abandon(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let is_empty = self.posted == 0
+            && !self.direction.is_write_in_flight()
+            && matches!(self.consumer.available(&self.direction), Ok(0));
+        if !is_empty {
+            self.direction.break_sender();
+        }
+        self.stop();
+        self.is_done_sent = true;
+    }
+
+    fn stop(&mut self) {
+        if self.gate == Gate::Open {
+            self.direction.announce_sleep();
+        }
+        self.gate = Gate::Shut;
+        self.is_over = true;
+        self.segment = None;
+    }
+
+    /// Sends what is new.
+    pub fn push<W: Wire>(&mut self, far: &Far, out: &mut Outgoing<'_, W>) -> After {
+        if self.is_suspended {
+            return After::Idle;
+        }
+        if !self.is_over {
+            // Behind a shut gate this is exact: no write begins any more that could use the ring.
+            let writes = self.direction.is_write_in_flight() && !self.is_writer_gone;
+            match self.push_ring(far, out) {
+                Ok(Ok(After::Idle)) => {}
+                Ok(Ok(After::Again) | Err(Full)) => return After::Again,
+                Err(Broken) => {
+                    // The program's own memory is beyond repair.
+                    self.direction.break_sender();
+                    self.stop();
+                    out.note(far.number, Note::Missing);
+                }
+            }
+            if writes {
+                return After::Again;
+            }
+            if self.gate == Gate::Closing {
+                self.gate = Gate::Shut;
+                out.note(far.number, Note::Settled);
+            }
+        }
+        if (self.is_over || self.is_writer_gone) && !self.is_done_sent {
+            self.is_done_sent = true;
+            out.note(far.number, Note::Done);
+        }
+        After::Idle
+    }
+
+    /// `Again`: the far ring has no room.
+    fn push_ring<W: Wire>(
+        &mut self,
+        far: &Far,
+        out: &mut Outgoing<'_, W>,
+    ) -> Result<Result<After, Full>, Broken> {
+        loop {
+            // In this order. While bytes of a segment wait to be posted the program cannot begin
+            // another one, so the mark is theirs.
+            let mode = self.direction.mode();
+            let available = self.consumer.available(&self.direction)? as u64;
+            let mark = self.direction.mark();
+            let new = available - self.posted;
+            if new == 0 {
+                if mode == Mode::Tcp && self.segment.take().is_some() {
+                    out.note(far.number, Note::Left);
+                }
+                return Ok(Ok(After::Idle));
+            }
+            if self.segment != Some(mark) || !self.is_segment_said {
+                if self.segment.is_some_and(|said| said != mark) {
+                    out.note(far.number, Note::Left);
+                }
+                out.note(far.number, Note::Segment(mark));
+                self.segment = Some(mark);
+                self.is_segment_said = true;
+            }
+            let ring_bytes = u64::from(far.ring_bytes);
+            let room = ring_bytes.saturating_sub(self.posted);
+            let place = self.placed & (ring_bytes - 1);
+            let bytes = new.min(room).min(WRITE_BYTES_MAX).min(ring_bytes - place);
+            if bytes == 0 {
+                return Ok(Ok(After::Again));
+            }
+            let [(address, first), _] =
+                self.consumer
+                    .pieces(&self.direction, self.posted as usize, bytes as usize);
+            let local = Local {
+                address,
+                bytes: first as u32,
+                region: self.region,
+            };
+            let remote = Remote {
+                address: far.ring.address + place,
+                rkey: far.ring.rkey,
+            };
+            if let Err(full) = out.write(local, remote, far.number) {
+                return Ok(Err(full));
+            }
+            self.posted += first as u64;
+            self.placed += first as u64;
+            self.moved += first as u64;
+        }
+    }
+}
