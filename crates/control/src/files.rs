@@ -45,7 +45,10 @@ fn folders(executable: Option<&Path>, libdir: Option<&OsStr>) -> Vec<PathBuf> {
 }
 
 fn find_in(name: &str, folders: Vec<PathBuf>) -> Result<PathBuf, Vec<PathBuf>> {
-    let found = folders.iter().map(|it| it.join(name)).find(|it| it.is_file());
+    let found = folders
+        .iter()
+        .map(|it| it.join(name))
+        .find(|it| it.is_file());
     // The path outlives this process's working directory: in LD_PRELOAD of a program that may
     // change it.
     match found.map(std::path::absolute) {

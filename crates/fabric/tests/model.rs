@@ -120,7 +120,10 @@ impl Machine {
     fn shut(&mut self, host: usize) {
         if !self.streams[host].is_shut {
             self.streams[host].is_shut = true;
-            self.pair.hosts[host].program.shutdown_write().expect("shut down");
+            self.pair.hosts[host]
+                .program
+                .shutdown_write()
+                .expect("shut down");
         }
     }
 
@@ -201,7 +204,11 @@ impl Machine {
         }
         self.pair.run(5_000_000);
         for host in &mut self.pair.hosts {
-            assert_eq!(host.engine.take_over(), [host.number], "the lane is not over");
+            assert_eq!(
+                host.engine.take_over(),
+                [host.number],
+                "the lane is not over"
+            );
         }
         (
             snapshots.iter().map(|it| it.ring_tx_bytes).sum(),
