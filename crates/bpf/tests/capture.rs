@@ -12,6 +12,10 @@ use sluice_bpf::{
     Capture, CaptureCounters, CaptureOptions, Destination, Error, Listener, Original,
 };
 use sluice_sys::tcp::netns_cookie;
+use sluice_sys::unix::wait_readable;
+
+/// Longest time that a test waits for a connection.
+const PATIENCE_MS: i32 = 30_000;
 
 #[test]
 fn agent() {
@@ -47,6 +51,8 @@ impl Daemon {
     /// What has arrived, and what it was to be.
     fn accept(&self, capture: &Capture, v6: bool) -> (TcpStream, Option<Original>) {
         let listener = if v6 { &self.v6 } else { &self.v4 };
+        let waiting = wait_readable(listener.as_raw_fd(), PATIENCE_MS);
+        assert_eq!(waiting, Ok(true), "nobody came");
         let (stream, remote) = listener.accept().expect("accepts");
         let local = stream.local_addr().expect("a name");
         let original = capture.original(self.netns, remote, local);

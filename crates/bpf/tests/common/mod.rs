@@ -150,6 +150,18 @@ impl Host {
         ip(&format!("-n {} {arguments}", self.namespace))
     }
 
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+
+    /// Knows from the beginning that an address is behind another host's interface.
+    pub fn neighbour(&self, address: IpAddr, other: &Host) {
+        let mac = other.mac_text();
+        self.ip(&format!(
+            "neigh replace {address} lladdr {mac} dev {INTERFACE} nud permanent"
+        ));
+    }
+
     pub fn sysctl(&self, name: &str, value: &str) {
         let path = Path::new("/proc/sys/net").join(name);
         self.enter(|| fs::write(path, value).expect("a setting of the namespace"));
@@ -191,12 +203,21 @@ impl Net {
             "-n {a} link add {INTERFACE} type veth peer name {INTERFACE} netns {b}"
         ));
         for host in [&net.a, &net.b] {
-            let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
             host.ip("link set lo up");
-            host.ip(&format!("link set {INTERFACE} address {mac}"));
+            host.ip(&format!("link set {INTERFACE} address {}", host.mac_text()));
             host.ip(&format!("addr add {}/24 dev {INTERFACE}", host.v4));
             host.ip(&format!("addr add {}/64 dev {INTERFACE} nodad", host.v6));
             host.ip(&format!("link set {INTERFACE} up"));
+        }
+        for (host, other) in [(&net.a, &net.b), (&net.b, &net.a)] {
+            // The kernel takes its time, and a SYN that is lost meanwhile is repeated.
+            until("the link is up", || {
+                host.ip(&format!("link show {INTERFACE}"))
+                    .contains("state UP")
+            });
+            for address in [other.v4, other.v6] {
+                host.neighbour(address, other);
+            }
         }
         net
     }

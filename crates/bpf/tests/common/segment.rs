@@ -278,10 +278,7 @@ impl Puppet {
     /// Behind `host`, for the kernel of `peer` to talk to.
     pub fn new(host: &Host, peer: &Host) -> Self {
         let address = Ipv4Addr::new(192, 0, 2, 77);
-        let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
-        peer.ip(&format!(
-            "neigh replace {address} lladdr {mac} dev {INTERFACE} nud permanent"
-        ));
+        peer.neighbour(address.into(), host);
         Self {
             wire: Wire::open(host),
             address,
