@@ -157,14 +157,9 @@ static ALWAYS_INLINE int chosen(struct bpf_sock_ops *context, const struct setti
 				__u16 port)
 {
 	struct network network = { .bits = 128 };
-	__u32 word = port >> 6;
-	__u64 *bits;
 	__u8 *named;
 
-	if (!set->enabled)
-		return 0;
-	bits = map_lookup(&ports, &word);
-	if (!bits || !(*bits >> (port & 63) & 1))
+	if (!set->enabled || !has_port(&ports, port))
 		return 0;
 	remote_of(context, &network.address);
 	named = map_lookup(&networks, &network);

@@ -12,7 +12,7 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::event::{Event, VERDICT_BYTES, Verdict};
 use crate::load::{self, Part};
-use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PORT_WORDS, PortSet, Rules};
+use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PortMap, Rules};
 
 /// What clang made of `bpf/finder.bpf.c`.
 const FIND_PEER: Code = include!(concat!(env!("OUT_DIR"), "/find_peer.rs"));
@@ -89,7 +89,7 @@ pub struct FinderCounters {
 pub struct Finder {
     settings: Map,
     networks: Map,
-    ports: Map,
+    ports: PortMap,
     verdicts: Map,
     counters: Map,
     events: RingBuffer,
@@ -98,7 +98,6 @@ pub struct Finder {
     wake_bytes: u32,
     /// What the maps hold.
     trie: BTreeMap<[u8; NETWORK_KEY_BYTES], u8>,
-    words: Box<[u64; PORT_WORDS]>,
     /// First of all, the program is detached.
     _link: Option<Link>,
 }
@@ -151,7 +150,7 @@ impl Finder {
                 // One more is the root of IPv4.
                 NETWORKS_MAX + 1,
             )?,
-            ports: load::map("sluice_ports", Kind::Array, 4, 8, PORT_WORDS as u32)?,
+            ports: PortMap::new()?,
             verdicts: load::map(
                 "sluice_verdicts",
                 Kind::LruHash,
@@ -164,7 +163,6 @@ impl Finder {
             keys: [nonces, options.key],
             wake_bytes,
             trie: BTreeMap::new(),
-            words: Box::new(*PortSet::none().words()),
             _link: None,
         };
         finder.set_rules(rules)?;
@@ -177,7 +175,7 @@ impl Finder {
         let maps = [
             ("settings", &finder.settings),
             ("networks", &finder.networks),
-            ("ports", &finder.ports),
+            ("ports", finder.ports.map()),
             ("offers", &offers),
             ("verdicts", &finder.verdicts),
             ("events", finder.events.map()),
@@ -248,14 +246,7 @@ impl Finder {
                 self.trie.insert(key, value);
             }
         }
-        for (index, (held, wanted)) in self.words.iter_mut().zip(rules.ports.words()).enumerate() {
-            if held != wanted {
-                let key = (index as u32).to_ne_bytes();
-                let set = self.ports.set(&key, &wanted.to_ne_bytes());
-                set.map_err(&update)?;
-                *held = *wanted;
-            }
-        }
+        self.ports.set(&rules.ports)?;
         let mut settings = [0; SETTINGS_BYTES];
         for (index, half) in self.keys.as_flattened().chunks_exact(8).enumerate() {
             // A key is bytes; the program reads it as numbers, little-endian.
