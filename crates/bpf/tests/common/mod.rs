@@ -2,6 +2,7 @@
 #![allow(unsafe_code, dead_code, unused_imports)]
 
 mod agent;
+pub mod pair;
 pub mod segment;
 
 use std::fs::{self, File};
