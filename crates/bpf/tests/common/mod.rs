@@ -65,8 +65,12 @@ fn unique(what: &str) -> String {
 }
 
 /// Waits for something that must come.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, done);
+}
+
+pub fn until_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + patience;
     while !done() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(2));
@@ -211,8 +215,10 @@ impl Net {
             host.ip(&format!("link set {INTERFACE} up"));
         }
         for (host, other) in [(&net.a, &net.b), (&net.b, &net.a)] {
-            // The kernel takes its time, and a SYN that is lost meanwhile is repeated.
-            until("the link is up", || {
+            // Until then packets are dropped, and a SYN that is lost is repeated. One work queue
+            // does it for all links of the machine, under a lock that is also taken to remove
+            // network namespaces.
+            until_within(4 * PATIENCE, "the link is up", || {
                 host.ip(&format!("link show {INTERFACE}"))
                     .contains("state UP")
             });
