@@ -10,8 +10,12 @@
 //! Whoever posts holds a send half already. So it only tries the other two, reports nothing, and
 //! leaves a note ([`Lane::inbox`]) that the lane's present holder reads when it lets go.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::compiler_fence;
+#[cfg(not(target_arch = "x86_64"))]
+use core::sync::atomic::fence;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluice_packet::{Port, Received, SendError};
 use sluice_protocol::{Instant, Scheduler};
@@ -61,7 +65,7 @@ const BLOCKED_NS: u64 = 100_000;
 const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller, and
 /// in each of so many behind one in which it had something.
-const UDP_ROUNDS: u32 = 256;
+const UDP_ROUNDS: u32 = 1024;
 const UDP_WARM_ROUNDS: u32 = 128;
 
 /// How long who ends waits for whoever is at it.
@@ -161,6 +165,8 @@ struct State {
     gathered: u32,
     /// Of these, when the ports last handed on what need not wait.
     handed_on: u32,
+    /// How often the kernel was told of packets.
+    flushes: u32,
     /// A poller has left answers to be sent.
     owes: bool,
     /// Acknowledgements that wait for what the program posts.
@@ -190,6 +196,7 @@ impl Lane {
                 blocked: false,
                 gathered: 0,
                 handed_on: 0,
+                flushes: 0,
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
@@ -229,7 +236,7 @@ impl Lane {
     /// Whether somebody has left a note since the lane was taken. To be asked after it was let
     /// go: who left one in the meantime did not get it.
     fn is_noted(&self) -> bool {
-        fence(Ordering::SeqCst);
+        lock_let_go();
         self.pending.load(Ordering::SeqCst) != 0 || !self.brought.is_empty()
     }
 
@@ -271,7 +278,9 @@ impl Lane {
             }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
-            if !idle {
+            if idle {
+                drop(state);
+            } else {
                 state.report();
                 if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
                     state.owes = !state.scheduler.is_idle();
@@ -279,15 +288,15 @@ impl Lane {
                     state.send(self, node, None);
                 }
                 self.set_deadline(&state);
-            }
-            let mads = core::mem::take(&mut state.mads);
-            handed.add(core::mem::take(&mut state.handed));
-            // A note of the meantime is read below, also by who found nothing.
-            drop(state);
-            for (path, mad) in mads {
-                node.gsi.came(&path, &mad, false);
+                let mads = core::mem::take(&mut state.mads);
+                handed.add(core::mem::take(&mut state.handed));
+                drop(state);
+                for (path, mad) in mads {
+                    node.gsi.came(&path, &mad, false);
+                }
             }
             rounds += 1;
+            // A note of the meantime is read, also by who found nothing.
             if !self.is_noted() {
                 break;
             }
@@ -375,20 +384,56 @@ impl Lane {
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
+        let gathers = false;
+        self.send_by_poster(node, Poster { posting, gathers }, None)
+    }
+
+    /// The same for a queue pair that has been posted to, and is noted if it cannot send at once.
+    pub fn send_posted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
+        // A note is in front of the count: who ends the burst takes it, or it counts to the next.
+        let noted = self.gathers(posting, self.burst.load(Ordering::Relaxed).wrapping_add(1));
+        if noted {
+            self.note(posting.index);
+        }
         let burst = self.burst.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let flows = burst > BURST_ALONE || self.flows.load(Ordering::Relaxed);
-        if flows && posting.small && !burst.is_multiple_of(BURST_POSTS) {
+        let gathers = self.gathers(posting, burst);
+        if noted && gathers {
             if burst == BURST_ALONE + 1 || burst % BURST_POSTS == 1 {
                 self.leave();
             }
             return None;
         }
-        let poster = Poster {
-            posting,
-            gathers: flows && !posting.small,
-        };
+        let mut first = None;
+        if !noted {
+            first = try_lock(&self.state);
+            match &mut first {
+                Some(state) => state.scheduler.wake(posting.index),
+                None => self.note(posting.index),
+            }
+        }
+        let gathers = !posting.small && self.is_flowing(burst);
+        self.send_by_poster(node, Poster { posting, gathers }, first)
+    }
+
+    /// In full flow, with that many posts since somebody has looked for packets.
+    fn is_flowing(&self, burst: u32) -> bool {
+        burst > BURST_ALONE || self.flows.load(Ordering::Relaxed)
+    }
+
+    /// The request waits for more before anybody looks at it.
+    fn gathers(&self, posting: &Posting, burst: u32) -> bool {
+        posting.small && !burst.is_multiple_of(BURST_POSTS) && self.is_flowing(burst)
+    }
+
+    /// `state`: the lane, if it has been taken already.
+    fn send_by_poster<'a>(
+        &'a self,
+        node: &Node,
+        poster: Poster<'_>,
+        mut state: Option<MutexGuard<'a, State>>,
+    ) -> Option<SendDone> {
         let mut done = None;
-        while let Some(mut state) = try_lock(&self.state) {
+        while let Some(mut state) = state.take().or_else(|| try_lock(&self.state)) {
             let gathered = state.gathered;
             done = done.or(state.send(self, node, Some(poster)));
             let left = gathered == 0 && state.gathered > 0;
@@ -397,7 +442,7 @@ impl Lane {
             if left {
                 self.leave();
             }
-            fence(Ordering::SeqCst);
+            lock_let_go();
             if self.pending.load(Ordering::SeqCst) == 0 {
                 break;
             }
@@ -463,6 +508,16 @@ impl Lane {
     pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {
         look(&mut lock(&self.state).ports)
     }
+}
+
+/// A lock was let go in front of this, and what follows is not to be read before.
+fn lock_let_go() {
+    // On x86-64 that is one already: who lets a lock go for which others may wait exchanges a
+    // word, and the processor lets no read pass an exchange.
+    #[cfg(target_arch = "x86_64")]
+    compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    fence(Ordering::SeqCst);
 }
 
 /// How a queue pair's turn ended.
@@ -599,6 +654,7 @@ impl State {
                 self.scheduler.wake(index);
             }
         }
+        let flushes = self.flushes;
         let mut done = None;
         for _ in 0..TURNS {
             let Some(index) = self.scheduler.turn(now) else {
@@ -629,7 +685,8 @@ impl State {
                 }
             }
         }
-        if !gathers || self.gathered >= BURST_PACKETS {
+        let flushed = poster.is_some() && self.gathered == 0 && flushes != self.flushes;
+        if !flushed && (!gathers || self.gathered >= BURST_PACKETS) {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
@@ -639,9 +696,15 @@ impl State {
         done
     }
 
+    /// A program posts one request and this is all that leaves with it.
+    fn is_prompt(&self, poster: Option<Poster<'_>>) -> bool {
+        poster.is_some_and(|poster| !poster.gathers) && self.scheduler.is_last()
+    }
+
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
         (self.gathered, self.handed_on) = (0, 0);
+        self.flushes = self.flushes.wrapping_add(1);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
@@ -677,6 +740,10 @@ impl State {
                 break Turn::Blocked;
             }
             let Some(outgoing) = machine.transmit(now, flows) else {
+                if packets > 0 && self.is_prompt(poster) {
+                    // What is left to do here is done while the peer looks at it.
+                    self.blocked |= !self.flush();
+                }
                 break Turn::Nothing(machine.deadline());
             };
             packets += 1;
