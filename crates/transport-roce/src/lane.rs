@@ -14,7 +14,7 @@
 use core::sync::atomic::compiler_fence;
 #[cfg(not(target_arch = "x86_64"))]
 use core::sync::atomic::fence;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluice_packet::{Port, Received, SendError};
@@ -25,6 +25,7 @@ use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::brought::Brought;
+use crate::burst::Burst;
 use crate::engine::Sleeper;
 use crate::gsi;
 use crate::held::Held;
@@ -39,16 +40,8 @@ use crate::path::UDP_PORT;
 const TURN_PACKETS: usize = 32;
 /// Turns in one round, so that what comes in is looked at in between.
 const TURNS: usize = 64;
-/// Requests that leave at once, each by a call of the kernel, before whoever posts and posts
-/// without polling is taken to be in full flow. From then on packets are gathered.
-const BURST_ALONE: u32 = 4;
 /// Packets that are gathered at most.
 const BURST_PACKETS: u32 = 32;
-/// In full flow small requests are not even looked at one by one: so many at once, which saves
-/// half of what a request costs.
-const BURST_POSTS: u32 = 32;
-/// Who has posted so many between two looks is in full flow from the first one after the second.
-const FLOW_POSTS: u32 = 8;
 /// Bytes of a small request: it has one packet or few.
 pub const SMALL_BYTES: u64 = 1024;
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
@@ -122,12 +115,7 @@ pub struct Lane {
     pub deadline: AtomicU64,
     /// Packets that pollers have found.
     pub polled: AtomicU64,
-    /// Requests posted since anybody has looked for packets.
-    burst: AtomicU32,
-    /// The last burst was a long one.
-    flows: AtomicBool,
-    /// Somebody polls: the engine thread has found nothing that was left for later since.
-    polls: AtomicBool,
+    burst: Burst,
     pub counters: LaneCounters,
 }
 
@@ -211,9 +199,7 @@ impl Lane {
             fed_by: AtomicU64::new(0),
             deadline: AtomicU64::new(u64::MAX),
             polled: AtomicU64::new(0),
-            burst: AtomicU32::new(0),
-            flows: AtomicBool::new(false),
-            polls: AtomicBool::new(false),
+            burst: Burst::default(),
             counters: LaneCounters::default(),
         })
     }
@@ -260,12 +246,10 @@ impl Lane {
             let Some(mut state) = try_lock(&self.state) else {
                 return (rounds > 0).then_some(came);
             };
-            self.end_burst();
+            self.burst.end();
             match worker {
-                Worker::Poller => self.polls.store(true, Ordering::Relaxed),
-                Worker::Engine { .. } if self.has_left(&state) => {
-                    self.polls.store(false, Ordering::Relaxed);
-                }
+                Worker::Poller => self.burst.polled(true),
+                Worker::Engine { .. } if self.has_left(&state) => self.burst.polled(false),
                 _ => {}
             }
             state.release(false);
@@ -390,15 +374,15 @@ impl Lane {
 
     /// The same for a queue pair that has been posted to, and is noted if it cannot send at once.
     pub fn send_posted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
+        let gathers = |post| posting.small && self.burst.gathers(post);
         // A note is in front of the count: who ends the burst takes it, or it counts to the next.
-        let noted = self.gathers(posting, self.burst.load(Ordering::Relaxed).wrapping_add(1));
+        let noted = gathers(self.burst.next());
         if noted {
             self.note(posting.index);
         }
-        let burst = self.burst.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let gathers = self.gathers(posting, burst);
-        if noted && gathers {
-            if burst == BURST_ALONE + 1 || burst % BURST_POSTS == 1 {
+        let post = self.burst.post();
+        if noted && gathers(post) {
+            if Burst::begins(post) {
                 self.leave();
             }
             return None;
@@ -411,18 +395,8 @@ impl Lane {
                 None => self.note(posting.index),
             }
         }
-        let gathers = !posting.small && self.is_flowing(burst);
+        let gathers = !posting.small && self.burst.is_flowing(post);
         self.send_by_poster(node, Poster { posting, gathers }, first)
-    }
-
-    /// In full flow, with that many posts since somebody has looked for packets.
-    fn is_flowing(&self, burst: u32) -> bool {
-        burst > BURST_ALONE || self.flows.load(Ordering::Relaxed)
-    }
-
-    /// The request waits for more before anybody looks at it.
-    fn gathers(&self, posting: &Posting, burst: u32) -> bool {
-        posting.small && !burst.is_multiple_of(BURST_POSTS) && self.is_flowing(burst)
     }
 
     /// `state`: the lane, if it has been taken already.
@@ -455,14 +429,6 @@ impl Lane {
         done
     }
 
-    /// Somebody looks for packets: what is posted from now on is another burst.
-    fn end_burst(&self) {
-        if self.burst.load(Ordering::Relaxed) != 0 {
-            let burst = self.burst.swap(0, Ordering::Relaxed);
-            self.flows.store(burst >= FLOW_POSTS, Ordering::Relaxed);
-        }
-    }
-
     /// Whether a poster has left something.
     fn has_left(&self, state: &State) -> bool {
         state.gathered > 0 || self.pending.load(Ordering::Relaxed) != 0
@@ -473,7 +439,7 @@ impl Lane {
     /// program still polls. The next time it is woken then.
     fn leave(&self) {
         self.deadline.store(0, Ordering::SeqCst);
-        if self.polls.load(Ordering::Relaxed) {
+        if self.burst.is_polled() {
             self.wake_for_deadline();
         } else {
             self.sleeper.wake();
@@ -730,7 +696,7 @@ impl State {
         };
         part.absorb(&mut machine);
         machine.expire(now);
-        let flows = lane.flows.load(Ordering::Relaxed);
+        let flows = lane.burst.flows();
         let mut packets = 0;
         let end = loop {
             if packets == TURN_PACKETS {

@@ -20,6 +20,7 @@
 mod bridge;
 mod brought;
 mod bulk;
+mod burst;
 mod counters;
 mod directions;
 mod engine;
