@@ -10,6 +10,7 @@ pub mod faults;
 pub mod injector;
 pub mod namespace;
 pub mod packets;
+pub mod paths;
 pub mod ports;
 
 use std::ffi::OsStr;

@@ -12,6 +12,8 @@
 //! | `SLUICE_NO_SKIP=1` | a test that cannot run fails instead of being skipped |
 //! | `SLUICE_TEST_STANDIN=1` | run the "accelerated" side plainly too: tests the suites, not Sluice |
 //! | `SLUICE_TEST_KEEP=1` | keep the tests' directories (logs, outputs) and print where they are |
+//! | `SLUICE_KILLS=N` | the kill suites kill about N times instead of once for each row |
+//! | `SLUICE_SEED=S` | they do it at the moments of the run that printed this |
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
@@ -21,6 +23,7 @@ pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;
+pub mod random;
 pub mod stats;
 pub mod suite;
 pub mod verbs;

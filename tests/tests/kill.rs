@@ -1,8 +1,7 @@
 //! One of two verbs programs is killed (SIGKILL) at a random moment: the other must hear of it
 //! and end, nothing may stay behind, and the next two must meet as if nothing had happened.
 //!
-//! `SLUICE_KILLS=N` makes about N kills instead of one for each row of the table;
-//! `SLUICE_KILL_SEED=S` repeats the moments of an earlier run, as far as a scheduler lets one.
+//! `SLUICE_KILLS` and `SLUICE_SEED`: see [`Kills::from_environment`].
 //!
 //! Not in the table, because they do not ask for what would tell them that a peer has died
 //! (docs/verbs.md, "The end of a peer"): programs that wait for a byte in memory (`ib_write_lat`),
@@ -16,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::job::{Job, command, find_program, wait_until};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::net::{free_port, is_listening};
+use sluice_tests::random::{Kills, Random};
 use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
 use tempfile::TempDir;
 
@@ -97,51 +97,29 @@ enum Victim {
 }
 
 fn main() -> ExitCode {
-    let kills = number("SLUICE_KILLS").unwrap_or(0);
-    let seed = number("SLUICE_KILL_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        now.map_or(1, |now| now.as_nanos() as u64)
-    });
     let rows: Vec<(Case, Victim)> = CASES
         .iter()
         .flat_map(|case| [(*case, Victim::Server), (*case, Victim::Client)])
         .collect();
-    let each = kills.div_ceil(rows.len() as u64).max(1);
+    let kills = Kills::from_environment(rows.len());
     let hall = Arc::new(Hall::new());
     let trials: Vec<Trial> = rows
         .into_iter()
         .enumerate()
         .map(|(index, (case, victim))| {
             let hall = hall.clone();
-            let mut random = Random(seed ^ (index as u64 + 1) << 32);
+            let mut random = kills.moments(index);
             trial(format!("kill/{}/{victim:?}", case.name), move || {
                 let hall = hall.as_ref().as_ref().map_err(|error| {
                     suite::Problem::Failed(format!("no directory to meet in: {error}"))
                 })?;
-                kill_often(hall, &case, victim, each, &mut random)
-                    .inspect_err(|_| println!("SLUICE_KILL_SEED={seed}"))
+                kill_often(hall, &case, victim, kills.each, &mut random)
+                    .inspect_err(|_| kills.say_seed())
             })
         })
         .collect();
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (value ^ (value >> 31)) % bound
-    }
 }
 
 /// The runtime directory in which all pairs of the suite meet, so that what one leaves is in

@@ -19,14 +19,24 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-trace", &["sluice-sys", "sluice-wire"]),
     ("sluice-sys", &[]),
     ("sluice-rendezvous", &["sluice-sys"]),
+    ("sluice-verbs-abi", &[]),
+    ("sluice-rdma", &["sluice-verbs-abi"]),
     ("sluice-packet", &["sluice-sys", "sluice-wire"]),
+    ("sluice-bpf-build", &[]),
+    ("sluice-bpf", &["sluice-bpf-build", "sluice-sys"]),
     (
         "sluice-xdp",
-        &["sluice-packet", "sluice-sys", "sluice-wire"],
+        &[
+            "sluice-bpf-build",
+            "sluice-packet",
+            "sluice-sys",
+            "sluice-wire",
+        ],
     ),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
+    ("sluice-peering", &["sluice-control"]),
     (
         "sluice-preload-core",
         &[
@@ -72,12 +82,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-roce",
             "sluice-transport-shm",
             "sluice-verbs",
+            "sluice-verbs-abi",
             "sluice-wire",
         ],
     ),
     (
         "sluice-daemon",
         &[
+            "sluice-bpf",
             "sluice-control",
             "sluice-lane",
             "sluice-shmem",

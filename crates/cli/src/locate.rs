@@ -4,76 +4,36 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+pub use sluice_control::files::LIBDIR_VARIABLE;
+
+use sluice_control::files;
+
 use crate::error::Failure;
 
 /// The file name of the library that is put before a program's own libraries.
 pub const LIBRARY: &str = "libsluice_preload.so";
 /// The file name of the daemon.
 pub const DAEMON: &str = "sluiced";
-/// The environment variable that names the folder of both.
-pub const LIBDIR_VARIABLE: &str = "SLUICE_LIBDIR";
 
-/// The folders where a file of this installation may be, in the order in which they count.
-///
-/// `SLUICE_LIBDIR` alone if it is set: who names a folder does not want the files of another
-/// build, found by accident.
-fn folders(executable: Option<&Path>, libdir: Option<&OsStr>) -> Vec<PathBuf> {
-    if let Some(libdir) = libdir.filter(|value| !value.is_empty()) {
-        return vec![PathBuf::from(libdir)];
-    }
-    let Some(beside) = executable.and_then(Path::parent) else {
-        return Vec::new();
-    };
-    let mut folders = vec![beside.to_owned()];
-    // Test binaries live one folder below the programs that they test.
-    if beside.ends_with("deps")
-        && let Some(above) = beside.parent()
-    {
-        folders.push(above.to_owned());
-    }
-    if let Some(prefix) = beside.parent() {
-        folders.push(prefix.join("lib/sluice"));
-    }
-    folders
-}
-
-fn find_in(name: &str, folders: &[PathBuf], libdir_set: bool) -> Result<PathBuf, Failure> {
-    for folder in folders {
-        let candidate = folder.join(name);
-        if candidate.is_file() {
-            // The path outlives this process's working directory: in LD_PRELOAD of a program
-            // that may change it.
-            return std::path::absolute(&candidate).map_err(|error| {
-                Failure::new(
-                    format!("cannot make {} absolute: {error}", candidate.display()),
-                    "run sluice from a directory that exists",
-                )
-            });
-        }
-    }
-    let looked: Vec<String> = folders.iter().map(|f| f.display().to_string()).collect();
+/// What to say of a file that is in none of these folders.
+fn missing(name: &str, looked: &[PathBuf], is_folder_named: bool) -> Failure {
+    let looked: Vec<String> = looked.iter().map(|f| f.display().to_string()).collect();
     let looked = if looked.is_empty() {
         "nowhere, the path of the sluice program is unknown".to_owned()
     } else {
         looked.join(", ")
     };
-    let hint = if libdir_set {
+    let hint = if is_folder_named {
         format!("point {LIBDIR_VARIABLE} at the folder that holds it, or unset it")
     } else {
         format!("build it with 'cargo build --release' or set {LIBDIR_VARIABLE} to its folder")
     };
-    Err(Failure::new(
-        format!("cannot find {name} (looked in {looked})"),
-        hint,
-    ))
+    Failure::new(format!("cannot find {name} (looked in {looked})"), hint)
 }
 
 /// Finds a file of this installation by its name.
 pub fn find(name: &str) -> Result<PathBuf, Failure> {
-    let executable = std::env::current_exe().ok();
-    let libdir = std::env::var_os(LIBDIR_VARIABLE).filter(|value| !value.is_empty());
-    let folders = folders(executable.as_deref(), libdir.as_deref());
-    find_in(name, &folders, libdir.is_some())
+    files::find(name).map_err(|looked| missing(name, &looked, files::is_folder_named()))
 }
 
 /// The daemon's path.
@@ -125,29 +85,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looks_beside_itself_then_in_lib() {
-        let found = folders(Some(Path::new("/opt/s/bin/sluice")), None);
-        assert_eq!(
-            found,
-            [Path::new("/opt/s/bin"), Path::new("/opt/s/lib/sluice")]
-        );
-    }
-
-    #[test]
-    fn libdir_is_the_only_place_when_set() {
-        let found = folders(Some(Path::new("/usr/bin/sluice")), Some(OsStr::new("/x")));
-        assert_eq!(found, [Path::new("/x")]);
-        let found = folders(Some(Path::new("/usr/bin/sluice")), Some(OsStr::new("")));
-        assert_eq!(found[0], Path::new("/usr/bin"));
-    }
-
-    #[test]
     fn a_missing_file_says_where_it_was_looked_for() {
         let folders = [
             PathBuf::from("/nonexistent/a"),
             PathBuf::from("/nonexistent/b"),
         ];
-        let message = find_in(LIBRARY, &folders, false).unwrap_err().to_string();
+        let message = missing(LIBRARY, &folders, false).to_string();
         assert!(
             message.contains("/nonexistent/a, /nonexistent/b"),
             "{message}"

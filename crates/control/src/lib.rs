@@ -2,11 +2,13 @@
 //!
 //! Messages travel over a Unix `SOCK_SEQPACKET` socket, one message a packet, with descriptors
 //! beside them. [`message`] has the format, [`client`] the program's end of it, [`paths`] the
-//! place of the socket and [`ports`] how users name ports. Codec and [`client::Client`] neither allocate nor block: they run inside
-//! the hooks of the preload library.
+//! place of the socket, [`files`] of the installation's other files, and [`ports`] how users name
+//! ports. Codec and [`client::Client`] neither allocate nor block: they run inside the hooks of the
+//! preload library.
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod files;
 pub mod message;
 pub mod paths;
 pub mod ports;

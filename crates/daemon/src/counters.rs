@@ -25,6 +25,8 @@ pub struct Counters {
     /// Connections that got a lane, and those of them across network namespaces.
     pub matches: u64,
     pub matches_across_namespaces: u64,
+    /// Connections that got a lane to another host.
+    pub matches_across_hosts: u64,
     /// Pairs of ends in two namespaces that are certainly not one connection.
     pub mirrors_refuted: u64,
     /// Pairs of ends in two namespaces about which nothing certain could be found out.

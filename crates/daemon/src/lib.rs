@@ -8,6 +8,7 @@ mod closer;
 pub mod config;
 pub mod counters;
 mod end_table;
+pub mod fabric;
 pub mod lanes;
 pub mod listener;
 pub mod matching;

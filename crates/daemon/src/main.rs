@@ -1,4 +1,5 @@
 //! The sluiced command.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -10,8 +11,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Parser;
-use sluice_control::paths;
+use sluice_control::{files, paths};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
+use sluice_daemon::fabric::{self, Fabric};
 use sluice_daemon::server::Server;
 use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
@@ -39,6 +41,10 @@ struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = LANES_MAX_DEFAULT)]
     max_lanes: u32,
 
+    /// Peers on other hosts, and which connections get a lane to them (sluice.toml(5))
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Serve all users of this machine (for a sluiced of root)
     #[arg(long)]
     allow_all_users: bool,
@@ -64,6 +70,10 @@ struct Arguments {
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
 
+    /// Put bytes on rings between hosts whether that pays or not, for tests
+    #[arg(long, hide = true, requires = "config")]
+    eager: bool,
+
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
@@ -78,6 +88,9 @@ fn ring_bytes(text: &str) -> Result<u32, String> {
         Err(error) => Err(error.to_string()),
     }
 }
+
+/// Our libibverbs, below the folder of the installation.
+const VERBS_LIBRARY: &str = "verbs/libibverbs.so.1";
 
 /// What the process in the background prints when programs can connect.
 const READY: &str = "ready";
@@ -132,6 +145,15 @@ fn serve(arguments: Arguments) -> Outcome {
         close_all_from(3)?;
         let _ = rustix::process::setsid();
     }
+    let peering = match &arguments.config {
+        Some(path) => Some(sluice_peering::config::Config::load(path)?),
+        None => None,
+    };
+    if let Some(config) = &peering {
+        let choice = fabric::device_choice(config.device.as_ref());
+        // SAFETY: no thread was started yet.
+        unsafe { choice.set_environment() };
+    }
     start_log(&arguments)?;
     let socket = match arguments.socket {
         Some(socket) => std::path::absolute(socket)?,
@@ -155,7 +177,12 @@ fn serve(arguments: Arguments) -> Outcome {
         allow_all_users: arguments.allow_all_users,
         user_share: arguments.user_share,
     };
-    let server = Server::bind(config, Limits::of_this_process())?;
+    let limits = Limits::of_this_process();
+    let fabric = match peering {
+        Some(peering) => Some(start_fabric(peering, &config, arguments.eager)?),
+        None => None,
+    };
+    let server = Server::bind(config, limits, fabric)?;
     if arguments.detached {
         std::env::set_current_dir("/")?;
         let mut output = io::stdout();
@@ -167,6 +194,26 @@ fn serve(arguments: Arguments) -> Outcome {
     }
     server.run(stop)?;
     Ok(())
+}
+
+fn start_fabric(
+    peering: sluice_peering::config::Config,
+    config: &Config,
+    is_eager: bool,
+) -> Result<Fabric, Box<dyn std::error::Error>> {
+    let library = files::find(VERBS_LIBRARY).map_err(|looked| {
+        format!(
+            "cannot find {VERBS_LIBRARY} (looked in {looked:?}): it carries lanes to other hosts"
+        )
+    })?;
+    let fabric = Fabric::start(
+        peering,
+        &library,
+        config.ring_bytes,
+        config.lanes_max,
+        is_eager,
+    )?;
+    Ok(fabric)
 }
 
 fn start_log(arguments: &Arguments) -> Outcome {

@@ -200,6 +200,13 @@ impl Matcher {
         }
     }
 
+    /// Records that an end got a lane to another host.
+    pub fn pair_remote(&mut self, key: EndKey) {
+        // The other end is nobody's here, so that it cannot be found by this name.
+        let elsewhere = EndKey { client: 0, end: 0 };
+        self.pair(key, elsewhere);
+    }
+
     /// Records why an end has no lane.
     pub fn set_waiting(&mut self, key: EndKey, waiting: Waiting) {
         if let Some(entry) = self.entries.get_mut(&key) {

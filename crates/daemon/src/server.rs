@@ -17,6 +17,7 @@ use sluice_sys::unix::{self, Credentials, Fd, Received};
 use crate::closer::Closer;
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
+use crate::fabric::Fabric;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
@@ -26,6 +27,7 @@ use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
+mod remote;
 
 /// Messages of one client that are read before others get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 64;
@@ -34,6 +36,7 @@ const EVENTS_MAX: usize = 256;
 
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
+const FABRIC: u64 = u64::MAX - 2;
 
 /// One connection to the control socket.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ struct Client {
     program: Option<Program>,
     /// The network namespaces of its ends, as long as it lives.
     namespaces: HashMap<u64, Namespace>,
+    /// It was given sluiced's own board.
+    has_our_board: bool,
 }
 
 /// A running sluiced.
@@ -65,6 +70,8 @@ pub struct Server {
     /// Ends that ask whether a peer may still come, and their generations.
     settling: Vec<(EndKey, u32)>,
     closer: Closer,
+    /// Lanes to other hosts.
+    fabric: Option<Fabric>,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
@@ -77,7 +84,11 @@ pub struct Server {
 
 impl Server {
     /// Listens at the socket of `config`. Clients can connect when this returns.
-    pub fn bind(config: Config, limits: Limits) -> Result<Server, ListenError> {
+    pub fn bind(
+        config: Config,
+        limits: Limits,
+        fabric: Option<Fabric>,
+    ) -> Result<Server, ListenError> {
         let listener = Listener::bind(&config.socket, config.allow_all_users)?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
@@ -102,6 +113,7 @@ impl Server {
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
+            fabric,
             counters: Counters::default(),
             started: now,
             idle_since: now,
@@ -111,6 +123,11 @@ impl Server {
         server
             .watch(server.listener.socket(), LISTENER)
             .map_err(|error| ListenError::Socket(server.config.socket.clone(), error))?;
+        for fd in server.fabric.iter().flat_map(Fabric::fds) {
+            let data = epoll::EventData::new_u64(FABRIC);
+            epoll::add(&server.poll, fd, data, epoll::EventFlags::IN)
+                .map_err(|error| ListenError::Socket(server.config.socket.clone(), error.into()))?;
+        }
         Ok(server)
     }
 
@@ -141,6 +158,7 @@ impl Server {
                 match event.data.u64() {
                     LISTENER => self.accept_all(),
                     STOP => self.stopping = true,
+                    FABRIC => {}
                     // Client numbers are 32-bit.
                     id => self.read_client(id as ClientId),
                 }
@@ -149,6 +167,7 @@ impl Server {
                 // Everybody was heard.
                 self.settle();
             }
+            self.turn_fabric();
             self.retry_proofs();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
@@ -169,10 +188,9 @@ impl Server {
             .map(|due| due.saturating_duration_since(now));
         let idle = self.config.idle_exit.filter(|_| self.clients.is_empty());
         let idle = idle.map(|limit| limit.saturating_sub(now.duration_since(self.idle_since)));
-        match (retry, idle) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let fabric = self.fabric.as_ref().and_then(Fabric::next_deadline);
+        let fabric = fabric.map(|due| due.saturating_duration_since(now));
+        [retry, idle, fabric].into_iter().flatten().min()
     }
 
     fn is_idle_for_long(&self) -> bool {
@@ -284,6 +302,7 @@ impl Server {
             payer,
             program: None,
             namespaces: HashMap::new(),
+            has_our_board: false,
         };
         self.client_shares.take(&[payer]);
         self.lanes.set_payer(id, payer);
@@ -451,6 +470,10 @@ impl Server {
         self.client_shares.give_back(&[client.payer]);
         drop(client);
         self.matcher.remove_client(id);
+        if let Some(fabric) = &mut self.fabric {
+            let given = fabric.program_gone(id);
+            self.give_lanes(given);
+        }
         for peer in self.lanes.remove_client(id) {
             self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);
         }

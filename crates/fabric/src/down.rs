@@ -8,8 +8,29 @@ use sluice_shmem::{Broken, Producer};
 use crate::Violation;
 use crate::message::Note;
 
-/// An offer that nothing came by is taken back, nanoseconds: its reader polls for nothing.
-const UNUSED_NS: u64 = 1_000_000;
+/// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
+/// nothing.
+const IDLE_NS: u64 = 1_000_000;
+/// The same for an offer that was never used, beside some times what the daemons take to answer one
+/// another. Until it is used or settled, what comes by TCP cannot be read, because ring bytes that
+/// come before it may be on their way.
+const UNUSED_NS: u64 = 100_000;
+const UNUSED_ANSWERS: u64 = 4;
+/// No offer to a daemon that takes longer to answer, nanoseconds.
+const ANSWER_NS_MAX: u64 = 1_000_000;
+/// A daemon that has answered polls for so long, nanoseconds, and a call that is not answered is
+/// made again after so long.
+pub(crate) const AWAKE_NS: u64 = 2_000_000;
+const CALL_NS: u64 = 20_000_000;
+/// An offer in use is judged after each such time, nanoseconds: it must move no less than this part
+/// of what moved while the daemon slept.
+const JUDGED_NS: u64 = 5_000_000;
+const WORTH: f64 = 0.9;
+/// Time between an offer that moved less and the next, nanoseconds, at first and at most.
+const WORSE_NS: u64 = 100_000_000;
+const WORSE_NS_MAX: u64 = 60_000_000_000;
+/// Time between an offer that was used and the next, nanoseconds.
+const AGAIN_NS: u64 = 50_000;
 /// Time that a reader who wants to sleep polls on behind the last bytes, nanoseconds: some times
 /// what a message and its answer take.
 const GRACE_NS: u64 = 200_000;
@@ -35,6 +56,7 @@ enum Offer {
 /// One direction, from the far program to the local one.
 #[derive(Debug)]
 pub struct Down {
+    is_eager: bool,
     direction: Direction,
     producer: Producer,
     /// Where the program announces the sleep of its epoll instances.
@@ -46,12 +68,29 @@ pub struct Down {
     /// When the offer was made or bytes came last.
     busy_ns: u64,
     is_used: bool,
+    /// The far program has left the ring since the offer.
+    has_left: bool,
     retry_at_ns: u64,
     retry_ns: u64,
+    /// When the far daemon was called last, and whether it has yet to answer; how long that took,
+    /// and until when it polls.
+    called_ns: Option<u64>,
+    is_calling: bool,
+    answer_ns: u64,
+    far_awake_until_ns: u64,
     /// The reader's progress at the last look, when it changed, and how often it did so quickly.
     progress: u64,
     moved_ns: u64,
     lively: u32,
+    /// When the daemon fell asleep, and the reader's progress then.
+    asleep: Option<(u64, u64)>,
+    /// Bytes per nanosecond that the reader took while the daemon slept last.
+    asleep_rate: f64,
+    /// Since when the offer is judged, and the reader's progress then.
+    judged: (u64, u64),
+    /// It was judged, and is worth it.
+    is_worth_it: bool,
+    worse_ns: u64,
     is_close_said: bool,
     /// The local program has closed or ended.
     is_reader_gone: bool,
@@ -60,9 +99,11 @@ pub struct Down {
 }
 
 impl Down {
-    /// Becomes the writer of `direction`.
-    pub fn new(direction: Direction, board: Option<Board>) -> Self {
+    /// Becomes the writer of `direction`. `is_eager`: see
+    /// [`Engine::set_eager`](crate::engine::Engine::set_eager).
+    pub fn new(direction: Direction, board: Option<Board>, is_eager: bool) -> Self {
         Self {
+            is_eager,
             direction,
             producer: Producer::default(),
             board,
@@ -71,11 +112,21 @@ impl Down {
             reported: 0,
             busy_ns: 0,
             is_used: false,
+            has_left: false,
             retry_at_ns: 0,
             retry_ns: RETRY_NS,
+            called_ns: None,
+            is_calling: false,
+            answer_ns: 0,
+            far_awake_until_ns: 0,
             progress: 0,
             moved_ns: 0,
             lively: 0,
+            asleep: None,
+            asleep_rate: 0.0,
+            judged: (0, 0),
+            is_worth_it: false,
+            worse_ns: WORSE_NS,
             is_close_said: false,
             is_reader_gone: false,
             is_done: false,
@@ -95,6 +146,43 @@ impl Down {
     /// The local program has closed, or has ended.
     pub fn reader_gone(&mut self) {
         self.is_reader_gone = true;
+    }
+
+    /// Whether an offer stands that was found to be worth its polling.
+    pub fn is_worth_it(&self) -> bool {
+        self.is_standing() && self.is_worth_it
+    }
+
+    /// The daemon falls asleep: what the reader takes from here on, it takes without the ring.
+    pub fn fall_asleep(&mut self, now_ns: u64) {
+        if self.asleep.is_none() {
+            self.asleep = Some((now_ns, self.direction.reader_progress()));
+        }
+    }
+
+    /// The daemon is about to look at its readers again.
+    pub fn wake_up(&mut self, now_ns: u64) {
+        if let Some((since_ns, progress)) = self.asleep.take() {
+            let bytes = self.direction.reader_progress().wrapping_sub(progress);
+            let passed_ns = now_ns.saturating_sub(since_ns);
+            if passed_ns >= JUDGED_NS {
+                self.asleep_rate = bytes as f64 / passed_ns as f64;
+            }
+        }
+    }
+
+    /// Whether the offer, in use, moves as much as TCP does alone.
+    fn judge(&mut self, now_ns: u64) -> bool {
+        let (since_ns, progress) = self.judged;
+        let passed_ns = now_ns.saturating_sub(since_ns);
+        if passed_ns < JUDGED_NS || self.is_eager {
+            return true;
+        }
+        let bytes = self.progress.wrapping_sub(progress);
+        let rate = bytes as f64 / passed_ns as f64;
+        self.judged = (now_ns, self.progress);
+        self.is_worth_it = rate >= WORTH * self.asleep_rate;
+        self.is_worth_it
     }
 
     /// When the reader took bytes last, nanoseconds.
@@ -119,27 +207,55 @@ impl Down {
         // The write is in flight already; this sets the ready bits.
         self.direction.begin_write(self.board);
         self.busy_ns = now_ns;
-        self.is_used = true;
+        if !self.is_used {
+            self.is_used = true;
+            self.is_worth_it = false;
+            self.judged = (now_ns, self.direction.reader_progress());
+        }
         Ok(())
     }
 
     /// What the far daemon says of this direction.
     pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
         match note {
+            Note::Here => {
+                if let (Some(called_ns), true) = (self.called_ns, self.is_calling) {
+                    self.answer_ns = now_ns.saturating_sub(called_ns);
+                    self.is_calling = false;
+                }
+                self.far_awake_until_ns = now_ns + AWAKE_NS / 2;
+            }
             Note::Segment(mark) if self.offer != Offer::None => {
                 self.direction.publish_mode(Mode::Ring, mark);
                 self.busy_ns = now_ns;
+                self.has_left = false;
             }
-            Note::Left => self.direction.publish_mode(Mode::Tcp, 0),
+            // The mark of a segment that may begin: up to there the kernel's bytes can be read.
+            Note::Tcp(bytes) if self.offer != Offer::None => {
+                self.direction.publish_mode(Mode::Ring, bytes);
+                self.direction.begin_write(self.board);
+            }
+            // Of an offer that is settled.
+            Note::Tcp(_) => {}
+            Note::Left => {
+                self.direction.publish_mode(Mode::Tcp, 0);
+                // What follows by TCP can be read only when the offer is over.
+                self.has_left = true;
+            }
             Note::Settled if self.offer == Offer::Revoked => {
                 self.offer = Offer::None;
+                self.direction.publish_mode(Mode::Tcp, 0);
                 self.direction.end_write();
                 if self.is_used {
                     self.retry_ns = RETRY_NS;
+                    self.retry_at_ns = self.retry_at_ns.max(now_ns + AGAIN_NS);
+                } else {
+                    self.retry_at_ns = now_ns + self.retry_ns;
+                    if !self.is_eager {
+                        self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
+                    }
+                    self.lively = 0;
                 }
-                self.retry_at_ns = now_ns + self.retry_ns;
-                self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
-                self.lively = 0;
             }
             Note::Done => {
                 self.is_done = true;
@@ -216,14 +332,36 @@ impl Down {
         }
         match self.offer {
             Offer::None => {
-                if self.is_worth_an_offer(now_ns) {
+                if !self.is_worth_an_offer(now_ns) {
+                } else if self.is_eager
+                    || now_ns < self.far_awake_until_ns && self.answer_ns < ANSWER_NS_MAX
+                {
                     self.try_to_offer(now_ns, say);
+                } else if self
+                    .called_ns
+                    .is_none_or(|at| now_ns.saturating_sub(at) > CALL_NS)
+                {
+                    self.called_ns = Some(now_ns);
+                    self.is_calling = true;
+                    say(Note::Call);
                 }
             }
             Offer::Standing => {
                 let idle = now_ns.saturating_sub(self.busy_ns);
+                let limit = if self.is_used {
+                    IDLE_NS
+                } else {
+                    UNUSED_NS + UNUSED_ANSWERS * self.answer_ns
+                };
+                let is_worse = self.is_used && !self.judge(now_ns);
+                if is_worse {
+                    self.retry_at_ns = now_ns + self.worse_ns;
+                    self.worse_ns = (4 * self.worse_ns).min(WORSE_NS_MAX);
+                } else if self.is_worth_it {
+                    self.worse_ns = WORSE_NS;
+                }
                 let wants_sleep = || !self.direction.is_reader_awake(self.board);
-                if idle > UNUSED_NS || idle > GRACE_NS && wants_sleep() {
+                if is_worse || self.has_left || idle > limit || idle > GRACE_NS && wants_sleep() {
                     self.offer = Offer::Revoked;
                     say(Note::Revoke);
                 }
@@ -233,9 +371,13 @@ impl Down {
     }
 
     fn is_worth_an_offer(&self, now_ns: u64) -> bool {
+        if self.is_eager {
+            return !self.is_done && now_ns >= self.retry_at_ns && self.direction.is_adopted();
+        }
         !self.is_done
             && self.lively >= LIVELY_MOVES
-            && now_ns.saturating_sub(self.moved_ns) < LIVELY_NS
+            // Just now: an answer may be on its way, and the next request will find the offer.
+            && self.moved_ns == now_ns
             && now_ns >= self.retry_at_ns
             && self.direction.is_adopted()
     }
@@ -245,6 +387,7 @@ impl Down {
             self.offer = Offer::Standing;
             self.busy_ns = now_ns;
             self.is_used = false;
+            self.has_left = false;
             say(Note::Offer);
         } else {
             self.direction.end_write();

@@ -4,6 +4,7 @@ use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
 
 use crate::Violation;
+use crate::down::AWAKE_NS;
 use crate::lane::{Far, Lane, Near};
 use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
 use crate::up::{After, SLOT};
@@ -106,12 +107,14 @@ pub struct Engine<W> {
     over: Vec<LaneNumber>,
     looked_ns: u64,
     busy_ns: u64,
-    trial_until_ns: u64,
+    /// Polls until then in any case.
+    awake_until_ns: u64,
     trial_at_ns: u64,
     trial_every_ns: u64,
     /// When a reader took something last, as of the last look.
     moved_ns: u64,
     standing: bool,
+    is_eager: bool,
 }
 
 impl<W: Wire> Engine<W> {
@@ -128,12 +131,20 @@ impl<W: Wire> Engine<W> {
             over: Vec::new(),
             looked_ns: 0,
             busy_ns: 0,
-            trial_until_ns: 0,
+            awake_until_ns: 0,
             trial_at_ns: 0,
             trial_every_ns: TRIAL_EVERY_NS,
             moved_ns: 0,
             standing: false,
+            is_eager: false,
         }
+    }
+
+    /// Offers to every reader that is awake, whether that pays or not, and polls as long as there
+    /// are lanes; for lanes that are opened from now on. For tests, which want bytes on the ring
+    /// however busy the machine is.
+    pub fn set_eager(&mut self) {
+        self.is_eager = true;
     }
 
     /// A new lane, whose far half is not known yet. `None`: there are too many.
@@ -153,7 +164,7 @@ impl<W: Wire> Engine<W> {
         self.link_mut(link);
         self.watch(&near, place);
         let slot = &mut self.places[place];
-        slot.lane = Some(Lane::new(link, near));
+        slot.lane = Some(Lane::new(link, near, self.is_eager));
         Some(slot.number)
     }
 
@@ -219,6 +230,14 @@ impl<W: Wire> Engine<W> {
         self.collect();
     }
 
+    /// There is no far half of this lane, and none will come.
+    pub fn abandon(&mut self, number: LaneNumber) {
+        if let Some(lane) = self.lane_mut(number) {
+            lane.abandon();
+        }
+        self.collect();
+    }
+
     /// Payload has arrived for a lane.
     pub fn arrived(
         &mut self,
@@ -245,6 +264,18 @@ impl<W: Wire> Engine<W> {
                 continue;
             };
             lane.hear(record.note, now_ns)?;
+            if matches!(record.note, Note::Call | Note::Here) {
+                let far = lane.far().map(|far| far.number);
+                self.awake_until_ns = now_ns + AWAKE_NS;
+                if let (Note::Call, Some(number)) = (record.note, far) {
+                    let outbox = &mut self.link_mut(link).outbox;
+                    let here = Record {
+                        lane: number,
+                        note: Note::Here,
+                    };
+                    outbox.bytes.extend(here.encode());
+                }
+            }
             self.heat(record.lane.place());
         }
         Ok(())
@@ -269,7 +300,13 @@ impl<W: Wire> Engine<W> {
     /// How to go on after a turn.
     pub fn rest(&self, now_ns: u64) -> Rest {
         let is_busy = now_ns.saturating_sub(self.busy_ns) < BUSY_NS;
-        if self.standing || !self.hot.is_empty() || is_busy || now_ns < self.trial_until_ns {
+        let is_eager = self.is_eager && self.lanes().next().is_some();
+        if is_eager
+            || self.standing
+            || !self.hot.is_empty()
+            || is_busy
+            || now_ns < self.awake_until_ns
+        {
             Rest::Poll
         } else if self.lanes().next().is_some() {
             Rest::Sleep(self.trial_at_ns)
@@ -280,8 +317,11 @@ impl<W: Wire> Engine<W> {
 
     /// Announces that the daemon is about to sleep. False: it must not, something came in between;
     /// either way [`Engine::withdraw_sleep`] follows.
-    pub fn announce_sleep(&mut self) -> bool {
+    pub fn announce_sleep(&mut self, now_ns: u64) -> bool {
         self.board.announce_sleep(SLOT);
+        for lane in self.places.iter_mut().filter_map(|it| it.lane.as_mut()) {
+            lane.down.fall_asleep(now_ns);
+        }
         self.take_ready();
         self.hot.is_empty()
     }
@@ -302,11 +342,14 @@ impl<W: Wire> Engine<W> {
 
     /// Looks whether readers moved since the last trial, and polls for a moment if so.
     fn try_out(&mut self, now_ns: u64) {
+        for lane in self.places.iter_mut().filter_map(|it| it.lane.as_mut()) {
+            lane.down.wake_up(now_ns);
+        }
         let before = self.moved_ns;
         self.looked_ns = now_ns;
         self.look(now_ns);
         if self.moved_ns > before {
-            self.trial_until_ns = now_ns + TRIAL_NS;
+            self.awake_until_ns = now_ns + TRIAL_NS;
             // For the next one, should this lead to nothing.
             self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);
         } else if self.trial_every_ns < TRIAL_EVERY_NS_MAX {
@@ -462,7 +505,7 @@ impl<W: Wire> Engine<W> {
 
     /// Looks at the readers, and at the writers who say nothing when they leave the ring.
     fn look(&mut self, now_ns: u64) {
-        let mut standing = false;
+        let (mut standing, mut worth) = (false, false);
         for at in 0..self.places.len() {
             let Some(lane) = self.places[at].lane.as_mut() else {
                 continue;
@@ -482,13 +525,14 @@ impl<W: Wire> Engine<W> {
                     .extend(Record { lane: number, note }.encode());
             });
             standing |= lane.is_standing();
+            worth |= lane.down.is_worth_it();
             self.moved_ns = self.moved_ns.max(lane.down.moved_ns());
             if lane.up.is_in_segment() {
                 self.heat(at);
             }
         }
         self.collect();
-        if standing {
+        if worth {
             self.trial_every_ns = TRIAL_EVERY_NS;
         }
         self.standing = standing;

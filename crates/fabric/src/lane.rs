@@ -22,7 +22,7 @@ pub struct Near {
     /// Where the program announces the sleep of its epoll instances.
     pub board: Option<Board>,
     /// The key of a region with the ring that the program writes.
-    pub lkey: u32,
+    pub region: u32,
 }
 
 /// The same lane at the far daemon.
@@ -64,14 +64,14 @@ pub struct Lane {
 
 impl Lane {
     /// The daemon takes its side of a lane that was never used.
-    pub fn new(link: LinkId, near: Near) -> Self {
+    pub fn new(link: LinkId, near: Near, is_eager: bool) -> Self {
         let side = near.side & 1;
         Self {
             link,
             near,
             far: None,
-            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.lkey),
-            down: Down::new(near.chunk.direction(near.lane, side), near.board),
+            up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
+            down: Down::new(near.chunk.direction(near.lane, side), near.board, is_eager),
             is_program_gone: false,
         }
     }
@@ -125,12 +125,20 @@ impl Lane {
     /// What the far daemon says of this lane.
     pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
         match note {
+            // Answered by the engine.
+            Note::Call => {}
             Note::Offer => self.up.offered(),
             Note::Revoke => self.up.revoked(),
             Note::Consumed(total) => self.up.consumed(total)?,
             Note::Closed => self.up.closed(),
             Note::Resume(arrived) => self.up.resume(arrived)?,
-            Note::Segment(_) | Note::Left | Note::Settled | Note::Done | Note::Missing => {
+            Note::Here
+            | Note::Segment(_)
+            | Note::Tcp(_)
+            | Note::Left
+            | Note::Settled
+            | Note::Done
+            | Note::Missing => {
                 self.down.hear(note, now_ns)?;
             }
         }

@@ -46,6 +46,10 @@ impl fmt::Display for LaneNumber {
 /// What is said of one lane. "Sender" and "receiver" are those of the direction in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
+    /// Receiver: it would make an offer to a daemon that polls.
+    Call,
+    /// Sender: it polls now, for a while.
+    Here,
     /// Receiver: its program polls; the ring may be used.
     Offer,
     /// Receiver: its program wants to sleep. To be answered with `Settled`.
@@ -59,6 +63,8 @@ pub enum Note {
     Resume(u64),
     /// Sender: a ring segment begins, behind so many bytes that went by TCP.
     Segment(u64),
+    /// Sender: so many bytes went by TCP, and whatever it writes to the ring comes behind them.
+    Tcp(u64),
     /// Sender: the ring segment is over.
     Left,
     /// Sender: its program does not write to the ring, and everything that was there is sent.
@@ -90,6 +96,9 @@ impl Record {
             Note::Settled => (8, 0),
             Note::Done => (9, 0),
             Note::Missing => (10, 0),
+            Note::Call => (11, 0),
+            Note::Here => (12, 0),
+            Note::Tcp(bytes) => (13, bytes),
         };
         let mut out = [0; RECORD_BYTES];
         out[0] = kind;
@@ -115,6 +124,9 @@ impl Record {
             (8, 0) => Note::Settled,
             (9, 0) => Note::Done,
             (10, 0) => Note::Missing,
+            (11, 0) => Note::Call,
+            (12, 0) => Note::Here,
+            (13, bytes) => Note::Tcp(bytes),
             _ => return None,
         };
         let lane = LaneNumber(u32::from_be_bytes([a, b, c, d]));
@@ -146,6 +158,9 @@ mod tests {
             Note::Settled,
             Note::Done,
             Note::Missing,
+            Note::Call,
+            Note::Here,
+            Note::Tcp(3),
         ];
         let lane = LaneNumber::new(0xf_ffff, 0xfff);
         let mut message = Vec::new();
@@ -157,7 +172,7 @@ mod tests {
             read.into_iter()
                 .eq(notes.map(|note| Some(Record { lane, note })))
         );
-        for kind in [0, 11, 255] {
+        for kind in [0, 14, 255] {
             let mut bytes = Record {
                 lane,
                 note: Note::Left,

@@ -40,7 +40,7 @@ pub enum After {
 pub struct Up {
     direction: Direction,
     consumer: Consumer,
-    lkey: u32,
+    region: u32,
     /// Bytes behind the head that lie in the far ring.
     posted: u64,
     /// Bytes that were ever placed in the far ring.
@@ -51,6 +51,8 @@ pub struct Up {
     segment: Option<u64>,
     /// Whether the far daemon has certainly heard of it.
     is_segment_said: bool,
+    /// Bytes that went by TCP, as far as was said.
+    tcp_said: u64,
     gate: Gate,
     is_adopted: bool,
     /// No process is left that could write.
@@ -67,18 +69,19 @@ pub struct Up {
 impl Up {
     /// Becomes the reader of `direction`, whose ring is in a region with this key. The program
     /// stays on TCP.
-    pub fn new(direction: Direction, lkey: u32) -> Self {
+    pub fn new(direction: Direction, region: u32) -> Self {
         direction.announce_sleep();
         direction.watch(SLOT);
         Self {
             direction,
             consumer: Consumer::default(),
-            lkey,
+            region,
             posted: 0,
             placed: 0,
             consumed: 0,
             segment: None,
             is_segment_said: true,
+            tcp_said: 0,
             gate: Gate::Shut,
             is_adopted: false,
             is_writer_gone: false,
@@ -115,6 +118,7 @@ impl Up {
         }
         // One announcement stands whenever the gate is not open.
         self.gate = Gate::Open;
+        self.tcp_said = 0;
         self.direction.withdraw_sleep();
     }
 
@@ -215,6 +219,8 @@ impl Up {
         if !self.is_over {
             // Behind a shut gate this is exact: no write begins any more that could use the ring.
             let writes = self.direction.is_write_in_flight() && !self.is_writer_gone;
+            // Before the ring is looked at: what comes before these bytes is visible then.
+            let tcp_sent = self.direction.tcp_sent();
             match self.push_ring(far, out) {
                 Ok(Ok(After::Idle)) => {}
                 Ok(Ok(After::Again) | Err(Full)) => return After::Again,
@@ -225,11 +231,21 @@ impl Up {
                     out.note(far.number, Note::Missing);
                 }
             }
+            // Only with an empty ring: for what lies in it another mark holds.
+            if self.gate == Gate::Open
+                && self.segment.is_none()
+                && self.posted == 0
+                && tcp_sent > self.tcp_said
+            {
+                self.tcp_said = tcp_sent;
+                out.note(far.number, Note::Tcp(tcp_sent));
+            }
             if writes {
                 return After::Again;
             }
             if self.gate == Gate::Closing {
                 self.gate = Gate::Shut;
+                self.segment = None;
                 out.note(far.number, Note::Settled);
             }
         }
@@ -280,7 +296,7 @@ impl Up {
             let local = Local {
                 address,
                 bytes: first as u32,
-                lkey: self.lkey,
+                region: self.region,
             };
             let remote = Remote {
                 address: far.ring.address + place,

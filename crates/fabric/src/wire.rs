@@ -15,7 +15,7 @@ pub struct Full;
 pub struct Local {
     pub address: NonNull<u8>,
     pub bytes: u32,
-    pub lkey: u32,
+    pub region: u32,
 }
 
 /// A place in the memory of the far host, with the key that opens it.

@@ -4,7 +4,8 @@
 //! The two are one file because the dynamic linker recognises a file by its inode: a program that
 //! loads both gets one engine. What is exported under which version is in the tables of
 //! `symbols/` and `rdmacm/symbols.txt`, of which `build.rs` makes jumps to the functions of this
-//! crate. `ffi` has the structures of the header, `api` the calls.
+//! crate. `ffi` is `sluice-verbs-abi`, the structures of the header;
+//! `api` has the calls.
 #![allow(unsafe_code)]
 // Nothing calls the exported functions where nothing is exported.
 #![cfg_attr(test, allow(dead_code))]
@@ -13,9 +14,10 @@ mod allocation;
 mod api;
 mod devices;
 mod errno;
-mod ffi;
 mod rdmacm;
 mod stubs;
+
+use sluice_verbs_abi as ffi;
 
 /// Tests are ordinary programs, which have no symbol versions.
 #[cfg(not(test))]

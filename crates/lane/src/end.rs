@@ -99,6 +99,9 @@ pub struct Tx {
     pub(crate) progress: u64,
     /// When the kernel was last asked whether the peer is still there.
     pub(crate) checked_ns: u64,
+    /// What to add to `tcp_tx` to have the kernel's count; `u64::MAX`: not known. Only for lanes to
+    /// other hosts.
+    pub(crate) tcp_base: u64,
     pub(crate) ring: bool,
     /// Bytes went by TCP behind the last ring segment.
     pub(crate) tcp_follows: bool,

@@ -358,7 +358,8 @@ impl<'a> Reader<'a, '_> {
     /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
     /// dead one waits until there is room for what it had written before.
     fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
-        if rx.is_counting {
+        // From another host they may have overtaken ring bytes, and their mark.
+        if rx.is_counting || self.end.is_remote() {
             return 0;
         }
         let queued = tcp::unread_bytes(self.fd).unwrap_or(0);

@@ -143,11 +143,32 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
 
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
     // Under the lock: the record may be given to another connection meanwhile.
-    if let Locked::Held(_tx) = end.lock_tx(generation) {
+    if let Locked::Held(tx) = end.lock_tx(generation) {
         end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
         if let Ok(bytes) = result {
-            end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
+            let before = end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
+            if tx.tcp_base != u64::MAX
+                && let Some(out) = end.outgoing()
+            {
+                let sent = before.wrapping_add(bytes as u64);
+                out.publish_tcp_sent(sent.wrapping_add(tx.tcp_base));
+            }
         }
+    }
+}
+
+/// Begins to tell sluiced how many bytes go by TCP, once it reads by the lane's rules: a reader on
+/// another host may read them while the ring is offered.
+fn begin_to_count(end: &End, fd: i32, tx: &mut Tx, out: &Direction) {
+    if tx.tcp_base == u64::MAX
+        && end.is_remote()
+        && out.is_adopted()
+        && end.tx.in_kernel.load(Ordering::SeqCst) == 0
+        && let Ok(written) = tcp_bytes_written(fd, end.role())
+    {
+        let counted = end.tcp_tx.load(Ordering::Relaxed);
+        tx.tcp_base = written.wrapping_sub(counted);
+        out.publish_tcp_sent(written);
     }
 }
 
@@ -225,6 +246,7 @@ impl<'a> Writer<'a, '_> {
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
         }
+        begin_to_count(end, self.fd, &mut tx, &out);
         if !tx.ring {
             match way(end, &mut tx, &out) {
                 Ok(Way::Ring) => {}

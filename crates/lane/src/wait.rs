@@ -42,8 +42,9 @@ pub struct Ready {
     pub writable: Option<bool>,
     /// The sender is about to publish something.
     pub in_flight: bool,
-    /// The sender is sluiced, which may be about to for long.
-    pub remote: bool,
+    /// What the kernel has cannot be read now, because bytes that come before it may be on their
+    /// way to the ring from another host; `in_flight` says until when.
+    pub kernel_waits: bool,
     /// The kernel's bytes may be next in the stream.
     pub kernel_next: bool,
     /// The kernel may have something to report beside `readable` (end of stream, errors, urgent
@@ -72,7 +73,6 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             // Before the position is read: a sender that is through by now has published. The
             // other way round it may publish and be through in between, and is missed.
             ready.in_flight = end.is_write_in_flight(&into);
-            ready.remote = end.is_remote();
             if ready.in_flight {
                 end.check_sender(fd);
             }
@@ -85,6 +85,9 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
+            ready.kernel_waits =
+                ready.in_flight && end.is_remote() && rx.tcp_read >= into.mark_if_ring();
+            ready.kernel_next &= !ready.kernel_waits;
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
         Locked::Gone | Locked::Reentered => return None,

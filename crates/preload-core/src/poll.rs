@@ -201,6 +201,9 @@ fn look(entries: &mut [pollfd], slots: &mut [Slot]) -> Rings {
                     }
                     None => {}
                 }
+                if lane.kernel_waits {
+                    slot.asked.events &= !IN;
+                }
                 rings.hot |= lane.in_flight && entry.events & IN != 0;
             }
             Entry::Epoll { index } => {

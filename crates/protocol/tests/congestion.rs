@@ -165,3 +165,54 @@ fn a_slow_link_is_no_silence() {
     // While the senders find their rates some are lost.
     assert!(lost[0] * 20 < lost[1], "{lost:?}");
 }
+
+/// Hosts that begin one after another and send over a slow link that does not mark: what each has
+/// brought over, of its even share, when all had time to settle; and how much of the link is used.
+fn unmarked(queue_max: u64, slow_nanos: u64, senders: usize) -> (Vec<f64>, f64) {
+    const SLOW: u64 = 40_000_000;
+    let faults = Faults {
+        rate: SLOW,
+        queue_max,
+        ..Faults::NONE
+    };
+    let base = Config {
+        rate: Some(RateConfig::for_software(10 * LINE)),
+        window: 256,
+        timeout: 14,
+        early: true,
+        ..config(Mtu::Bytes1024)
+    };
+    let mut world = World::new(senders + 1, faults, 17);
+    for host in 0..=senders {
+        world.hosts[host].slow_nanos = slow_nanos;
+    }
+    for host in 0..senders {
+        let programs = [program::writes(100_000, 65536), Vec::new()];
+        world.connect([host, senders], &base, programs);
+        world.pass(world.now + 100 * MILLISECOND);
+    }
+    let (from, to) = (world.now, world.now + 400 * MILLISECOND);
+    world.pass(to);
+    for end in world.hosts.iter().flat_map(|host| &host.ends) {
+        assert!(end.all_succeeded(), "{:?}", end.connection.counters());
+    }
+    let link = SLOW as f64 * (to - from) as f64 / 1e9;
+    let shares = shares(&world, from, to);
+    let used = shares.iter().sum::<f64>() / link;
+    let even = link / senders as f64;
+    (shares.iter().map(|share| share / even).collect(), used)
+}
+
+/// Losses are all that such a link says, and between Sluice ends single ones do not slow a sender
+/// down. Queues of a fifth of a window and of one, and hosts that look at once or late. Catches: a
+/// window that is sent again for each packet that a queue has dropped.
+#[test]
+fn nobody_is_shut_out_of_a_link_that_does_not_mark() {
+    for (queue_max, slow_nanos) in [(50_000, 30_000), (200_000, 1_000_000), (300_000, 30_000)] {
+        let (shares, used) = unmarked(queue_max, slow_nanos, 4);
+        let least = shares.iter().copied().fold(f64::MAX, f64::min);
+        println!("{queue_max} bytes, {slow_nanos} ns: {used:.2} used, {shares:.2?}");
+        assert_eq!(shares.len(), 4);
+        assert!(least > 0.1 && used > 0.7, "{shares:?}");
+    }
+}

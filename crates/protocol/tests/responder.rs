@@ -87,6 +87,18 @@ fn responses_are_those_of_the_specification() {
             "9.7.5.1.2, C9-105",
         ),
         (
+            "a duplicate SEND after an atomic",
+            &[(SendOnly, 0, 5), (FetchAdd, 1, 0), (SendOnly, 0, 5)],
+            Some(Reply::Ack(0)),
+            "9.7.5.1.1, 9.7.5.1.2",
+        ),
+        (
+            "a duplicate SEND after a READ",
+            &[(SendOnly, 0, 5), (ReadRequest, 1, 2000), (SendOnly, 0, 5)],
+            Some(Reply::Ack(0)),
+            "9.7.5.1.1, 9.7.5.1.2",
+        ),
+        (
             "a duplicate in a message",
             &[(WriteFirst, 0, FULL), (WriteFirst, 0, FULL)],
             Some(Reply::Ack(0)),

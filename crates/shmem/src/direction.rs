@@ -18,6 +18,9 @@ pub struct SenderLine {
     pub(crate) base: AtomicU64,
     /// Bytes of this direction that went by TCP before the current ring segment.
     pub(crate) mark: AtomicU64,
+    /// Bytes of this direction that were given to the kernel, in the count of `mark`; only where
+    /// the receiver is sluiced, for a reader on another host.
+    tcp_sent: AtomicU64,
     /// [`Mode`] of the bytes that come after everything published.
     pub(crate) mode: AtomicU32,
     /// Not zero while the sender decides and copies.
@@ -209,6 +212,23 @@ impl Direction {
         }
     }
 
+    /// Says how many bytes of this direction were given to the kernel so far, in the count of the
+    /// mark, and sets the ready bits. For a receiver that is sluiced.
+    pub fn publish_tcp_sent(&self, bytes: u64) {
+        self.sender().tcp_sent.store(bytes, Ordering::Release);
+        let mut rest = self.receiver().watchers.load(Ordering::Acquire);
+        while rest != 0 {
+            self.ready(rest.trailing_zeros()).set(self.lane);
+            rest &= rest - 1;
+        }
+    }
+
+    /// Bytes that were given to the kernel, as far as published. The ring bytes that come before
+    /// them are visible.
+    pub fn tcp_sent(&self) -> u64 {
+        self.sender().tcp_sent.load(Ordering::Acquire)
+    }
+
     /// Whether the receiver reads by the lane's rules yet.
     pub fn is_adopted(&self) -> bool {
         self.receiver().adopted.load(Ordering::Acquire) != 0
@@ -282,6 +302,14 @@ impl Direction {
     /// Bytes that went by TCP before the ring segment that was published last.
     pub fn mark(&self) -> u64 {
         self.sender().mark.load(Ordering::Relaxed)
+    }
+
+    /// The mark of the present ring segment; 0 without one.
+    pub fn mark_if_ring(&self) -> u64 {
+        match self.mode() {
+            Mode::Ring => self.mark(),
+            Mode::Tcp => 0,
+        }
     }
 
     /// The mode, or `None` while the sender is between deciding and publishing.

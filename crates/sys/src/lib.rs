@@ -4,9 +4,12 @@
 //! wrappers also run inside the preload library, which interposes those functions.
 
 pub mod at_exit;
+pub mod bpf;
+pub mod capability;
 pub mod errno;
 pub mod local_fd;
 pub mod memfd;
+pub mod private;
 pub mod process;
 pub mod raw;
 pub mod tcp;

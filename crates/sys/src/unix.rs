@@ -13,6 +13,22 @@ pub const FDS_PER_MESSAGE_MAX: usize = 4;
 /// Longest path that fits a Unix socket address, without the closing zero byte.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// Another descriptor for the same file, closed by exec(2).
+///
+/// Errors: those of `F_DUPFD_CLOEXEC`, fcntl(2).
+pub fn duplicate(fd: RawFd) -> Result<Fd, Errno> {
+    // SAFETY: no memory is passed.
+    let raw = check(unsafe {
+        syscall3(
+            libc::SYS_fcntl,
+            fd as usize,
+            libc::F_DUPFD_CLOEXEC as usize,
+            0,
+        )
+    })?;
+    Ok(Fd::own(raw as RawFd))
+}
+
 /// A descriptor that is closed when dropped, by the kernel directly.
 ///
 /// `std::os::fd::OwnedFd` closes through libc's `close`, which is a hook of ours in programs.

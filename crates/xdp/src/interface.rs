@@ -3,8 +3,9 @@
 
 use std::os::fd::RawFd;
 
+use sluice_sys::capability::{self, Capability};
 use sluice_sys::errno::Errno;
-use sluice_sys::raw::{check, int, syscall2, syscall3};
+use sluice_sys::raw::{check, int, syscall3};
 use sluice_sys::unix::Fd;
 
 use crate::error::OpenError;
@@ -13,8 +14,6 @@ use crate::error::OpenError;
 const ETHTOOL: usize = 0x8946;
 const GET_DRIVER: u32 = 0x3;
 const GET_CHANNELS: u32 = 0x3c;
-/// `_LINUX_CAPABILITY_VERSION_3` of `capability.h`.
-const CAPABILITIES_3: u32 = 0x2008_0522;
 
 /// A network interface of this process's network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -175,29 +174,5 @@ fn ioctl(socket: &Fd, which: usize, request: &mut libc::ifreq) -> Result<(), Err
 
 /// Those that AF_XDP takes and this process does not have.
 pub(crate) fn missing_capabilities() -> Vec<&'static str> {
-    const ADMIN: u32 = 21;
-    const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39)];
-    let mut header = [CAPABILITIES_3, 0];
-    // Effective, permitted and inheritable: bits 0 to 31, then again 32 to 63.
-    let mut sets = [0u32; 6];
-    // SAFETY: capget reads a header of two words and writes two sets of three words.
-    let ret = unsafe {
-        syscall2(
-            libc::SYS_capget,
-            header.as_mut_ptr() as usize,
-            sets.as_mut_ptr() as usize,
-        )
-    };
-    if check(ret).is_err() {
-        return NEEDED.iter().map(|(name, _)| *name).collect();
-    }
-    let [low, _, _, high, _, _] = sets.map(u64::from);
-    let effective = low | high << 32;
-    let has = |number: u32| effective >> number & 1 == 1;
-    NEEDED
-        .iter()
-        // CAP_SYS_ADMIN includes CAP_BPF.
-        .filter(|(_, number)| !(has(*number) || *number == 39 && has(ADMIN)))
-        .map(|(name, _)| *name)
-        .collect()
+    capability::missing(&[Capability::NetAdmin, Capability::NetRaw, Capability::Bpf])
 }

@@ -20,13 +20,11 @@
 
 #![warn(missing_docs)]
 
-mod bpf;
 mod error;
 mod flows;
 mod interface;
 mod open;
 mod port;
-mod private;
 mod program;
 mod ring;
 mod socket;

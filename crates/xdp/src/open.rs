@@ -4,13 +4,12 @@
 use core::fmt;
 use std::net::IpAddr;
 
+use sluice_sys::bpf::{Link, Program};
 use sluice_sys::errno::Errno;
 
-use crate::bpf::Program;
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
 use crate::port::XdpPort;
-use crate::private::Private;
 use crate::program::{self, Maps};
 use crate::socket::{Binding, HEADROOM, Layout, Socket};
 use crate::steering::{SteerError, Steering};
@@ -133,7 +132,7 @@ impl Interface {
     }
 
     /// What keeps the program attached, and whether it is in the driver.
-    fn attach(&self, program: &Program, native: bool) -> Result<(Private, bool), OpenError> {
+    fn attach(&self, program: &Program, native: bool) -> Result<(Link, bool), OpenError> {
         let failed = |errno: Errno| match errno.0 {
             // EEXIST: one in the other mode, native or generic.
             libc::EBUSY | libc::EEXIST => OpenError::Attached {
@@ -146,7 +145,7 @@ impl Interface {
             _ => OpenError::system("bpf(BPF_LINK_CREATE)")(errno),
         };
         if native {
-            match program.attach(self.index(), true) {
+            match program.attach_to_interface(self.index(), true) {
                 Ok(link) => return Ok((link, true)),
                 Err(errno @ Errno(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {
                     return Err(failed(errno));
@@ -155,7 +154,9 @@ impl Interface {
                 Err(_) => {}
             }
         }
-        let link = program.attach(self.index(), false).map_err(failed)?;
+        let link = program
+            .attach_to_interface(self.index(), false)
+            .map_err(failed)?;
         Ok((link, false))
     }
 

@@ -1,16 +1,14 @@
 //! The embedded XDP program and its maps.
 
-use crate::bpf::{Kind, Map, Program};
 use crate::error::OpenError;
 use crate::interface::missing_capabilities;
 use crate::steering::{ADDRESSES_MAX, BLOCK_WORDS, COUNTERS};
 
+use sluice_sys::bpf::{AttachType, Code, Kind, Load, Map, Program, ProgramKind};
 use sluice_sys::errno::Errno;
 
 /// What clang made of `bpf/steer.bpf.c`.
-const INSTRUCTIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.insns"));
-/// Which instructions load the descriptor of which map.
-const RELOCATIONS: &[(usize, &str)] = include!(concat!(env!("OUT_DIR"), "/steer.relocations"));
+const STEER: Code = include!(concat!(env!("OUT_DIR"), "/steer.rs"));
 
 /// The maps that the program shares with us.
 #[derive(Debug)]
@@ -43,37 +41,26 @@ impl Maps {
             counters: make("sluice_counters", Kind::PerCpuArray, 4, 8, COUNTERS)?,
         })
     }
-
-    fn named(&self, name: &str) -> Option<&Map> {
-        match name {
-            "addresses" => Some(&self.addresses),
-            "blocks" => Some(&self.blocks),
-            "sockets" => Some(&self.sockets),
-            "counters" => Some(&self.counters),
-            _ => None,
-        }
-    }
 }
 
 /// Loads the program, and says whether it may get packets of several buffers.
 pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
-    let mut places = Vec::with_capacity(RELOCATIONS.len());
-    for (place, name) in RELOCATIONS {
-        let map = maps.named(name).ok_or(OpenError::System {
-            call: "a map that steer.bpf.c names and program.rs does not",
-            errno: libc::ENOENT,
-        })?;
-        places.push((*place, map));
-    }
-    // The license of steer.bpf.c, in the word that the kernel has for it.
+    let named = [
+        ("addresses", &maps.addresses),
+        ("blocks", &maps.blocks),
+        ("sockets", &maps.sockets),
+        ("counters", &maps.counters),
+    ];
     let load = |fragments| {
-        Program::load(
-            "sluice_steer",
-            c"Dual MIT/GPL",
-            INSTRUCTIONS,
-            &places,
+        let load = Load {
+            title: "sluice_steer",
+            // The license of steer.bpf.c, in the word that the kernel has for it.
+            license: c"Dual MIT/GPL",
+            kind: ProgramKind::Xdp,
+            attach_type: AttachType::Xdp,
             fragments,
-        )
+        };
+        Program::load(&load, STEER, &named)
     };
     let refusal = match load(true) {
         Ok(program) => return Ok((program, true)),

@@ -6,12 +6,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sluice_sys::errno::Errno;
+use sluice_sys::private::Private;
 use sluice_sys::raw::{check, int, syscall3, syscall5, syscall6};
 use sluice_sys::unix::{Fd, get_option};
 
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
-use crate::private::Private;
 use crate::ring::{Consumer, Descriptor, Producer};
 use crate::umem::Umem;
 

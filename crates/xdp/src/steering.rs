@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
+use sluice_sys::bpf::Link;
 use sluice_sys::errno::Errno;
 
 use crate::open::Mode;
-use crate::private::Private;
 use crate::program::Maps;
 
 /// More addresses than this are not steered ([`Steering::set_addresses`]).
@@ -75,7 +75,7 @@ impl std::error::Error for SteerError {}
 #[derive(Debug)]
 pub struct Steering {
     maps: Maps,
-    link: Private,
+    link: Link,
     mode: Mode,
     interface: u32,
     addresses: HashSet<IpAddr>,
@@ -84,7 +84,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    pub(crate) fn new(maps: Maps, link: Private, mode: Mode, interface: u32) -> Self {
+    pub(crate) fn new(maps: Maps, link: Link, mode: Mode, interface: u32) -> Self {
         Self {
             maps,
             link,

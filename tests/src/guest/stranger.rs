@@ -1,5 +1,6 @@
 //! One guest for all tests of a test binary: booting takes longer than most tests.
 
+use std::cell::Cell;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,9 @@ pub struct Stranger {
     pub guest: Guest,
     pub host: Host,
     dir: TempDir,
+    settings: Settings,
+    /// Of the cable, in bytes.
+    mtu: Cell<u32>,
 }
 
 impl Stranger {
@@ -28,12 +32,26 @@ impl Stranger {
         );
         let mut host = Host::new(dir.path(), "host", addresses)?;
         let guest = Guest::boot(&mut host, settings)?;
-        Ok(Stranger { guest, host, dir })
+        Ok(Stranger {
+            guest,
+            host,
+            dir,
+            settings,
+            mtu: Cell::new(settings.mtu),
+        })
     }
 
     /// A directory that is removed with the guest.
     pub fn path(&self) -> &std::path::Path {
         self.dir.path()
+    }
+
+    /// Changes the MTU of the cable unless it is so.
+    pub fn set_mtu(&self, mtu: u32) -> Verdict {
+        if self.mtu.replace(mtu) != mtu {
+            self.guest.set_mtu(&self.host, mtu)?;
+        }
+        Ok(())
     }
 }
 
@@ -51,11 +69,11 @@ pub struct Borrowed(MutexGuard<'static, State>);
 
 /// QEMU's processors were seen to stumble over code that the guest's kernel changes as it boots, on
 /// a machine that had little time for them: one more attempt then.
-fn boot() -> Verdict<Stranger> {
-    match Stranger::new(Settings::default()) {
+fn boot(settings: Settings) -> Verdict<Stranger> {
+    match Stranger::new(settings) {
         Err(Problem::Failed(text)) => {
             println!("{text}");
-            Stranger::new(Settings::default())
+            Stranger::new(settings)
         }
         booted => booted,
     }
@@ -63,8 +81,22 @@ fn boot() -> Verdict<Stranger> {
 
 /// Boots the shared guest if no test has done so yet, and waits while another test has it.
 ///
-/// A guest that did not boot at the second attempt is not tried again. The test binary calls [`dismiss`] at its end.
+/// A guest that did not boot at the second attempt is not tried again. The test binary calls
+/// [`dismiss`] at its end.
 pub fn borrow() -> Verdict<Borrowed> {
+    borrow_with(Settings::default())
+}
+
+/// The same behind a fault injector. A guest without one is switched off for it: the tests that
+/// want it come best one after the other.
+pub fn borrow_behind_faults() -> Verdict<Borrowed> {
+    borrow_with(Settings {
+        faults: true,
+        ..Settings::default()
+    })
+}
+
+fn borrow_with(settings: Settings) -> Verdict<Borrowed> {
     let mut state = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     if let State::Up(stranger) = &mut *state
         && let Some(status) = stranger.guest.ended()?
@@ -74,8 +106,11 @@ pub fn borrow() -> Verdict<Borrowed> {
             "the guest ended ({status}) in an earlier test\n{said}"
         ));
     }
+    if matches!(&*state, State::Up(stranger) if stranger.settings != settings) {
+        *state = State::Unknown;
+    }
     if matches!(*state, State::Unknown) {
-        *state = match boot() {
+        *state = match boot(settings) {
             Ok(stranger) => State::Up(Box::new(stranger)),
             Err(Problem::Failed(text)) => State::Failed(text),
             Err(Problem::Skipped(reason)) => State::Skipped(reason),

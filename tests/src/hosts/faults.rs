@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use crate::random::Random;
+
 /// IANA: RoCEv2.
 const ROCE_PORT: u16 = 4791;
 
@@ -103,7 +105,7 @@ impl Judge {
     pub fn new(faults: Faults) -> Judge {
         Judge {
             faults,
-            random: Random(faults.seed),
+            random: Random::new(faults.seed),
             counts: Counts::default(),
         }
     }
@@ -111,7 +113,7 @@ impl Judge {
     /// Begins anew with these faults and their seed. Counts go on.
     pub fn set(&mut self, faults: Faults) {
         self.faults = faults;
-        self.random = Random(faults.seed);
+        self.random = Random::new(faults.seed);
     }
 
     /// The frame's fate; changes the frame if that is its fate.
@@ -267,35 +269,6 @@ fn replace(frame: &mut [u8], index: usize, new: u8, checksum: Option<usize>, sta
         other => other,
     };
     [*high, *low] = fixed.to_be_bytes();
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014): a few lines, the same numbers everywhere.
-#[derive(Debug)]
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a float holds.
-        ((self.next() >> 11) as f64) < probability * (1_u64 << 53) as f64
-    }
-
-    /// Less than the limit.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit.max(1)
-    }
 }
 
 #[cfg(test)]

@@ -336,8 +336,9 @@ pub fn mckey(stage: &mut impl Stage, group: IpAddr) -> Verdict {
     stage.await_member(&mut member, group)?;
     // As many messages as the member waits for.
     let sender = stage.start(End::Client, "mckey", &["-m", &name, "-b", &peer, "-s"])?;
-    finish(sender, &member, limit)?;
-    quiet(&member.finish(limit)?.success()?)
+    let sender = finish(sender, &member, limit)?;
+    let member = member.finish(limit).and_then(Outcome::success);
+    quiet(&member.inspect_err(|_| println!("{}", sender.describe()))?)
 }
 
 /// Copies a file; the server waits for more until it is stopped. It has no option for an address,

@@ -2,8 +2,7 @@
 //! what its queue pair's attributes say, nothing may stay behind on either host, and the next two
 //! must meet as if nothing had happened.
 //!
-//! `SLUICE_KILLS=N` makes about N kills instead of one for each row; `SLUICE_KILL_SEED=S` repeats the
-//! moments of an earlier run, as far as a scheduler lets one.
+//! `SLUICE_KILLS` and `SLUICE_SEED`: see [`Kills::from_environment`].
 //!
 //! Nothing on a network says that a peer has died. Who has a request on its way learns it when the
 //! repetitions are used up; who only waits for messages never does, with adapters neither. The rows
@@ -13,13 +12,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::hosts::Host;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::{Job, wait_until};
+use sluice_tests::random::{Kills, Random};
 use sluice_tests::suite::{Problem, Verdict, ensure, fail, trial};
 use sluice_tests::verbs::cm;
 
@@ -111,17 +111,12 @@ const CASES: &[Case] = &[
 ];
 
 pub fn trials() -> Vec<Trial> {
-    let kills = number("SLUICE_KILLS").unwrap_or(0);
-    let seed = number("SLUICE_KILL_SEED").unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        now.map_or(1, |now| now.as_nanos() as u64)
-    });
     let rows = CASES.iter().flat_map(|case| {
         let victims = case.victims.iter();
         victims.flat_map(move |victim| DEVICES.map(|device| (case, *victim, device)))
     });
     let rows: Vec<_> = rows.collect();
-    let each = kills.div_ceil(rows.len() as u64).max(1);
+    let kills = Kills::from_environment(rows.len());
     rows.into_iter()
         .enumerate()
         .map(|(index, (case, victim, device))| {
@@ -131,30 +126,13 @@ pub fn trials() -> Vec<Trial> {
                 way.family = 4;
             }
             let name = format!("kill/{}/{victim:?}/{}", case.name, way.name());
-            let mut random = Random(seed ^ (index as u64 + 1) << 32);
+            let mut random = kills.moments(index);
             trial(name, move || {
-                kill_often(case, victim, way, each, &mut random)
-                    .inspect_err(|_| println!("SLUICE_KILL_SEED={seed}"))
+                kill_often(case, victim, way, kills.each, &mut random)
+                    .inspect_err(|_| kills.say_seed())
             })
         })
         .collect()
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (value ^ (value >> 31)) % bound
-    }
 }
 
 /// Kills, looks, and lets two others meet, `times` times between the same hosts, so that what one

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use sluice_tests::hosts::bottleneck::Bottleneck;
-use sluice_tests::hosts::faults::{Counts, Faults};
 use sluice_tests::hosts::injector::Direction;
+use sluice_tests::hosts::paths::{self, Path};
 use sluice_tests::suite::{Verdict, ensure, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::named;
@@ -16,121 +16,28 @@ use crate::programs::came;
 /// Each repetition waits for a timeout of 67 ms and more, one after the other.
 const SLOW: Duration = Duration::from_secs(180);
 
-struct Path {
-    name: &'static str,
-    faults: Faults,
-    /// What must have happened on it, or the test has not tested it.
-    hit: fn(&Counts) -> u64,
-    /// Requests of each side, for a test of some seconds.
-    requests: &'static str,
-}
-
-const GOOD: Faults = Faults {
-    seed: 0x51,
-    ..Faults::NONE
-};
-
-const PATHS: &[Path] = &[
-    Path {
-        name: "loss-0.1%",
-        faults: Faults {
-            loss: 0.001,
-            ..GOOD
-        },
-        hit: |counts| counts.lost,
-        requests: "1500",
-    },
-    Path {
-        name: "loss-1%",
-        faults: Faults { loss: 0.01, ..GOOD },
-        hit: |counts| counts.lost,
-        requests: "800",
-    },
-    Path {
-        name: "loss-10%",
-        faults: Faults { loss: 0.1, ..GOOD },
-        hit: |counts| counts.lost,
-        requests: "150",
-    },
-    Path {
-        name: "duplication",
-        faults: Faults {
-            duplication: 0.1,
-            ..GOOD
-        },
-        hit: |counts| counts.duplicated,
-        requests: "1000",
-    },
-    Path {
-        name: "reordering",
-        faults: Faults {
-            reordering: 0.05,
-            ..GOOD
-        },
-        hit: |counts| counts.held,
-        requests: "500",
-    },
-    Path {
-        name: "corruption",
-        faults: Faults {
-            corruption: 0.01,
-            ..GOOD
-        },
-        hit: |counts| counts.corrupted,
-        requests: "800",
-    },
-    Path {
-        name: "corruption-that-checksums-miss",
-        faults: Faults {
-            corruption: 0.01,
-            repair_checksum: true,
-            ..GOOD
-        },
-        hit: |counts| counts.corrupted,
-        requests: "800",
-    },
-    Path {
-        name: "congestion-marks",
-        faults: Faults {
-            marking: 0.1,
-            ..GOOD
-        },
-        hit: |counts| counts.marked,
-        requests: "800",
-    },
-    MIXTURE,
+/// What is tried on each path: requests of each side of `traffic`, for a test of some seconds.
+const REQUESTS: &[(Path, &str)] = &[
+    (paths::LOSS_1_OF_1000, "1500"),
+    (paths::LOSS_1_OF_100, "800"),
+    (paths::LOSS_10_OF_100, "150"),
+    (paths::DUPLICATION, "1000"),
+    (paths::REORDERING, "500"),
+    (paths::CORRUPTION, "800"),
+    (paths::CORRUPTION_THAT_CHECKSUMS_MISS, "800"),
+    (paths::CONGESTION_MARKS, "800"),
+    (paths::MIXTURE, "500"),
 ];
 
-const MIXTURE: Path = Path {
-    name: "mixture",
-    faults: Faults {
-        loss: 0.01,
-        duplication: 0.01,
-        reordering: 0.01,
-        reorder_depth: 8,
-        corruption: 0.01,
-        repair_checksum: true,
-        marking: 0.01,
-        seed: 0x52,
-    },
-    hit: |counts| {
-        let each = [
-            counts.lost,
-            counts.duplicated,
-            counts.held,
-            counts.corrupted,
-        ];
-        each.into_iter().min().unwrap_or(0)
-    },
-    requests: "500",
-};
-
-/// Of reliable connections: programs that would wait for a lost datagram for ever are not here.
+/// Of reliable connections: programs that would wait for a lost datagram for ever are not here. Nor
+/// are the pingpongs: who has the last message ends at once, and when the acknowledgement of it is
+/// lost nobody is there to repeat it, with adapters neither. perftest says goodbye by TCP first.
 const PROGRAMS: &[(&str, &str)] = &[
-    ("ibv_rc_pingpong/plain", "200"),
-    ("ibv_rc_pingpong/events", "200"),
-    ("ibv_srq_pingpong/plain", "200"),
-    ("ibv_xsrq_pingpong/plain", "200"),
+    ("ib_send_lat/rc", "200"),
+    ("ib_send_lat/events", "200"),
+    ("ib_send_bw/shared-receive-queue", "300"),
+    ("ib_send_bw/16-pairs-one-queue", "50"),
+    ("ib_send_bw/xrc", "200"),
     ("ib_send_bw/both-ways", "300"),
     ("ib_write_bw/rc", "300"),
     ("ib_write_bw/16-pairs", "50"),
@@ -142,7 +49,7 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for (number, path) in PATHS.iter().enumerate() {
+    for (number, (path, requests)) in REQUESTS.iter().enumerate() {
         for device in DEVICES {
             let way = Way {
                 device,
@@ -155,7 +62,7 @@ pub fn trials() -> Vec<Trial> {
                 mtu: if number % 2 == 0 { 1500 } else { 9000 },
             };
             let name = format!("paths/{}/traffic/{}", path.name, way.name());
-            trials.push(trial(name, move || traffic(path, way)));
+            trials.push(trial(name, move || traffic(path, requests, way)));
             let name = format!("paths/{}/datagrams/{}", path.name, way.name());
             trials.push(trial(name, move || datagrams(path, way)));
         }
@@ -166,7 +73,7 @@ pub fn trials() -> Vec<Trial> {
             family: 4,
             mtu: 1500,
         };
-        let name = format!("paths/{}/{row}/{}", MIXTURE.name, way.name());
+        let name = format!("paths/{}/{row}/{}", paths::MIXTURE.name, way.name());
         trials.push(trial(name, move || program(row, iterations, way)));
     }
     for device in DEVICES {
@@ -190,22 +97,16 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Sets the faults, and fails afterwards when nothing of the kind has happened.
 fn on_the_path(link: &mut Link, path: &Path, body: impl FnOnce(&mut Link) -> Verdict) -> Verdict {
-    link.injector()?.set_both(path.faults);
+    path.begin(link.injector()?);
     let result = body(link);
-    let injector = link.injector()?;
-    let both = [Direction::LeftToRight, Direction::RightToLeft].map(|way| injector.counts(way));
-    result.inspect_err(|_| println!("{both:?}"))?;
-    injector.check()?;
-    let hit: u64 = both.iter().map(path.hit).sum();
-    ensure(hit > 0, || format!("the path was a good one: {both:?}"))
+    path.end(link.injector()?, result)
 }
 
-fn traffic(path: &Path, way: Way) -> Verdict {
+fn traffic(path: &Path, requests: &str, way: Way) -> Verdict {
     let mut link = Link::with_injector(way)?;
     on_the_path(&mut link, path, |link| {
-        let arguments = ["-n", path.requests, "-b", "20000", "-r", "32"];
+        let arguments = ["-n", requests, "-b", "20000", "-r", "32"];
         link.start_own(Own::Traffic, &arguments)?.finish(SLOW)?;
         Ok(())
     })
@@ -232,7 +133,7 @@ fn datagrams(path: &Path, way: Way) -> Verdict {
 fn program(row: &str, iterations: &str, way: Way) -> Verdict {
     let row = named(row);
     let mut link = Link::with_injector(way)?;
-    on_the_path(&mut link, &MIXTURE, |link| {
+    on_the_path(&mut link, &paths::MIXTURE, |link| {
         let mut arguments = row.arguments();
         // The last -n counts.
         arguments.extend(["-n", iterations]);
@@ -292,5 +193,5 @@ fn cut(way: Way) -> Verdict {
         format!("{cut} frames met the cut, {}", running.client.describe())
     })?;
     running.finish(SLOW)?;
-    link.injector()?.check()
+    link.injector()?.check_running()
 }

@@ -4,6 +4,7 @@
 //! A run has the rows that begin as [`USUAL`] says; `SLUICE_ROWS=all` has all of them
 //! (docs/roce.md).
 
+mod paths;
 mod rdmacm;
 mod stranger;
 
@@ -23,12 +24,15 @@ const USUAL: &[&str] = &[
     "ucmatose/plain/",
     "mckey/plain/sluice-to-kernel/",
     "ib_send_bw/cm/",
+    "paths/loss-1%/traffic/sluice-to-kernel/",
 ];
 
 fn main() -> ExitCode {
     // One at a time: the emulated machine can use every core.
     let mut trials = stranger::trials();
     trials.extend(rdmacm::trials());
+    // Last: they have a guest of their own.
+    trials.extend(paths::trials());
     let trials = suite::usual(trials, |name| {
         USUAL.iter().any(|usual| name.starts_with(usual))
     });

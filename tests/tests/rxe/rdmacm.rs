@@ -14,7 +14,7 @@ use sluice_tests::verbs::cm::{self, End, PortSpace, named};
 use sluice_tests::verbs::sluice_verbs;
 use tempfile::TempDir;
 
-use crate::stranger::{LIMIT, Meeting, Server, set_mtu};
+use crate::stranger::{LIMIT, Meeting, Server};
 
 /// Rows of the other suites, and what makes their programs do less: of two options the last counts.
 const ROWS: &[(&str, &[&str])] = &[
@@ -110,7 +110,7 @@ struct Cable {
 impl Cable {
     fn lay(meeting: Meeting) -> Verdict<Cable> {
         let lab = stranger::borrow()?;
-        set_mtu(&lab, meeting.mtu)?;
+        lab.set_mtu(meeting.mtu)?;
         let dir = tempfile::tempdir_in(lab.path())?;
         Ok(Cable {
             lab,

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -146,33 +145,28 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn program(row: &Row, iterations: &str, meeting: Meeting) -> Verdict {
-    let lab = stranger::borrow()?;
+    program_in(&*stranger::borrow()?, row, iterations, meeting)
+}
+
+pub fn program_in(lab: &Stranger, row: &Row, iterations: &str, meeting: Meeting) -> Verdict {
     let mut arguments = row.arguments();
     // The last -n counts.
     arguments.extend(["-n", iterations]);
-    let (server, client) = pair(&lab, row.program, row.gid_option(), &arguments, meeting)?;
+    let (server, client) = pair(lab, row.program, row.gid_option(), &arguments, meeting)?;
     row.check(&server, &client, PATH_MTU)
 }
 
 fn checked(own: Own, arguments: &[&str], meeting: Meeting) -> Verdict {
-    let lab = stranger::borrow()?;
+    checked_in(&*stranger::borrow()?, own, arguments, meeting)
+}
+
+pub fn checked_in(lab: &Stranger, own: Own, arguments: &[&str], meeting: Meeting) -> Verdict {
     let dir = tempfile::tempdir_in(lab.path())?;
     let program = own.compile(dir.path())?;
-    let (server, client) = pair(&lab, &program.to_string_lossy(), "-g", arguments, meeting)?;
+    let (server, client) = pair(lab, &program.to_string_lossy(), "-g", arguments, meeting)?;
     for outcome in [server, client] {
         // Unreliable messages may be lost, above all by an emulated receiver, but not all.
         ensure(!outcome.text().contains("came: 0 "), || outcome.describe())?;
-    }
-    Ok(())
-}
-
-/// Of the cable, in bytes, if anybody has set it.
-static MTU: AtomicU32 = AtomicU32::new(1500);
-
-/// Changes the MTU of the cable unless it is so.
-pub fn set_mtu(lab: &Stranger, mtu: u32) -> Verdict {
-    if MTU.swap(mtu, Ordering::Relaxed) != mtu {
-        lab.guest.set_mtu(&lab.host, mtu)?;
     }
     Ok(())
 }
@@ -185,7 +179,7 @@ fn pair(
     arguments: &[&str],
     meeting: Meeting,
 ) -> Verdict<(Outcome, Outcome)> {
-    set_mtu(lab, meeting.mtu)?;
+    lab.set_mtu(meeting.mtu)?;
     let dir = tempfile::tempdir_in(lab.path())?;
     let mut here = Here::new(lab, dir.path(), meeting)?;
     let mut there = There::new(lab, dir.path(), meeting)?;

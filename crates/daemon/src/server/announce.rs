@@ -54,7 +54,7 @@ impl Server {
         self.counters.ends_replaced += displaced.replaced;
         self.counters.ends_forgotten += displaced.forgotten;
         match outcome {
-            Outcome::Waits => {}
+            Outcome::Waits => self.announce_to_peers(key),
             Outcome::Duplicate => self.counters.announcements_duplicate += 1,
             Outcome::Match(other) => {
                 self.join(other, key);
@@ -104,6 +104,7 @@ impl Server {
             self.counters.ends_released += 1;
         }
         self.lanes.release(key, generation);
+        self.release_from_peers(key);
     }
 
     /// Somebody asks whether a peer may still come. What its peer has sent may not have been read
@@ -121,7 +122,7 @@ impl Server {
                 entry.announced.generation == generation
                     && !entry.laned
                     && entry.waiting == Waiting::Peer
-            });
+            }) && !self.may_come_from_a_peer(key);
             let answer = FromDaemon::NoPeer {
                 end: key.end,
                 generation,
@@ -182,6 +183,9 @@ impl Server {
             return self.give_up(a, b);
         }
         self.matcher.pair(a, b);
+        for key in [a, b] {
+            self.release_from_peers(key);
+        }
         self.counters.matches += 1;
         if first.domain.netns != second.domain.netns {
             self.counters.matches_across_namespaces += 1;

@@ -125,7 +125,7 @@ impl Pair {
                 lane: 0,
                 side: daemon.number,
                 board: Some(board),
-                lkey: 1,
+                region: 1,
             };
             let number = engine.open(LINK, near).expect("room for a lane");
             Host {

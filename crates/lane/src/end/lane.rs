@@ -150,6 +150,7 @@ impl End {
         tx.ring = false;
         tx.tcp_follows = false;
         tx.full_since_ns = 0;
+        tx.tcp_base = u64::MAX;
         rx.consumer = Consumer::default();
         rx.is_counting = false;
         let geometry = a.chunk.geometry();

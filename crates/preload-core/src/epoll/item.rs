@@ -52,6 +52,8 @@ pub struct Item {
     is_write_blocked: bool,
     /// What the kernel last said of the socket.
     kernel: u32,
+    /// What it says of bytes was not reported, because they could not be read yet.
+    has_waiting_kernel: bool,
 }
 
 /// What a look at an item found.
@@ -92,6 +94,7 @@ impl Item {
             has_news: true,
             is_write_blocked: false,
             kernel: 0,
+            has_waiting_kernel: false,
         }
     }
 
@@ -158,6 +161,13 @@ impl Item {
             || (!is_edge && relevant != 0)
         {
             self.ask_kernel();
+        }
+        if lane.kernel_waits {
+            self.kernel &= !(IN | RDNORM);
+            self.has_waiting_kernel = true;
+        } else if core::mem::take(&mut self.has_waiting_kernel) {
+            self.ask_kernel();
+            self.has_news = true;
         }
         let mut found = self.kernel & (PRI | RDHUP | ALWAYS);
         if lane.readable || self.kernel & IN != 0 {

@@ -55,6 +55,8 @@ pub(super) struct Responder {
     rnr_timer: RnrTimer,
     /// The packet that comes next.
     expected: u64,
+    /// After the last packet that was carried out of a message that acknowledgements are for.
+    acknowledgeable: u64,
     /// Messages completed, modulo 2²⁴ (IBTA 9.7.7.1).
     msn: Psn,
     assembly: Assembly,
@@ -89,6 +91,7 @@ impl Responder {
             sequence: Sequence::new(config.receive_psn),
             rnr_timer: config.min_rnr_timer,
             expected: 0,
+            acknowledgeable: 0,
             msn: Psn::new(0),
             assembly: Assembly::new(config.mtu),
             srq: None,
@@ -324,6 +327,9 @@ impl Responder {
     /// The expected packet was carried out, and was the last of its message or not.
     fn executed(&mut self, headers: &Headers, complete: bool) {
         self.expected += 1;
+        if asked(headers).is_none() {
+            self.acknowledgeable = self.expected;
+        }
         if complete {
             self.msn = self.msn.after(1);
         }
@@ -491,8 +497,10 @@ impl Responder {
     fn verdict(&mut self) -> Option<Transmit> {
         let (index, syndrome) = match core::mem::replace(&mut self.verdict, Verdict::Silence) {
             Verdict::Silence => return None,
+            // A READ or atomic is acknowledged by its response alone (IBTA 9.7.5.1.1): `rdma_rxe`
+            // takes an acknowledgement with its number for the end of it, data or not.
             // No credits: they are for receivers that cannot say RNR (IBTA 9.7.7.2.5).
-            Verdict::Ack => (self.expected.checked_sub(1)?, Syndrome::Ack(None)),
+            Verdict::Ack => (self.acknowledgeable.checked_sub(1)?, Syndrome::Ack(None)),
             Verdict::Missing => (self.expected, Syndrome::Nak(NakCode::SequenceError)),
             Verdict::NotReady => (self.expected, Syndrome::RnrNak(self.rnr_timer)),
             Verdict::Refused(index, code) => (index, Syndrome::Nak(code)),

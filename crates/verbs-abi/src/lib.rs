@@ -1,10 +1,13 @@
-//! The C structures of `infiniband/verbs.h`, field for field, and the numbers of its enumerations.
+//! The C structures of `infiniband/verbs.h`, field for field, and the numbers of its enumerations:
+//! for the library that answers programs (`sluice-ibverbs`), and for the program that asks
+//! whichever library there is (`sluice-rdma`).
 //!
 //! Names are those of the header, so that a reader finds them in the man pages. An enumeration is
 //! a plain integer here: what a program passes is checked before it means anything. Every
 //! structure says its layout to the test in `layout_tests.rs`, which compares all of them with the
 //! distribution's header.
-#![allow(non_camel_case_types, non_snake_case, dead_code)]
+#![forbid(unsafe_code)]
+#![allow(non_camel_case_types, non_snake_case)]
 
 #[macro_use]
 mod macros;
@@ -31,8 +34,8 @@ pub use work::*;
 
 /// Where a field is: structure, its size, and the name and offset of each field.
 #[cfg(test)]
-pub struct Layout {
-    pub name: &'static str,
-    pub size: usize,
-    pub fields: &'static [(&'static str, usize)],
+pub(crate) struct Layout {
+    name: &'static str,
+    size: usize,
+    fields: &'static [(&'static str, usize)],
 }

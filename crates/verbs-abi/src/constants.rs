@@ -1,4 +1,4 @@
-//! The numbers of the header's enumerations, as far as this layer looks at them. The engine has
+//! The numbers of the header's enumerations, as far as somebody looks at them here. The engine has
 //! its own names for what it decides about.
 
 use std::ffi::c_int;
@@ -18,6 +18,8 @@ pub const IBV_FORK_DISABLED: u32 = 0;
 pub const IBV_FORK_ENABLED: u32 = 1;
 pub const IBV_FORK_UNNEEDED: u32 = 2;
 
+pub const IBV_ACCESS_LOCAL_WRITE: u32 = 1;
+pub const IBV_ACCESS_REMOTE_WRITE: u32 = 1 << 1;
 pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
 pub const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
 pub const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
@@ -33,7 +35,25 @@ pub const IBV_REREG_MR_ERR_INPUT: c_int = -1;
 pub const IBV_REREG_MR_ERR_CMD: c_int = -4;
 
 pub const IBV_WC_SUCCESS: u32 = 0;
+pub const IBV_WC_LOC_LEN_ERR: u32 = 1;
+pub const IBV_WC_LOC_QP_OP_ERR: u32 = 2;
+pub const IBV_WC_LOC_PROT_ERR: u32 = 4;
+pub const IBV_WC_WR_FLUSH_ERR: u32 = 5;
+pub const IBV_WC_BAD_RESP_ERR: u32 = 7;
+pub const IBV_WC_LOC_ACCESS_ERR: u32 = 8;
+pub const IBV_WC_REM_INV_REQ_ERR: u32 = 9;
+pub const IBV_WC_REM_ACCESS_ERR: u32 = 10;
+pub const IBV_WC_REM_OP_ERR: u32 = 11;
+pub const IBV_WC_RETRY_EXC_ERR: u32 = 12;
+pub const IBV_WC_RNR_RETRY_EXC_ERR: u32 = 13;
+pub const IBV_WC_FATAL_ERR: u32 = 19;
+pub const IBV_WC_RESP_TIMEOUT_ERR: u32 = 20;
+pub const IBV_WC_GENERAL_ERR: u32 = 21;
+
 pub const IBV_WC_GRH: u32 = 1;
+
+pub const IBV_WC_RECV: u32 = 1 << 7;
+pub const IBV_WC_RECV_RDMA_WITH_IMM: u32 = (1 << 7) + 1;
 
 pub const IBV_WC_EX_WITH_BYTE_LEN: u64 = 1;
 pub const IBV_WC_EX_WITH_IMM: u64 = 1 << 1;
@@ -85,7 +105,30 @@ pub const IBV_QP_EX_WITH_LOCAL_INV: u64 = 1 << 7;
 pub const IBV_QP_EX_WITH_BIND_MW: u64 = 1 << 8;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: u64 = 1 << 9;
 
+pub const IBV_QPS_INIT: u32 = 1;
+pub const IBV_QPS_RTR: u32 = 2;
+pub const IBV_QPS_RTS: u32 = 3;
+pub const IBV_QPS_ERR: u32 = 6;
+
 pub const IBV_QP_STATE: c_int = 1;
+pub const IBV_QP_ACCESS_FLAGS: c_int = 1 << 3;
+pub const IBV_QP_PKEY_INDEX: c_int = 1 << 4;
+pub const IBV_QP_PORT: c_int = 1 << 5;
+pub const IBV_QP_AV: c_int = 1 << 7;
+pub const IBV_QP_PATH_MTU: c_int = 1 << 8;
+pub const IBV_QP_TIMEOUT: c_int = 1 << 9;
+pub const IBV_QP_RETRY_CNT: c_int = 1 << 10;
+pub const IBV_QP_RNR_RETRY: c_int = 1 << 11;
+pub const IBV_QP_RQ_PSN: c_int = 1 << 12;
+pub const IBV_QP_MAX_QP_RD_ATOMIC: c_int = 1 << 13;
+pub const IBV_QP_MIN_RNR_TIMER: c_int = 1 << 15;
+pub const IBV_QP_SQ_PSN: c_int = 1 << 16;
+pub const IBV_QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
+pub const IBV_QP_DEST_QPN: c_int = 1 << 20;
+
+/// Code of a path MTU of 256 bytes; each next one is twice as long.
+pub const IBV_MTU_256: u32 = 1;
+pub const IBV_MTU_4096: u32 = 5;
 
 pub const IBV_SEND_SIGNALED: u32 = 1 << 1;
 pub const IBV_SEND_INLINE: u32 = 1 << 3;
@@ -110,6 +153,10 @@ pub const IBV_EVENT_COMM_EST: u32 = 4;
 pub const IBV_EVENT_SQ_DRAINED: u32 = 5;
 pub const IBV_EVENT_PATH_MIG: u32 = 6;
 pub const IBV_EVENT_PATH_MIG_ERR: u32 = 7;
+pub const IBV_EVENT_DEVICE_FATAL: u32 = 8;
+pub const IBV_EVENT_PORT_ACTIVE: u32 = 9;
+pub const IBV_EVENT_PORT_ERR: u32 = 10;
 pub const IBV_EVENT_SRQ_ERR: u32 = 14;
 pub const IBV_EVENT_SRQ_LIMIT_REACHED: u32 = 15;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: u32 = 16;
+pub const IBV_EVENT_GID_CHANGE: u32 = 18;

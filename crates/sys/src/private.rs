@@ -2,10 +2,10 @@
 
 use std::os::fd::RawFd;
 
-use sluice_sys::unix::Fd;
+use crate::unix::Fd;
 
 /// A descriptor that only the process that opened it closes. A child of fork closes its copy by
-/// number ([`crate::Steering::descriptors`]), and then the number may be somebody else's.
+/// number, and then the number may be somebody else's.
 #[derive(Debug)]
 pub struct Private {
     fd: Option<Fd>,

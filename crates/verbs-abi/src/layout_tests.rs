@@ -1,4 +1,4 @@
-//! Every structure against `infiniband/verbs.h` of the distribution.
+//! Every structure and every number against `infiniband/verbs.h` of the distribution.
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -23,10 +23,33 @@ fn c_name(field: &str) -> &str {
     field.strip_prefix("r#").unwrap_or(field)
 }
 
+/// Name and value, as C writes it, of the constants that the header has too.
+fn constants() -> Vec<(&'static str, String)> {
+    let lines = include_str!("constants.rs").lines();
+    let constants = lines.filter_map(|line| line.strip_prefix("pub const IBV_"));
+    let constants: Vec<_> = constants
+        .map(|line| {
+            let (name, rest) = line.split_once(": ").unwrap();
+            let (_, value) = rest.split_once(" = ").unwrap();
+            (name, value.trim_end_matches(';').replace('_', ""))
+        })
+        .collect();
+    assert!(constants.len() > 100, "{}", constants.len());
+    constants
+}
+
 /// A program that prints `struct size` and `struct.field offset`, one per line.
 fn program() -> String {
     let mut source = String::from("#include <infiniband/verbs.h>\n#include <stdio.h>\n");
-    source.push_str("#include <time.h>\nint main(void) {\n");
+    source.push_str("#include <time.h>\n");
+    for (name, value) in constants() {
+        writeln!(
+            source,
+            "_Static_assert(IBV_{name} == ({value}), \"IBV_{name}\");"
+        )
+        .unwrap();
+    }
+    source.push_str("int main(void) {\n");
     for Layout { name, fields, .. } in all() {
         writeln!(source, "printf(\"{name} %zu\\n\", sizeof(struct {name}));").unwrap();
         for field in fields.iter().map(|(field, _)| c_name(field)) {
@@ -53,7 +76,7 @@ fn ours() -> String {
 }
 
 #[test]
-fn every_structure_has_the_layout_of_the_header() {
+fn structures_and_numbers_are_those_of_the_header() {
     if !std::path::Path::new("/usr/include/infiniband/verbs.h").exists() {
         println!("SKIP ibverbs_layout: needs infiniband/verbs.h (libibverbs-dev)");
         return;

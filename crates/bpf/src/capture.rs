@@ -1,0 +1,512 @@
+//! Taking connections of programs that cannot be preloaded, and showing them as they would be.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use sluice_sys::bpf::{AttachType, Code, Kind, Link, Map, ProgramKind};
+use sluice_sys::errno::Errno;
+
+use crate::address::{self, canonical, field};
+use crate::cgroup::Cgroup;
+use crate::error::Error;
+use crate::load::{self, Part};
+
+/// What clang made of `bpf/capture.bpf.c`, by the names of its functions.
+macro_rules! parts {
+    ($($name:ident: $kind:ident at $place:ident;)*) => {
+        [$(Part {
+            name: stringify!($name),
+            code: {
+                const CODE: Code =
+                    include!(concat!(env!("OUT_DIR"), "/", stringify!($name), ".rs"));
+                CODE
+            },
+            kind: ProgramKind::$kind,
+            attach_type: AttachType::$place,
+        }),*]
+    };
+}
+
+/// In the order in which they are attached: those that take connections come last, and so go
+/// first.
+const PARTS: [Part; 8] = parts! {
+    released: CgroupSocket at SocketRelease;
+    follow: SocketOperations at SocketOperations;
+    peer_v4: CgroupAddress at PeerName4;
+    peer_v6: CgroupAddress at PeerName6;
+    name_v4: CgroupAddress at SocketName4;
+    name_v6: CgroupAddress at SocketName6;
+    connect_v4: CgroupAddress at Connect4;
+    connect_v6: CgroupAddress at Connect6;
+};
+
+/// Sizes of structures of capture.bpf.c.
+const LISTENER_BYTES: usize = 4;
+const DESTINATION_BYTES: usize = 20;
+const ROUTE_BYTES: usize = 16;
+const ORIGINAL_BYTES: usize = 48;
+const ARRIVAL_BYTES: usize = 32;
+const TUPLE_BYTES: usize = 48;
+const CLIENT_BYTES: usize = 20;
+
+/// Network namespaces with a listener.
+const LISTENERS_MAX: u32 = 4096;
+/// Sockets that are left alone, at once.
+const EXEMPTED_MAX: u32 = 4096;
+/// Connections on behalf of clients that are not accepted yet.
+const PENDING_MAX: u32 = 16 * 1024;
+/// A listener has no more source ports than that: loopback's, of one destination.
+const CONNECTIONS_MAX: u32 = 1 << 20;
+const DESTINATIONS_MAX: u32 = 1 << 20;
+
+/// What the programs count, in the order of capture.bpf.c.
+enum Counter {
+    Captured,
+    Full,
+    NoListener,
+    Presented,
+}
+const COUNTERS: u32 = 4;
+
+/// How much is kept. Kernel memory, about 200 bytes for each, is taken at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// How many captured sockets there can be at once, 1 to 1048576; those beyond go their own
+    /// way. A listener has one port on one address, so that a network namespace has as many as
+    /// there are ephemeral ports (28232 unless configured), and a connect() beyond those fails:
+    /// keep well below.
+    pub connections_max: u32,
+    /// How many destinations there can be, 1 to 1048576.
+    pub destinations_max: u32,
+}
+
+impl Default for CaptureOptions {
+    /// 16384 connections to 16384 destinations.
+    fn default() -> Self {
+        Self {
+            connections_max: 16 * 1024,
+            destinations_max: 16 * 1024,
+        }
+    }
+}
+
+/// Where captured connections of a network namespace arrive: ports of listeners at 127.0.0.1 and
+/// `::1` in that namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// At 127.0.0.1. None: connections over IPv4 are left alone.
+    pub v4: Option<u16>,
+    /// At `::1`. None: connections over IPv6 are left alone.
+    pub v6: Option<u16>,
+}
+
+/// Connections to where are captured: a peer that can do lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Its address; of a host, never one of loopback.
+    pub address: IpAddr,
+    /// None: all ports for which there is no destination of its own.
+    pub port: Option<u16>,
+    /// The address from which the kernel would connect there, which getsockname() shows instead
+    /// of loopback. A UDP socket that is connected to the destination has it.
+    pub source: Option<IpAddr>,
+}
+
+/// What a captured connection was to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Original {
+    /// `SO_COOKIE` of the program's socket.
+    pub cookie: u64,
+    /// Where the program wanted to connect to.
+    pub destination: SocketAddr,
+    /// As the program sees its own end: the address that it has bound, or
+    /// [`Destination::source`] if that was known. The port is that of the connection to the
+    /// listener, and not reserved at this address.
+    pub source: Option<SocketAddr>,
+}
+
+/// What the programs have done. On a busy host the numbers are of slightly different moments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureCounters {
+    /// Connections that were sent to the listener.
+    pub captured: u64,
+    /// Connections that were not, as there were too many already.
+    pub full: u64,
+    /// Connections that were not, as nobody listened.
+    pub no_listener: u64,
+    /// Accepted connections that show the client for whom they are.
+    pub presented: u64,
+}
+
+/// The attached programs. They are detached when this is dropped, and when the process ends: from
+/// then on connections go their own way. Captured ones depend on who accepted them.
+#[derive(Debug)]
+pub struct Capture {
+    /// Detached first, the last one first of all.
+    links: Vec<Link>,
+    listeners: Map,
+    destinations: Map,
+    exempted: Map,
+    arrivals: Map,
+    pending: Map,
+    counters: Map,
+    /// What the map holds.
+    held: HashMap<[u8; DESTINATION_BYTES], [u8; ROUTE_BYTES]>,
+    destinations_max: u32,
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        while self.links.pop().is_some() {}
+    }
+}
+
+impl Capture {
+    /// Attaches the programs to a cgroup. Nothing is captured before there are a listener and
+    /// destinations. Attach before opening the listeners: descriptors of a process that dies are
+    /// closed in the order of their numbers, so the programs go before the listeners do.
+    pub fn attach(cgroup: &Cgroup, options: &CaptureOptions) -> Result<Self, Error> {
+        if !(1..=CONNECTIONS_MAX).contains(&options.connections_max)
+            || !(1..=DESTINATIONS_MAX).contains(&options.destinations_max)
+        {
+            return Err(Error::Invalid {
+                why: "connections_max and destinations_max must be from 1 to 1048576",
+            });
+        }
+        let connections = options.connections_max;
+        let originals = load::map(
+            "sluice_originals",
+            Kind::Hash,
+            8,
+            ORIGINAL_BYTES,
+            connections,
+        )?;
+        let clients = load::map(
+            "sluice_clients",
+            Kind::LruHash,
+            8,
+            CLIENT_BYTES,
+            connections,
+        )?;
+        let mut capture = Self {
+            links: Vec::new(),
+            listeners: load::map(
+                "sluice_listeners",
+                Kind::Hash,
+                8,
+                LISTENER_BYTES,
+                LISTENERS_MAX,
+            )?,
+            destinations: load::map(
+                "sluice_destinations",
+                Kind::Hash,
+                DESTINATION_BYTES,
+                ROUTE_BYTES,
+                options.destinations_max,
+            )?,
+            exempted: load::map("sluice_exempted", Kind::LruHash, 8, 1, EXEMPTED_MAX)?,
+            arrivals: load::map(
+                "sluice_arrivals",
+                Kind::LruHash,
+                ARRIVAL_BYTES,
+                ORIGINAL_BYTES,
+                // The kernel may begin to forget before such a map is full.
+                connections.saturating_mul(2),
+            )?,
+            pending: load::map(
+                "sluice_pending",
+                Kind::LruHash,
+                TUPLE_BYTES,
+                CLIENT_BYTES,
+                PENDING_MAX,
+            )?,
+            counters: load::counters(COUNTERS)?,
+            held: HashMap::new(),
+            destinations_max: options.destinations_max,
+        };
+        let maps = [
+            ("listeners", &capture.listeners),
+            ("destinations", &capture.destinations),
+            ("exempted", &capture.exempted),
+            ("originals", &originals),
+            ("arrivals", &capture.arrivals),
+            ("pending", &capture.pending),
+            ("clients", &clients),
+            ("counters", &capture.counters),
+        ];
+        let mut links = Vec::new();
+        for part in &PARTS {
+            links.push(load::attach(cgroup, part, &maps)?);
+        }
+        capture.links = links;
+        Ok(capture)
+    }
+
+    /// Captured connections of programs in the network namespace `netns`
+    /// ([`sluice_sys::tcp::netns_cookie`] of a socket there) go to this listener, or to another
+    /// one than before.
+    pub fn set_listener(&self, netns: u64, listener: Listener) -> Result<(), Error> {
+        let port = |port: Option<u16>| port.unwrap_or(0).to_be_bytes();
+        let [a, b] = port(listener.v4);
+        let [c, d] = port(listener.v6);
+        let set = self.listeners.set(&netns.to_ne_bytes(), &[a, b, c, d]);
+        set.map_err(|errno| match errno.0 {
+            libc::E2BIG => Error::Full {
+                what: "network namespaces with a listener",
+                limit: LISTENERS_MAX,
+            },
+            _ => Error::system("bpf(BPF_MAP_UPDATE_ELEM), a listener")(errno),
+        })
+    }
+
+    /// Leaves new connections in this network namespace alone.
+    pub fn remove_listener(&self, netns: u64) -> Result<(), Error> {
+        gone(self.listeners.remove(&netns.to_ne_bytes()))
+    }
+
+    /// Captures connections to these destinations and to no others. Those that stay do so without
+    /// a gap. On an error some of the changes are made; calling it again goes on.
+    pub fn set_destinations(&mut self, destinations: &[Destination]) -> Result<(), Error> {
+        let mut wanted = HashMap::new();
+        for destination in destinations {
+            let (key, route) = parse(destination)?;
+            wanted.insert(key, route);
+        }
+        if wanted.len() > self.destinations_max as usize {
+            return Err(self.full());
+        }
+        let stale = |key: &&[u8; DESTINATION_BYTES]| !wanted.contains_key(*key);
+        let stale: Vec<_> = self.held.keys().filter(stale).copied().collect();
+        for key in stale {
+            gone(self.destinations.remove(&key))?;
+            self.held.remove(&key);
+        }
+        for (key, route) in wanted {
+            self.put(key, route)?;
+        }
+        Ok(())
+    }
+
+    /// Captures connections to this destination too; one that is there gets this source.
+    pub fn add_destination(&mut self, destination: &Destination) -> Result<(), Error> {
+        let (key, route) = parse(destination)?;
+        self.put(key, route)
+    }
+
+    /// Leaves new connections to this destination alone. False: there was no such destination.
+    pub fn remove_destination(
+        &mut self,
+        address: IpAddr,
+        port: Option<u16>,
+    ) -> Result<bool, Error> {
+        let key = destination_key(address, port);
+        gone(self.destinations.remove(&key))?;
+        Ok(self.held.remove(&key).is_some())
+    }
+
+    fn put(&mut self, key: [u8; DESTINATION_BYTES], route: [u8; ROUTE_BYTES]) -> Result<(), Error> {
+        if self.held.get(&key) == Some(&route) {
+            return Ok(());
+        }
+        match self.destinations.set(&key, &route) {
+            Ok(()) => {
+                self.held.insert(key, route);
+                Ok(())
+            }
+            Err(Errno(libc::E2BIG)) => Err(self.full()),
+            Err(errno) => Err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a destination")(
+                errno,
+            )),
+        }
+    }
+
+    const fn full(&self) -> Error {
+        Error::Full {
+            what: "destinations",
+            limit: self.destinations_max,
+        }
+    }
+
+    /// Leaves a socket alone, by its cookie ([`sluice_sys::tcp::cookie`]): for the daemon's own
+    /// connections, where it is in the cgroup itself. To be called right before connect(); the
+    /// last 4096 are remembered.
+    pub fn exempt(&self, cookie: u64) -> Result<(), Error> {
+        self.exempted
+            .set(&cookie.to_ne_bytes(), &[1])
+            .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a socket"))
+    }
+
+    /// What an accepted connection was to be: `remote` and `local` are getpeername() and
+    /// getsockname() of the socket that the listener in the network namespace `netns` gave. None:
+    /// it was not captured (somebody has connected to the listener itself), or is closed already.
+    pub fn original(
+        &self,
+        netns: u64,
+        remote: SocketAddr,
+        local: SocketAddr,
+    ) -> Result<Option<Original>, Error> {
+        let (remote, local) = (canonical(remote), canonical(local));
+        let mut key = [0; ARRIVAL_BYTES];
+        key[..8].copy_from_slice(&netns.to_ne_bytes());
+        key[8..24].copy_from_slice(&address::bytes(remote.ip()));
+        key[24..26].copy_from_slice(&remote.port().to_be_bytes());
+        key[26..28].copy_from_slice(&local.port().to_be_bytes());
+        let mut value = [0; ORIGINAL_BYTES];
+        let found = self
+            .arrivals
+            .get(&key, &mut value)
+            .map_err(Error::system("bpf(BPF_MAP_LOOKUP_ELEM)"))?;
+        Ok(found.then(|| parse_original(&value, remote)).flatten())
+    }
+
+    /// Has the program that accepts the connection from `from` to `to`, in the network namespace
+    /// `netns`, see `client` as its peer. To be called between bind() and connect() of a socket of
+    /// the daemon's, which gives its own address as `from`. The server's cgroup must be below that
+    /// of this object. An IPv4 client is shown by sockets of both families, an IPv6 client only
+    /// by those of IPv6.
+    pub fn present(
+        &self,
+        netns: u64,
+        from: SocketAddr,
+        to: SocketAddr,
+        client: SocketAddr,
+    ) -> Result<(), Error> {
+        let client = canonical(client);
+        let mut value = [0; CLIENT_BYTES];
+        value[..16].copy_from_slice(&address::bytes(client.ip()));
+        value[16..18].copy_from_slice(&client.port().to_be_bytes());
+        self.pending
+            .set(&tuple(netns, from, to), &value)
+            .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a client"))
+    }
+
+    /// Takes back what [`Capture::present`] said, if no connection has come of it. To be called
+    /// when connect() has failed, or the connection has ended.
+    pub fn withdraw(&self, netns: u64, from: SocketAddr, to: SocketAddr) -> Result<(), Error> {
+        gone(self.pending.remove(&tuple(netns, from, to)))
+    }
+
+    /// What the programs have done since they were attached.
+    pub fn counters(&self) -> Result<CaptureCounters, Error> {
+        let sum = |counter: Counter| load::counter(&self.counters, counter as u32);
+        Ok(CaptureCounters {
+            captured: sum(Counter::Captured)?,
+            full: sum(Counter::Full)?,
+            no_listener: sum(Counter::NoListener)?,
+            presented: sum(Counter::Presented)?,
+        })
+    }
+}
+
+/// A key that was not there is as good as one that was removed.
+fn gone(removed: Result<(), Errno>) -> Result<(), Error> {
+    match removed {
+        Ok(()) | Err(Errno(libc::ENOENT)) => Ok(()),
+        Err(errno) => Err(Error::system("bpf(BPF_MAP_DELETE_ELEM)")(errno)),
+    }
+}
+
+fn destination_key(address: IpAddr, port: Option<u16>) -> [u8; DESTINATION_BYTES] {
+    let mut key = [0; DESTINATION_BYTES];
+    key[..16].copy_from_slice(&address::bytes(address));
+    key[16..18].copy_from_slice(&port.unwrap_or(0).to_be_bytes());
+    key
+}
+
+fn parse(destination: &Destination) -> Result<([u8; DESTINATION_BYTES], [u8; ROUTE_BYTES]), Error> {
+    let address = destination.address.to_canonical();
+    // The daemon's listener is at loopback, and so is whatever programs of a host say to each
+    // other there.
+    if address.is_loopback() || address.is_unspecified() {
+        return Err(Error::Invalid {
+            why: "the address of a destination must be that of a host, not of loopback",
+        });
+    }
+    let source = destination.source.map(|source| source.to_canonical());
+    if source.is_some_and(|source| source.is_ipv4() != address.is_ipv4()) {
+        return Err(Error::Invalid {
+            why: "the source of a destination must be of the family of its address",
+        });
+    }
+    let route = source.map_or([0; ROUTE_BYTES], address::bytes);
+    Ok((destination_key(address, destination.port), route))
+}
+
+fn tuple(netns: u64, from: SocketAddr, to: SocketAddr) -> [u8; TUPLE_BYTES] {
+    let (from, to) = (canonical(from), canonical(to));
+    let mut key = [0; TUPLE_BYTES];
+    key[..8].copy_from_slice(&netns.to_ne_bytes());
+    key[8..24].copy_from_slice(&address::bytes(from.ip()));
+    key[24..40].copy_from_slice(&address::bytes(to.ip()));
+    key[40..42].copy_from_slice(&from.port().to_be_bytes());
+    key[42..44].copy_from_slice(&to.port().to_be_bytes());
+    key
+}
+
+fn parse_original(value: &[u8; ORIGINAL_BYTES], remote: SocketAddr) -> Option<Original> {
+    let address = address::parse(field(value, 8)?);
+    let route = address::parse(field(value, 24)?);
+    let source = if remote.ip().is_loopback() {
+        (!route.is_unspecified()).then(|| SocketAddr::new(route, remote.port()))
+    } else {
+        // The program has bound its socket.
+        Some(remote)
+    };
+    Some(Original {
+        cookie: u64::from_ne_bytes(field(value, 0)?),
+        destination: SocketAddr::new(address, u16::from_be_bytes(field(value, 40)?)),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn destinations_without_sense_are_refused() {
+        let destination = |address: &str, source: Option<&str>| Destination {
+            address: address.parse().unwrap(),
+            port: None,
+            source: source.map(|text| text.parse().unwrap()),
+        };
+        for wrong in [
+            destination("127.0.0.1", None),
+            destination("::1", None),
+            destination("::ffff:127.0.0.1", None),
+            destination("0.0.0.0", None),
+            destination("10.0.0.1", Some("2001:db8::1")),
+            destination("2001:db8::1", Some("10.0.0.1")),
+        ] {
+            assert!(
+                matches!(parse(&wrong), Err(Error::Invalid { .. })),
+                "{wrong:?}"
+            );
+        }
+        let mapped = parse(&destination("::ffff:10.0.0.1", Some("10.0.0.2")));
+        assert_eq!(mapped, parse(&destination("10.0.0.1", Some("10.0.0.2"))));
+    }
+
+    #[test]
+    fn an_original_is_read() {
+        let mut value = [0; ORIGINAL_BYTES];
+        value[..8].copy_from_slice(&7_u64.to_ne_bytes());
+        value[8..24].copy_from_slice(&address::bytes("10.0.0.1".parse().unwrap()));
+        value[40..42].copy_from_slice(&[0, 80]);
+        let without = Original {
+            cookie: 7,
+            destination: "10.0.0.1:80".parse().unwrap(),
+            source: None,
+        };
+        let remote = "127.0.0.1:4000".parse().unwrap();
+        assert_eq!(parse_original(&value, remote), Some(without));
+        let bound = "10.0.0.3:4000".parse().unwrap();
+        let source = Some(bound);
+        let with = Original { source, ..without };
+        assert_eq!(parse_original(&value, bound), Some(with));
+        value[24..40].copy_from_slice(&address::bytes("10.0.0.2".parse().unwrap()));
+        let source = Some("10.0.0.2:4000".parse().unwrap());
+        let with = Original { source, ..without };
+        assert_eq!(parse_original(&value, remote), Some(with));
+    }
+}

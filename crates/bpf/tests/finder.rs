@@ -1,0 +1,866 @@
+//! Whether ends find each other in the handshake, and whom they take for one.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+
+use common::segment::{ACK, ANSWER, OFFER, Puppet, REPEAT, SYN, Segment, Wire, option, proper};
+use common::{Agent, End, Group, Net, can_run, until};
+use sluice_bpf::{
+    Connection, Error, Event, Finder, FinderCounters, FinderOptions, Network, Peer, PortSet, Rules,
+    Verdict,
+};
+use sluice_sys::unix::wait_readable;
+
+#[test]
+fn agent() {
+    common::run_as_agent();
+}
+
+/// All events that have come.
+fn events(finder: &mut Finder) -> Vec<Event> {
+    let mut all = Vec::new();
+    finder.read(&mut |event| all.push(event));
+    all
+}
+
+/// What comes of the connection with this cookie.
+fn established(finder: &mut Finder, cookie: u64) -> Connection {
+    let mut found = None;
+    until("an event", || {
+        for event in events(finder) {
+            if let Event::Established(connection) = event
+                && connection.cookie == cookie
+            {
+                found = Some(connection);
+            }
+        }
+        found.is_some()
+    });
+    found.expect("just found")
+}
+
+/// Two hosts, each with a cgroup of its own.
+struct Pair {
+    net: Net,
+    groups: [Group; 2],
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            net: Net::new(),
+            groups: [Group::new(), Group::new()],
+        }
+    }
+
+    fn finders(&self) -> [Finder; 2] {
+        [0, 1].map(|end| {
+            let cgroup = self.groups[end].open();
+            Finder::attach(&cgroup, &FinderOptions::default(), &Rules::all()).expect("attaches")
+        })
+    }
+
+    /// A client at the first host, a server at the second.
+    fn agents(&self) -> (Agent, Agent) {
+        (
+            Agent::start(&self.net.a, Some(&self.groups[0])),
+            Agent::start(&self.net.b, Some(&self.groups[1])),
+        )
+    }
+}
+
+fn meet(client: &mut Agent, server: &mut Agent, listener: &End) -> (End, End) {
+    let connected = client.connect(listener.local).expect("connects");
+    let accepted = server.accept(listener.id);
+    assert_eq!(connected.local, accepted.peer);
+    (connected, accepted)
+}
+
+/// SipHash-2-4, of the standard library.
+#[allow(deprecated)]
+fn answer_to(key: [u8; 16], nonce: u64) -> u64 {
+    use std::hash::{Hasher, SipHasher};
+    let half = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().expect("eight"));
+    let mut hasher = SipHasher::new_with_keys(half(0), half(8));
+    hasher.write(&nonce.to_le_bytes());
+    hasher.write(&2_u64.to_le_bytes());
+    hasher.finish()
+}
+
+fn default_answer(nonce: u64) -> u64 {
+    answer_to(FinderOptions::default().key, nonce)
+}
+
+fn is_syn(segment: &Segment) -> bool {
+    segment.flags & SYN != 0
+}
+
+#[test]
+fn both_ends_find_each_other() {
+    if !can_run("both_ends_find_each_other") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, mut b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    for address in [pair.net.b.v4_any(), pair.net.b.v6_any()] {
+        let mut wire = Wire::open(&pair.net.b);
+        let listener = server.listen(address);
+        let (connected, accepted) = meet(&mut client, &mut server, &listener);
+        let active = established(&mut a, connected.cookie);
+        let passive = established(&mut b, accepted.cookie);
+        let nonce = active.verdict.nonce;
+        let verdict = |active| Verdict {
+            peer: Peer::Can,
+            active,
+            nonce,
+        };
+        let expected = Connection {
+            cookie: connected.cookie,
+            netns: client.netns,
+            local: connected.local,
+            remote: listener.local,
+            verdict: verdict(true),
+        };
+        assert_eq!(active, expected);
+        let expected = Connection {
+            cookie: accepted.cookie,
+            netns: server.netns,
+            local: listener.local,
+            remote: connected.local,
+            verdict: verdict(false),
+        };
+        assert_eq!(passive, expected);
+        assert_eq!(a.verdict(connected.cookie), Ok(Some(verdict(true))));
+        assert_eq!(b.verdict(accepted.cookie), Ok(Some(verdict(false))));
+        assert_eq!(a.verdict(accepted.cookie), Ok(None), "another end's");
+
+        client.write(connected.id, "question");
+        assert_eq!(server.read(accepted.id, 8), Ok("question".into()));
+        let segments = wire.drain();
+        let [syn, answer] = &segments[..2] else {
+            panic!("{segments:?}");
+        };
+        assert_eq!(syn.ours(), Some((OFFER, 0, nonce)));
+        assert_eq!(answer.ours(), Some((ANSWER, 0, default_answer(nonce))));
+        assert!(is_syn(syn) && is_syn(answer));
+        assert!(segments.iter().any(|segment| !segment.data.is_empty()));
+        for later in &segments[2..] {
+            assert_eq!(later.ours(), None, "{later:?}");
+        }
+
+        client.close(connected.id);
+        server.close(accepted.id);
+        for (finder, cookie) in [(&mut a, connected.cookie), (&mut b, accepted.cookie)] {
+            let gone = Event::Closed { cookie };
+            until("the end", || events(finder).contains(&gone));
+            assert_eq!(finder.verdict(cookie), Ok(None));
+            finder
+                .for_each(&mut |cookie, verdict| panic!("{cookie} {verdict:?}"))
+                .expect("works");
+        }
+    }
+    for (finder, offered, answered) in [(&a, 2, 0), (&b, 0, 2)] {
+        let counters = FinderCounters {
+            offered,
+            answered,
+            no_room: 0,
+            lost: 0,
+        };
+        assert_eq!(finder.counters(), Ok(counters));
+    }
+}
+
+/// As others see it: Wireshark's own reading of the handshake.
+#[test]
+fn a_dissector_knows_the_option_as_an_experiment() {
+    let test = "a_dissector_knows_the_option_as_an_experiment";
+    if !can_run(test) {
+        return;
+    }
+    if Command::new("tshark").arg("-v").output().is_err() {
+        common::skip(test, "needs tshark");
+        return;
+    }
+    let pair = Pair::new();
+    let _finders = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    let mut wire = Wire::open(&pair.net.a);
+    for address in [pair.net.b.v4_any(), pair.net.b.v6_any()] {
+        let listener = server.listen(address);
+        meet(&mut client, &mut server, &listener);
+    }
+    wire.drain();
+    // pcap, of version 2.4, of Ethernet.
+    let mut file = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65536, 1] {
+        file.extend(word.to_ne_bytes());
+    }
+    for frame in &wire.seen {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            file.extend(word.to_ne_bytes());
+        }
+        file.extend(frame);
+    }
+    let path = std::env::temp_dir().join(format!("sluice-bpf-{}.pcap", std::process::id()));
+    std::fs::write(&path, file).expect("written");
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(&path)
+        .args([
+            "-Y",
+            "tcp.flags.syn == 1",
+            "-T",
+            "fields",
+            "-E",
+            "separator=;",
+        ])
+        .args(["-e", "tcp.options.experimental.exid", "-e", "tcp.hdr_len"])
+        .args(["-e", "_ws.malformed", "-e", "tcp.option_len"])
+        .output()
+        .expect("tshark runs");
+    let _ = std::fs::remove_file(&path);
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    for line in lines {
+        let fields: Vec<&str> = line.split(';').collect();
+        assert_eq!(fields[0], "0x534c", "{line}");
+        assert_eq!(fields[1], "56", "{line}");
+        assert_eq!(fields[2], "", "{line}");
+        assert!(fields[3].split(',').any(|length| length == "16"), "{line}");
+    }
+}
+
+#[test]
+fn a_peer_without_the_program_cannot() {
+    if !can_run("a_peer_without_the_program_cannot") {
+        return;
+    }
+    let pair = Pair::new();
+    let (mut client, mut server) = pair.agents();
+    for (end, address) in [
+        (0, pair.net.b.v4_any()),
+        (0, pair.net.b.v6_any()),
+        (1, pair.net.b.v4_any()),
+        (1, pair.net.b.v6_any()),
+    ] {
+        let cgroup = pair.groups[end].open();
+        let options = FinderOptions::default();
+        let mut finder = Finder::attach(&cgroup, &options, &Rules::all()).expect("attaches");
+        let mut wire = Wire::open(&pair.net.b);
+        let listener = server.listen(address);
+        let (connected, accepted) = meet(&mut client, &mut server, &listener);
+        let cookie = [connected.cookie, accepted.cookie][end];
+        let verdict = established(&mut finder, cookie).verdict;
+        assert_eq!(verdict.peer, Peer::Cannot);
+        assert_eq!(verdict.active, end == 0);
+        let ours: Vec<_> = wire.drain().iter().map(Segment::ours).collect();
+        // Nobody is answered who has not asked.
+        let expected = (end == 0).then_some((OFFER, 0, verdict.nonce));
+        assert_eq!(ours[..2], [expected, None]);
+        client.write(connected.id, "question");
+        assert_eq!(server.read(accepted.id, 8), Ok("question".into()));
+    }
+}
+
+/// What a peer, or something on the way to it, answers to a SYN with our option, and what is
+/// thought of it.
+#[test]
+fn answers_are_told_from_echoes_and_from_nonsense() {
+    if !can_run("answers_are_told_from_echoes_and_from_nonsense") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, _b] = pair.finders();
+    let (mut client, _server) = pair.agents();
+    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
+    type Reply = fn(u64) -> Vec<u8>;
+    let rows: [(&str, Peer, Reply); 15] = [
+        ("right", Peer::Can, |n| proper(ANSWER, 0, default_answer(n))),
+        ("unknown flags", Peer::Can, |n| {
+            proper(ANSWER, 0xfe, default_answer(n))
+        }),
+        ("behind others", Peer::Can, |n| {
+            [
+                &[1, 1, 254, 4, 1, 2, 253, 6, 1, 2, 3, 4],
+                &proper(ANSWER, 0, default_answer(n))[..],
+            ]
+            .concat()
+        }),
+        ("nothing", Peer::Cannot, |_| Vec::new()),
+        ("echo", Peer::Echoed, |n| proper(OFFER, 0, n)),
+        ("echo, as if an answer", Peer::Echoed, |n| {
+            proper(ANSWER, 0, n)
+        }),
+        ("echo of a repetition", Peer::Echoed, |n| {
+            proper(REPEAT, 0, n)
+        }),
+        ("echo with flags", Peer::Echoed, |n| proper(OFFER, 0xff, n)),
+        ("answer in a wrong role", Peer::Foreign, |n| {
+            proper(OFFER, 0, default_answer(n))
+        }),
+        ("another key's answer", Peer::Foreign, |n| {
+            proper(ANSWER, 0, answer_to([7; 16], n))
+        }),
+        ("another connection's answer", Peer::Foreign, |n| {
+            proper(ANSWER, 0, default_answer(n ^ 1))
+        }),
+        ("another version", Peer::Foreign, |n| {
+            proper(0x22, 0, default_answer(n))
+        }),
+        ("too short", Peer::Foreign, |_| {
+            option(&[ANSWER, 0, 1, 2, 3])
+        }),
+        ("nothing behind the ExID", Peer::Foreign, |_| option(&[])),
+        ("too long", Peer::Foreign, |n| {
+            let mut longer = proper(ANSWER, 0, default_answer(n));
+            longer[1] += 4;
+            longer.extend([0; 4]);
+            longer
+        }),
+    ];
+    for (port, (what, peer, reply)) in (5000..).zip(rows) {
+        let to = SocketAddr::new(puppet.address.into(), port);
+        client.tell(&format!("connect {to}"));
+        let syn = puppet.receive(SYN);
+        let (role, flags, nonce) = syn.ours().expect("an offer");
+        assert_eq!((role, flags), (OFFER, 0));
+        puppet.answer(&syn, SYN | ACK, 1000, reply(nonce));
+        client.answer().expect(what);
+        assert_eq!(puppet.receive(ACK).ours(), None, "{what}");
+        let mut got = None;
+        until(what, || {
+            got = events(&mut a).into_iter().find_map(|event| match event {
+                Event::Established(connection) if connection.remote == to => Some(connection),
+                _ => None,
+            });
+            got.is_some()
+        });
+        assert_eq!(got.map(|got| got.verdict.peer), Some(peer), "{what}");
+    }
+}
+
+/// What a kernel's listener makes of SYNs with all sorts of options.
+#[test]
+fn only_proper_offers_are_answered() {
+    if !can_run("only_proper_offers_are_answered") {
+        return;
+    }
+    let pair = Pair::new();
+    let [_a, mut b] = pair.finders();
+    let (_client, mut server) = pair.agents();
+    let listener = server.listen(pair.net.b.v4_any());
+    let mut puppet = Puppet::new(&pair.net.a, &pair.net.b);
+    let nonce = 0x0123_4567_89ab_cdef;
+    let rows: [(&str, Peer, Vec<u8>); 8] = [
+        ("offer", Peer::Can, proper(OFFER, 0, nonce)),
+        ("offer with flags", Peer::Can, proper(OFFER, 0xff, nonce)),
+        ("nothing", Peer::Cannot, Vec::new()),
+        ("answer", Peer::Cannot, proper(ANSWER, 0, nonce)),
+        ("repetition", Peer::Cannot, proper(REPEAT, 0, nonce)),
+        ("another version", Peer::Cannot, proper(0x21, 0, nonce)),
+        ("too short", Peer::Cannot, option(&[OFFER, 0])),
+        ("another experiment", Peer::Cannot, {
+            let mut other = proper(OFFER, 0, nonce);
+            other[5] = b'K';
+            other
+        }),
+    ];
+    for (port, (what, peer, options)) in (6000..).zip(rows) {
+        let source = SocketAddr::new(puppet.address.into(), port);
+        let syn = Segment {
+            source,
+            destination: listener.local,
+            sequence: 7000,
+            acknowledgement: 0,
+            flags: SYN,
+            options,
+            data: Vec::new(),
+        };
+        puppet.send(&syn);
+        let answer = puppet.receive(SYN | ACK);
+        assert_eq!(answer.destination, source);
+        let expected = (peer == Peer::Can).then(|| (ANSWER, 0, default_answer(nonce)));
+        assert_eq!(answer.ours(), expected, "{what}");
+        if peer == Peer::Can {
+            // The SYN-ACK was lost.
+            puppet.send(&syn);
+            assert_eq!(puppet.receive(SYN | ACK).ours(), expected, "{what}");
+        }
+        puppet.answer(&answer, ACK, 7001, Vec::new());
+        let accepted = server.accept(listener.id);
+        assert_eq!(accepted.peer, source);
+        let verdict = established(&mut b, accepted.cookie).verdict;
+        assert_eq!(verdict.peer, peer, "{what}");
+        assert_eq!(verdict.nonce, if peer == Peer::Can { nonce } else { 0 });
+    }
+}
+
+#[test]
+fn a_repeated_syn_is_the_same() {
+    if !can_run("a_repeated_syn_is_the_same") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, _b] = pair.finders();
+    let (mut client, _server) = pair.agents();
+    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
+    let mut nonces = Vec::new();
+    for port in [5000, 5001] {
+        let to = SocketAddr::new(puppet.address.into(), port);
+        client.tell(&format!("connect {to}"));
+        let first = puppet.receive(SYN);
+        let second = puppet.receive(SYN);
+        assert_eq!(first.sequence, second.sequence);
+        assert_eq!(first.ours(), second.ours());
+        let (_, _, nonce) = second.ours().expect("an offer");
+        let answer = proper(ANSWER, 0, default_answer(nonce));
+        puppet.answer(&second, SYN | ACK, 1000, answer);
+        client.answer().expect("connects");
+        puppet.receive(ACK);
+        nonces.push(nonce);
+    }
+    assert_ne!(nonces[0], nonces[1], "another connection's");
+    let peers: Vec<_> = events(&mut a)
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Established(connection) => Some(connection.verdict.peer),
+            Event::Closed { .. } => None,
+        })
+        .collect();
+    assert_eq!(peers, [Peer::Can, Peer::Can]);
+}
+
+#[test]
+fn a_simultaneous_open_stays_as_it_is() {
+    if !can_run("a_simultaneous_open_stays_as_it_is") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, _b] = pair.finders();
+    let (mut client, _server) = pair.agents();
+    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
+    let to = SocketAddr::new(puppet.address.into(), 5000);
+    client.tell(&format!("connect {to}"));
+    let syn = puppet.receive(SYN);
+    let crossing = Segment {
+        source: to,
+        destination: syn.source,
+        sequence: 1000,
+        acknowledgement: 0,
+        flags: SYN,
+        options: proper(OFFER, 0, 99),
+        data: Vec::new(),
+    };
+    puppet.send(&crossing);
+    let answer = puppet.receive(SYN | ACK);
+    assert_eq!(answer.ours(), None);
+    puppet.answer(&syn, SYN | ACK, 1000, Vec::new());
+    let connected = client.answer().expect("connects");
+    let cookie = connected
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse().ok());
+    let verdict = established(&mut a, cookie.expect("a number")).verdict;
+    assert_eq!(verdict.peer, Peer::Cannot);
+}
+
+#[test]
+fn syn_cookies_are_survived() {
+    if !can_run("syn_cookies_are_survived") {
+        return;
+    }
+    let pair = Pair::new();
+    // 2: for every SYN.
+    pair.net.b.sysctl("ipv4/tcp_syncookies", "2");
+    let [mut a, mut b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    for address in [pair.net.b.v4_any(), pair.net.b.v6_any()] {
+        let mut wire = Wire::open(&pair.net.b);
+        let listener = server.listen(address);
+        let (connected, accepted) = meet(&mut client, &mut server, &listener);
+        let active = established(&mut a, connected.cookie).verdict;
+        let passive = established(&mut b, accepted.cookie).verdict;
+        assert_eq!(active.peer, Peer::Can);
+        assert_eq!(passive.peer, Peer::Can);
+        assert_eq!(active.nonce, passive.nonce);
+        let repeated = Some((REPEAT, 0, active.nonce));
+        let segments = wire.drain().into_iter();
+        let ends = [connected.local, listener.local];
+        // The last connection's may still be on their way.
+        let ours: Vec<_> = segments
+            .filter(|segment| ends.contains(&segment.source) && ends.contains(&segment.destination))
+            .map(|segment| segment.ours())
+            .collect();
+        let answer = Some((ANSWER, 1, default_answer(active.nonce)));
+        assert_eq!(
+            ours[..3],
+            [Some((OFFER, 0, active.nonce)), answer, repeated]
+        );
+        // Until the first word of the other end.
+        client.write(connected.id, "question");
+        assert_eq!(server.read(accepted.id, 8), Ok("question".into()));
+        server.write(accepted.id, "answer");
+        assert_eq!(client.read(connected.id, 6), Ok("answer".into()));
+        wire.drain();
+        client.write(connected.id, "more");
+        let more = |segment: &Segment| segment.data == b"more";
+        assert_eq!(wire.next("data", more).ours(), None);
+    }
+}
+
+const SOL_TCP: i32 = 6;
+
+#[test]
+fn a_full_header_goes_without() {
+    if !can_run("a_full_header_goes_without") {
+        return;
+    }
+    let pair = Pair::new();
+    for host in [&pair.net.a, &pair.net.b] {
+        // Fast Open (RFC 7413), at both ends.
+        host.sysctl("ipv4/tcp_fastopen", "3");
+    }
+    let [mut a, mut b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    let listener = fast_open_listener(&mut server, pair.net.b.v4);
+    let mut wire = Wire::open(&pair.net.b);
+    // The first SYN asks for a cookie of Fast Open, and fits; the answer has the cookie, and does
+    // not. The second SYN has it.
+    for round in 0..2 {
+        let (connected, accepted) = fast_open(&mut client, &mut server, &listener);
+        let active = established(&mut a, connected).verdict;
+        let passive = established(&mut b, accepted).verdict;
+        let peers = (active.peer, passive.peer);
+        assert_eq!(peers, (Peer::Cannot, Peer::Cannot), "{round}");
+        let segments = wire.drain();
+        let syn = segments.iter().find(|segment| is_syn(segment));
+        let syn = syn.expect("a SYN");
+        assert_eq!(syn.ours().is_some(), round == 0);
+        assert_eq!(syn.data, if round == 0 { &b""[..] } else { b"early" });
+    }
+    let a = a.counters().expect("counters");
+    let b = b.counters().expect("counters");
+    assert_eq!((a.offered, a.no_room, b.answered, b.no_room), (1, 1, 0, 1));
+}
+
+#[test]
+fn data_in_the_syn_goes_with_it() {
+    if !can_run("data_in_the_syn_goes_with_it") {
+        return;
+    }
+    let pair = Pair::new();
+    for host in [&pair.net.a, &pair.net.b] {
+        host.sysctl("ipv4/tcp_fastopen", "3");
+        // Makes room.
+        host.sysctl("ipv4/tcp_timestamps", "0");
+    }
+    let [mut a, mut b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    let listener = fast_open_listener(&mut server, pair.net.b.v4);
+    for round in 0..2 {
+        let mut wire = Wire::open(&pair.net.b);
+        let (connected, accepted) = fast_open(&mut client, &mut server, &listener);
+        let active = established(&mut a, connected).verdict;
+        let passive = established(&mut b, accepted).verdict;
+        assert_eq!(
+            (active.peer, passive.peer),
+            (Peer::Can, Peer::Can),
+            "{round}"
+        );
+        assert_eq!(active.nonce, passive.nonce);
+        let segments = wire.drain();
+        let early = segments
+            .iter()
+            .any(|segment| is_syn(segment) && segment.data == b"early");
+        assert_eq!(early, round == 1);
+        let ours = segments.iter().filter(|segment| segment.ours().is_some());
+        assert!(
+            ours.clone().count() == 2 && ours.clone().all(is_syn),
+            "{segments:?}"
+        );
+    }
+}
+
+fn fast_open_listener(server: &mut Agent, address: IpAddr) -> End {
+    const TCP_FASTOPEN: i32 = 23;
+    let order = format!("socket {} {SOL_TCP} {TCP_FASTOPEN} 16", libc::AF_INET);
+    let id = server.ask(&order).expect("a socket");
+    server
+        .ask(&format!("bind {id} {address}:0"))
+        .expect("bound");
+    server.ask(&format!("listen-on {id}")).expect("listens");
+    let mut own = server.ask(&format!("own {id}")).expect("a name");
+    own.push_str(" 0.0.0.0:0");
+    common::parse_end(&own)
+}
+
+/// Sends "early" with connect(), and gives the cookies of both ends.
+fn fast_open(client: &mut Agent, server: &mut Agent, listener: &End) -> (u64, u64) {
+    const TCP_FASTOPEN_CONNECT: i32 = 30;
+    let order = format!(
+        "socket {} {SOL_TCP} {TCP_FASTOPEN_CONNECT} 1",
+        libc::AF_INET
+    );
+    let id = client.ask(&order).expect("a socket");
+    client
+        .ask(&format!("join {id} {}", listener.local))
+        .expect("connects");
+    client.ask(&format!("write {id} early")).expect("written");
+    let accepted = server.accept(listener.id);
+    assert_eq!(server.read(accepted.id, 5), Ok("early".into()));
+    let own = client.ask(&format!("own {id}")).expect("a name");
+    let cookie = own.split(' ').nth(1).and_then(|word| word.parse().ok());
+    (cookie.expect("a number"), accepted.cookie)
+}
+
+#[test]
+fn rules_choose_by_network_and_port() {
+    if !can_run("rules_choose_by_network_and_port") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, mut b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    let network = |text: &str| -> Network { text.parse().expect("a network") };
+    let listeners = [
+        server.listen(pair.net.b.v4_any()),
+        server.listen(pair.net.b.v6_any()),
+        // Takes both.
+        server.listen("[::]:0".parse().expect("an address")),
+    ];
+    let [v4, v6, both] = listeners.clone().map(|listener| listener.local);
+    let mapped = SocketAddr::new(pair.net.b.v4, both.port());
+    let rules = |networks: Vec<(Network, bool)>, other_networks, ports| Rules {
+        enabled: true,
+        networks,
+        other_networks,
+        ports,
+    };
+    let port = |port: u16| PortSet::none().with(port..=port, true);
+    let all = PortSet::all;
+    let rows = [
+        ("all", Rules::all(), [true; 3]),
+        ("none", Rules::none(), [false; 3]),
+        ("no networks", rules(vec![], false, all()), [false; 3]),
+        (
+            "one network",
+            rules(vec![(network("192.0.2.0/24"), true)], false, all()),
+            [true, false, true],
+        ),
+        (
+            "all of IPv6",
+            rules(vec![(network("::/0"), true)], false, all()),
+            [false, true, false],
+        ),
+        (
+            "the longest decides",
+            rules(
+                vec![
+                    (network("192.0.2.2"), false),
+                    (network("192.0.0.0/8"), true),
+                ],
+                true,
+                all(),
+            ),
+            [false, true, false],
+        ),
+        (
+            "a port",
+            rules(vec![], true, port(v4.port())),
+            [true, false, false],
+        ),
+        (
+            "all but a port",
+            rules(vec![], true, all().with(v6.port()..=v6.port(), false)),
+            [true, false, true],
+        ),
+    ];
+    for (what, rules, chosen) in rows {
+        a.set_rules(&rules).expect("new rules");
+        // What one end is not asked, the other one does not answer.
+        b.set_rules(&Rules::all()).expect("new rules");
+        for ((listener, to), chosen) in listeners.iter().zip([v4, v6, mapped]).zip(chosen) {
+            let connected = client.connect(to).expect("connects");
+            let accepted = server.accept(listener.id);
+            let peer = established(&mut b, accepted.cookie).verdict.peer;
+            let expected = if chosen { Peer::Can } else { Peer::Cannot };
+            assert_eq!(peer, expected, "{what}: {to}");
+            let known = a.verdict(connected.cookie).expect("works");
+            assert_eq!(known.is_some(), chosen, "{what}: {to}");
+        }
+        // And the passive end's rules, by its own port and the other's address.
+        let swapped = Rules {
+            networks: rules
+                .networks
+                .iter()
+                .map(|(rule, chosen)| {
+                    let own = *rule == network("192.0.2.2");
+                    (if own { network("192.0.2.1") } else { *rule }, *chosen)
+                })
+                .collect(),
+            ..rules.clone()
+        };
+        a.set_rules(&Rules::all()).expect("new rules");
+        b.set_rules(&swapped).expect("new rules");
+        for ((listener, to), chosen) in listeners.iter().zip([v4, v6, mapped]).zip(chosen) {
+            let connected = client.connect(to).expect("connects");
+            let accepted = server.accept(listener.id);
+            let peer = established(&mut a, connected.cookie).verdict.peer;
+            let expected = if chosen { Peer::Can } else { Peer::Cannot };
+            assert_eq!(peer, expected, "passive, {what}: {to}");
+            let known = b.verdict(accepted.cookie).expect("works");
+            assert_eq!(known.is_some(), chosen, "passive, {what}: {to}");
+        }
+    }
+}
+
+#[test]
+fn ends_with_other_keys_are_foreign() {
+    if !can_run("ends_with_other_keys_are_foreign") {
+        return;
+    }
+    let pair = Pair::new();
+    let mut finders = [0, 1].map(|end| {
+        let options = FinderOptions {
+            key: [end as u8; 16],
+            ..FinderOptions::default()
+        };
+        Finder::attach(&pair.groups[end].open(), &options, &Rules::all()).expect("attaches")
+    });
+    let (mut client, mut server) = pair.agents();
+    let listener = server.listen(pair.net.b.v4_any());
+    let (connected, _) = meet(&mut client, &mut server, &listener);
+    let verdict = established(&mut finders[0], connected.cookie).verdict;
+    assert_eq!(verdict.peer, Peer::Foreign);
+}
+
+#[test]
+fn programs_elsewhere_are_left_alone() {
+    if !can_run("programs_elsewhere_are_left_alone") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, mut b] = pair.finders();
+    let mut client = Agent::start(&pair.net.a, None);
+    let mut server = Agent::start(&pair.net.b, Some(&pair.groups[1]));
+    let mut wire = Wire::open(&pair.net.b);
+    let listener = server.listen(pair.net.b.v4_any());
+    let (connected, accepted) = meet(&mut client, &mut server, &listener);
+    assert_eq!(
+        established(&mut b, accepted.cookie).verdict.peer,
+        Peer::Cannot
+    );
+    assert_eq!(a.verdict(connected.cookie), Ok(None));
+    assert_eq!(events(&mut a), []);
+    assert!(wire.drain().iter().all(|segment| segment.ours().is_none()));
+}
+
+#[test]
+fn a_full_ring_loses_events_and_no_verdicts() {
+    if !can_run("a_full_ring_loses_events_and_no_verdicts") {
+        return;
+    }
+    let pair = Pair::new();
+    let options = FinderOptions {
+        events_bytes: 4096,
+        ..FinderOptions::default()
+    };
+    let mut a = Finder::attach(&pair.groups[0].open(), &options, &Rules::all()).expect("attaches");
+    let (mut client, mut server) = pair.agents();
+    let listener = server.listen(pair.net.b.v4_any());
+    let mut cookies: Vec<u64> = (0..100)
+        .map(|_| meet(&mut client, &mut server, &listener).0.cookie)
+        .collect();
+    let lost = a.counters().expect("counters").lost;
+    let told = events(&mut a).len() as u64;
+    assert!(lost > 0 && told + lost == 100, "{told} and {lost}");
+    let mut known = Vec::new();
+    a.for_each(&mut |cookie, verdict| {
+        assert_eq!(verdict.peer, Peer::Cannot);
+        known.push(cookie);
+    })
+    .expect("works");
+    known.sort_unstable();
+    cookies.sort_unstable();
+    assert_eq!(known, cookies);
+    // It goes round, many times.
+    for _ in 0..200 {
+        let (connected, _) = meet(&mut client, &mut server, &listener);
+        established(&mut a, connected.cookie);
+    }
+    assert_eq!(a.counters().expect("counters").lost, lost);
+}
+
+#[test]
+fn epoll_says_when_there_are_events() {
+    if !can_run("epoll_says_when_there_are_events") {
+        return;
+    }
+    let pair = Pair::new();
+    let [mut a, _b] = pair.finders();
+    let (mut client, mut server) = pair.agents();
+    let listener = server.listen(pair.net.b.v4_any());
+    for _ in 0..3 {
+        assert_eq!(wait_readable(a.raw(), 0), Ok(false));
+        meet(&mut client, &mut server, &listener);
+        assert_eq!(wait_readable(a.raw(), 10_000), Ok(true));
+        assert_eq!(events(&mut a).len(), 1);
+    }
+}
+
+#[test]
+fn it_goes_with_its_owner_and_the_next_one_goes_on() {
+    if !can_run("it_goes_with_its_owner_and_the_next_one_goes_on") {
+        return;
+    }
+    let pair = Pair::new();
+    let (mut client, mut server) = pair.agents();
+    let [a, b] = pair.finders();
+    let listener = server.listen(pair.net.b.v4_any());
+    let (first, _) = meet(&mut client, &mut server, &listener);
+    drop([a, b]);
+    let mut wire = Wire::open(&pair.net.b);
+    meet(&mut client, &mut server, &listener);
+    assert!(wire.drain().iter().all(|segment| segment.ours().is_none()));
+    // The listener is older than these.
+    let [mut a, mut b] = pair.finders();
+    let (connected, accepted) = meet(&mut client, &mut server, &listener);
+    assert_eq!(
+        established(&mut a, connected.cookie).verdict.peer,
+        Peer::Can
+    );
+    assert_eq!(established(&mut b, accepted.cookie).verdict.peer, Peer::Can);
+    assert_eq!(a.verdict(first.cookie), Ok(None), "older than the program");
+    client.close(first.id);
+    drop(client);
+    until("the end", || {
+        events(&mut a).contains(&Event::Closed {
+            cookie: connected.cookie,
+        })
+    });
+}
+
+#[test]
+fn options_without_sense_are_refused() {
+    if !can_run("options_without_sense_are_refused") {
+        return;
+    }
+    let group = Group::new();
+    let attach = |connections_max, events_bytes| {
+        let options = FinderOptions {
+            connections_max,
+            events_bytes,
+            ..FinderOptions::default()
+        };
+        Finder::attach(&group.open(), &options, &Rules::all())
+    };
+    for (connections, events) in [(0, 4096), (u32::MAX, 4096), (1, 0), (1, 4095), (1, 2048)] {
+        let refused = attach(connections, events);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    }
+    attach(1, 4096).expect("the smallest");
+}

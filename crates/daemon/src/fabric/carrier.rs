@@ -1,0 +1,607 @@
+//! The thread that carries: it has the device and all lanes to other hosts, polls while bytes move,
+//! and sleeps otherwise.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sluice_fabric::engine::{Engine, Rest};
+use sluice_fabric::lane::{Far, Near};
+use sluice_fabric::message::LaneNumber;
+use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
+use sluice_lane::clock::now_ns;
+use sluice_lane::spin::yield_processor;
+use sluice_rdma::{Access, Endpoint, Event, Node, PostError, Region};
+
+use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
+use super::words::Token;
+
+/// Of the processor, nanoseconds; what the engine of the verbs library asks for, too.
+const SLICE_NS: u64 = 200_000;
+/// Completions taken at a time.
+const COMPLETIONS_MAX: usize = 64;
+
+/// What the carrier is told.
+#[derive(Debug)]
+pub enum Command {
+    /// Makes a queue pair for a link, in place of the one that it had.
+    MakeLink { link: LinkId, attempt: u32 },
+    /// Connects it with the peer's.
+    ConnectLink { link: LinkId, endpoint: Endpoint },
+    /// The peer's daemon is gone for good, or cannot be trusted: so are the lanes on the link.
+    LoseLink { link: LinkId },
+    /// Opens this host's half of a lane. Answered by `LaneOpened` or `LaneRefused`.
+    OpenLane {
+        link: LinkId,
+        token: Token,
+        taken: Taken,
+        side: u32,
+        board: Arc<ForeignBoard>,
+    },
+    /// Where the other half is.
+    ConnectLane { number: LaneNumber, far: Far },
+    /// The program has closed the connection, or has ended.
+    ProgramGone { number: LaneNumber },
+    /// The peer has no half of this lane: it stays on TCP.
+    AbandonLane { number: LaneNumber },
+    /// Ends the thread.
+    Stop,
+}
+
+/// What the carrier says.
+#[derive(Debug)]
+pub enum Report {
+    LinkMade {
+        link: LinkId,
+        attempt: u32,
+        endpoint: Endpoint,
+    },
+    /// The link failed; another may take its place.
+    LinkFailed {
+        link: LinkId,
+        why: String,
+    },
+    /// The peer's daemon broke the rules.
+    Violation {
+        link: LinkId,
+        what: &'static str,
+    },
+    LaneOpened {
+        token: Token,
+        half: Far,
+    },
+    LaneRefused {
+        token: Token,
+        why: String,
+    },
+    /// Nobody uses the lane any more: its memory is free.
+    LaneOver {
+        token: Token,
+    },
+    /// The device is gone: nothing goes any more.
+    DeviceGone {
+        why: String,
+    },
+}
+
+/// The server's handle of the carrier.
+#[derive(Debug)]
+pub struct Carrier {
+    commands: Sender<Command>,
+    reports: Receiver<Report>,
+    /// Wakes the thread.
+    commanded: Arc<OwnedFd>,
+    /// Readable when there are reports.
+    reported: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Carrier {
+    /// Starts the thread. `board` is where it announces its sleep.
+    ///
+    /// `is_eager`: see [`Engine::set_eager`].
+    pub fn start(node: Node, board: Arc<OwnBoard>, is_eager: bool) -> io::Result<Self> {
+        let (commands, from_server) = mpsc::channel();
+        let (to_server, reports) = mpsc::channel();
+        let commanded = Arc::new(event_fd()?);
+        let reported = Arc::new(event_fd()?);
+        let mut thread = Thread {
+            commands: from_server,
+            reports: to_server,
+            commanded: commanded.clone(),
+            reported: reported.clone(),
+            engine: Engine::new(Adapter::new(node), board.view()),
+            lanes: HashMap::new(),
+            inbox: Vec::new(),
+            bytes: Vec::new(),
+            _board: board,
+        };
+        if is_eager {
+            thread.engine.set_eager();
+        }
+        let thread = std::thread::Builder::new()
+            .name("sluiced-carrier".to_owned())
+            .spawn(move || thread.run())?;
+        Ok(Self {
+            commands,
+            reports,
+            commanded,
+            reported,
+            thread: Some(thread),
+        })
+    }
+
+    /// Readable when [`Carrier::next_report`] has something.
+    pub fn reported(&self) -> &OwnedFd {
+        &self.reported
+    }
+
+    /// Tells the carrier something.
+    pub fn tell(&self, command: Command) {
+        // A thread that has ended has said why.
+        let _ = self.commands.send(command);
+        ring(&self.commanded);
+    }
+
+    /// What it has said, oldest first.
+    pub fn next_report(&self) -> Option<Report> {
+        if let Ok(report) = self.reports.try_recv() {
+            return Some(report);
+        }
+        silence(&self.reported);
+        self.reports.try_recv().ok()
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        self.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn event_fd() -> io::Result<OwnedFd> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+fn ring(fd: &OwnedFd) {
+    // It can only be full, and then it rings already.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+fn silence(fd: &OwnedFd) {
+    let _ = rustix::io::read(fd, &mut [0; 8]);
+}
+
+/// The engine's wire over a node.
+struct Adapter {
+    node: Node,
+    /// The present queue pair of each link.
+    links: Vec<Option<sluice_rdma::LinkId>>,
+    /// Memory that lanes send from.
+    regions: Vec<Option<(Region, u64)>>,
+}
+
+impl Adapter {
+    fn new(node: Node) -> Self {
+        Self {
+            node,
+            links: Vec::new(),
+            regions: Vec::new(),
+        }
+    }
+
+    fn queue_pair(&self, link: LinkId) -> Option<sluice_rdma::LinkId> {
+        self.links.get(link.0 as usize).copied().flatten()
+    }
+
+    fn link_of(&self, queue_pair: sluice_rdma::LinkId) -> Option<LinkId> {
+        let at = self.links.iter().position(|it| *it == Some(queue_pair))?;
+        Some(LinkId(at as u32))
+    }
+
+    fn set_queue_pair(&mut self, link: LinkId, queue_pair: Option<sluice_rdma::LinkId>) {
+        let at = link.0 as usize;
+        if at >= self.links.len() {
+            self.links.resize(at + 1, None);
+        }
+        if let Some(former) = std::mem::replace(&mut self.links[at], queue_pair) {
+            self.node.destroy_link(former);
+        }
+    }
+
+    fn add_region(&mut self, region: Region) -> u32 {
+        let start = region.remote().address;
+        let entry = Some((region, start));
+        match self.regions.iter().position(Option::is_none) {
+            Some(at) => {
+                self.regions[at] = entry;
+                at as u32
+            }
+            None => {
+                self.regions.push(entry);
+                self.regions.len() as u32 - 1
+            }
+        }
+    }
+
+    fn remove_region(&mut self, region: u32) {
+        if let Some(entry) = self.regions.get_mut(region as usize) {
+            *entry = None;
+        }
+    }
+}
+
+impl Wire for Adapter {
+    fn write(
+        &mut self,
+        link: LinkId,
+        local: Local,
+        remote: Remote,
+        immediate: u32,
+    ) -> Result<(), Full> {
+        let queue_pair = self.queue_pair(link).ok_or(Full)?;
+        let (region, start) = self
+            .regions
+            .get(local.region as usize)
+            .and_then(Option::as_ref)
+            .ok_or(Full)?;
+        let address = local.address.as_ptr().expose_provenance() as u64;
+        let offset = address.checked_sub(*start).ok_or(Full)? as usize;
+        let slice = region.slice(offset, local.bytes).ok_or(Full)?;
+        let remote = sluice_rdma::Remote {
+            address: remote.address,
+            key: remote.rkey,
+        };
+        let posted = self
+            .node
+            .write(queue_pair, slice, remote, Some(immediate), 0);
+        as_full(posted)
+    }
+
+    fn send(&mut self, link: LinkId, message: &[u8]) -> Result<(), Full> {
+        let queue_pair = self.queue_pair(link).ok_or(Full)?;
+        as_full(self.node.send(queue_pair, message, 0))
+    }
+}
+
+/// What cannot be posted for another reason than room is on a link that has failed, which an event
+/// tells; until then it waits.
+fn as_full(posted: Result<(), PostError>) -> Result<(), Full> {
+    posted.map_err(|_| Full)
+}
+
+/// An event that outlives the poll.
+#[derive(Debug)]
+enum Came {
+    Payload {
+        immediate: u32,
+        bytes: u32,
+    },
+    /// Where in the buffer.
+    Message {
+        start: usize,
+        end: usize,
+    },
+    Broken {
+        why: String,
+    },
+}
+
+#[derive(Debug)]
+struct LaneState {
+    token: Token,
+    region: u32,
+    /// Peers write here as long as it is registered.
+    _target: Region,
+    _board: Arc<ForeignBoard>,
+    // Last: everything else is in it.
+    _chunk: Arc<Shared>,
+}
+
+struct Thread {
+    commands: Receiver<Command>,
+    reports: Sender<Report>,
+    commanded: Arc<OwnedFd>,
+    reported: Arc<OwnedFd>,
+    engine: Engine<Adapter>,
+    lanes: HashMap<LaneNumber, LaneState>,
+    inbox: Vec<(sluice_rdma::LinkId, Came)>,
+    bytes: Vec<u8>,
+    _board: Arc<OwnBoard>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        // Programs that poll must not keep what they poll for from coming.
+        let _ = sluice_sys::process::ask_for_short_slices(SLICE_NS);
+        loop {
+            while let Ok(command) = self.commands.try_recv() {
+                if matches!(command, Command::Stop) {
+                    return;
+                }
+                self.obey(command);
+            }
+            let came = self.take_events();
+            self.engine.turn(now_ns());
+            self.bury();
+            match self.engine.rest(now_ns()) {
+                Rest::Poll if came => {}
+                Rest::Poll => yield_processor(),
+                Rest::Sleep(until_ns) => {
+                    if let Err(why) = self.sleep(until_ns) {
+                        self.report(Report::DeviceGone {
+                            why: why.to_string(),
+                        });
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+        ring(&self.reported);
+    }
+
+    fn sleep(&mut self, until_ns: u64) -> Result<(), Box<dyn std::error::Error>> {
+        let may_sleep = self.engine.announce_sleep(now_ns());
+        let result = if may_sleep {
+            self.sleep_announced(until_ns)
+        } else {
+            Ok(())
+        };
+        self.engine.withdraw_sleep(now_ns());
+        for lane in self.engine.lanes() {
+            tracing::trace!("{lane:?}");
+        }
+        result
+    }
+
+    fn sleep_announced(&mut self, until_ns: u64) -> Result<(), Box<dyn std::error::Error>> {
+        self.engine.wire.node.arm()?;
+        if self.take_events() {
+            return Ok(());
+        }
+        let timeout = (until_ns != u64::MAX).then(|| {
+            let left = until_ns.saturating_sub(now_ns());
+            Timespec {
+                tv_sec: (left / 1_000_000_000) as i64,
+                tv_nsec: (left % 1_000_000_000) as i64,
+            }
+        });
+        let commanded = self.commanded.clone();
+        let mut fds = [
+            PollFd::new(&commanded, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.engine.wire.node.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[0].revents().is_empty() {
+            silence(&commanded);
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::MakeLink { link, attempt } => {
+                self.engine.link_down(link);
+                self.engine.wire.set_queue_pair(link, None);
+                match self.engine.wire.node.create_link() {
+                    Ok((queue_pair, endpoint)) => {
+                        self.engine.wire.set_queue_pair(link, Some(queue_pair));
+                        self.report(Report::LinkMade {
+                            link,
+                            attempt,
+                            endpoint,
+                        });
+                    }
+                    Err(error) => self.report(Report::LinkFailed {
+                        link,
+                        why: error.to_string(),
+                    }),
+                }
+            }
+            Command::ConnectLink { link, endpoint } => {
+                let Some(queue_pair) = self.engine.wire.queue_pair(link) else {
+                    return;
+                };
+                match self.engine.wire.node.connect(queue_pair, &endpoint) {
+                    Ok(()) => {
+                        tracing::debug!("link {} is up", link.0);
+                        self.engine.link_up(link);
+                    }
+                    Err(error) => self.report(Report::LinkFailed {
+                        link,
+                        why: error.to_string(),
+                    }),
+                }
+            }
+            Command::LoseLink { link } => {
+                self.engine.link_lost(link);
+                self.engine.wire.set_queue_pair(link, None);
+            }
+            Command::OpenLane {
+                link,
+                token,
+                taken,
+                side,
+                board,
+            } => match self.open_lane(link, token, &taken, side, board) {
+                Ok(half) => self.report(Report::LaneOpened { token, half }),
+                Err(why) => self.report(Report::LaneRefused { token, why }),
+            },
+            Command::ConnectLane { number, far } => {
+                if let Err(violation) = self.engine.connect(number, far, now_ns()) {
+                    tracing::warn!("{violation}");
+                }
+            }
+            Command::ProgramGone { number } => self.engine.program_gone(number),
+            Command::AbandonLane { number } => self.engine.abandon(number),
+            Command::Stop => {}
+        }
+    }
+
+    fn open_lane(
+        &mut self,
+        link: LinkId,
+        token: Token,
+        taken: &Taken,
+        side: u32,
+        board: Arc<ForeignBoard>,
+    ) -> Result<Far, String> {
+        let geometry = taken.chunk.geometry();
+        let ring_bytes = geometry.ring_bytes();
+        let (source, target) = {
+            let node = &self.engine.wire.node;
+            let register = |direction: u32, access| {
+                let chunk = &taken.chunk;
+                chunk.register(node, taken.lane, direction, access)
+            };
+            // The program writes from its side, the other one, and reads what is written here.
+            let source = register(1 - side, Access::Source).map_err(|e| e.to_string())?;
+            let target = register(side, Access::Target).map_err(|e| e.to_string())?;
+            (source, target)
+        };
+        let ring = target.remote();
+        let region = self.engine.wire.add_region(source);
+        let near = Near {
+            chunk: taken.chunk.view(),
+            lane: taken.lane,
+            side,
+            board: Some(board.view()),
+            region,
+        };
+        let Some(number) = self.engine.open(link, near) else {
+            self.engine.wire.remove_region(region);
+            return Err("too many lanes".to_owned());
+        };
+        self.lanes.insert(
+            number,
+            LaneState {
+                token,
+                region,
+                _target: target,
+                _board: board,
+                _chunk: taken.chunk.clone(),
+            },
+        );
+        Ok(Far {
+            number,
+            ring: Remote {
+                address: ring.address,
+                rkey: ring.key,
+            },
+            ring_bytes,
+        })
+    }
+
+    /// Takes what has come, in order. Whether there was anything.
+    fn take_events(&mut self) -> bool {
+        let Self { inbox, bytes, .. } = self;
+        inbox.clear();
+        bytes.clear();
+        let mut is_gone = false;
+        let took = self.engine.wire.node.poll(COMPLETIONS_MAX, &mut |event| {
+            let (link, came) = match event {
+                Event::Arrived {
+                    link,
+                    number,
+                    bytes,
+                } => (
+                    link,
+                    Came::Payload {
+                        immediate: number,
+                        bytes,
+                    },
+                ),
+                Event::Message {
+                    link,
+                    bytes: message,
+                } => {
+                    let start = bytes.len();
+                    bytes.extend_from_slice(message);
+                    let end = bytes.len();
+                    (link, Came::Message { start, end })
+                }
+                Event::Broken { link, status } => (
+                    link,
+                    Came::Broken {
+                        why: status.to_string(),
+                    },
+                ),
+                Event::Device(events) => {
+                    is_gone |= events.gone;
+                    return;
+                }
+                // What is not known to have arrived stays in the rings.
+                Event::Done { .. } | Event::Failed { .. } => return,
+            };
+            inbox.push((link, came));
+        });
+        if is_gone {
+            self.report(Report::DeviceGone {
+                why: "the device is gone".to_owned(),
+            });
+        }
+        let inbox = std::mem::take(&mut self.inbox);
+        let bytes = std::mem::take(&mut self.bytes);
+        let now = now_ns();
+        for (queue_pair, came) in &inbox {
+            // Of a queue pair that was given up meanwhile.
+            let Some(link) = self.engine.wire.link_of(*queue_pair) else {
+                continue;
+            };
+            let result = match came {
+                Came::Payload {
+                    immediate,
+                    bytes: count,
+                } => self.engine.arrived(link, *immediate, *count, now),
+                Came::Message { start, end } => self.engine.heard(link, &bytes[*start..*end], now),
+                Came::Broken { why } => {
+                    self.engine.link_down(link);
+                    self.engine.wire.set_queue_pair(link, None);
+                    self.report(Report::LinkFailed {
+                        link,
+                        why: why.clone(),
+                    });
+                    Ok(())
+                }
+            };
+            if let Err(violation) = result {
+                self.engine.link_lost(link);
+                self.engine.wire.set_queue_pair(link, None);
+                self.report(Report::Violation {
+                    link,
+                    what: violation.0,
+                });
+            }
+        }
+        self.inbox = inbox;
+        self.bytes = bytes;
+        took > 0
+    }
+
+    /// Forgets lanes that are over.
+    fn bury(&mut self) {
+        for number in self.engine.take_over() {
+            if let Some(lane) = self.lanes.remove(&number) {
+                self.engine.wire.remove_region(lane.region);
+                let token = lane.token;
+                drop(lane);
+                self.report(Report::LaneOver { token });
+            }
+        }
+    }
+}

@@ -1,0 +1,791 @@
+//! Brings the ends of connections between hosts together: which peers there are, which ends wait for
+//! which of them, and how far each lane has come. It has no I/O: what is to be done comes back as
+//! [`Action`]s.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_fabric::lane::Far;
+use sluice_fabric::wire::LinkId;
+use sluice_peering::config::Network;
+use sluice_sys::errno::Errno;
+
+use super::carrier::{Command, Report};
+use super::memory::{ForeignBoard, Memory, Taken};
+use super::words::{Life, Token, Word};
+use crate::matching::{Announced, ClientId, EndKey, Tuple};
+
+/// Ends of peers that may wait for one of ours; the oldest goes.
+const FOREIGN_ENDS_MAX: usize = 65_536;
+/// How long lanes wait for a peer's daemon that is gone before they are given up.
+const ABSENCE_MAX: Duration = Duration::from_secs(60);
+/// Time between a link's failure and the next attempt; it doubles up to the maximum.
+const RETRY: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Addresses of one peer.
+const ADDRESSES_MAX: usize = 64;
+
+/// A peer's name, as its certificate or the configuration has it.
+pub type PeerName = Arc<str>;
+
+/// Something to do.
+#[derive(Debug)]
+pub enum Action {
+    /// Say something on the control connection of a peer.
+    Say(PeerName, Word),
+    /// Find out whether there is a sluiced at this address.
+    Seek(IpAddr),
+    /// Tell the carrier.
+    Carry(Command),
+    /// Tell a program of its lane.
+    GiveLane(GivenLane),
+    /// The peer breaks the rules: end its control connection.
+    Drop(PeerName, &'static str),
+}
+
+/// A lane of which the program is to be told.
+#[derive(Clone, Debug)]
+pub struct GivenLane {
+    pub announced: Announced,
+    pub taken: Taken,
+    /// The program's side.
+    pub side: u8,
+}
+
+#[derive(Debug)]
+struct Peer {
+    /// Connections with these addresses end at its host.
+    addresses: Vec<Network>,
+    /// It has a control connection.
+    is_up: bool,
+    absent_since: Option<Instant>,
+    life: Option<Life>,
+    link: LinkId,
+    /// Queue pairs made for this link so far; 0: none.
+    attempt: u32,
+    /// The peer's queue pair of the present attempt, until ours is made.
+    theirs: Option<sluice_rdma::Endpoint>,
+    is_connected: bool,
+    retry_at: Option<Instant>,
+    retry: Duration,
+}
+
+#[derive(Debug)]
+enum Progress {
+    /// Waits for the other end.
+    Waiting,
+    /// This host's half is being opened. Where the other half is, if that is known.
+    Opening {
+        taken: Taken,
+        theirs: Token,
+        far: Option<Far>,
+    },
+    /// It is open, and the peer was told; the other half is not known yet.
+    Offered { taken: Taken, half: Far },
+    /// The program has its lane.
+    Open { taken: Taken, half: Far },
+}
+
+#[derive(Debug)]
+struct End {
+    announced: Announced,
+    peer: Option<PeerName>,
+    progress: Progress,
+}
+
+/// The programs' memory and how to see them sleep; asked when a lane is made.
+pub trait Programs {
+    /// The program's board.
+    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno>;
+}
+
+/// All peers and all ends that could have a peer on another host.
+#[derive(Debug)]
+pub struct Introducer {
+    life: Life,
+    peers: HashMap<PeerName, Peer>,
+    next_link: u32,
+    ends: HashMap<Token, End>,
+    by_key: HashMap<EndKey, Token>,
+    by_tuple: HashMap<Tuple, Token>,
+    next_token: u64,
+    /// Ends of peers, by their addresses as our end has them.
+    foreign: HashMap<Tuple, (PeerName, Token)>,
+    foreign_order: VecDeque<Tuple>,
+    /// Lanes whose programs are done with them, until the carrier is, too.
+    ending: HashMap<Token, (ClientId, Taken)>,
+    memory: Memory,
+    actions: Vec<Action>,
+}
+
+/// Which side of a fabric lane sluiced has, and the program.
+pub const SIDE_OF_DAEMON: u32 = 1;
+const SIDE_OF_PROGRAM: u8 = 0;
+
+impl Introducer {
+    /// Knows nobody yet. `life` is a random number.
+    pub fn new(life: Life, memory: Memory) -> Self {
+        Self {
+            life,
+            peers: HashMap::new(),
+            next_link: 0,
+            ends: HashMap::new(),
+            by_key: HashMap::new(),
+            by_tuple: HashMap::new(),
+            next_token: 1,
+            foreign: HashMap::new(),
+            foreign_order: VecDeque::new(),
+            ending: HashMap::new(),
+            memory,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The program has the descriptor of the lane's chunk.
+    pub fn set_given(&mut self, lane: &GivenLane) {
+        self.memory
+            .set_given(lane.announced.key.client, &lane.taken);
+    }
+
+    /// Lanes in use.
+    pub fn lanes_in_use(&self) -> u32 {
+        self.memory.in_use()
+    }
+
+    /// Peers with a control connection.
+    pub fn peers_up(&self) -> usize {
+        self.peers.values().filter(|peer| peer.is_up).count()
+    }
+
+    /// When [`Introducer::pass_time`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let retries = self.peers.values().filter_map(|peer| peer.retry_at);
+        let absences = self.peers.values().filter_map(|peer| {
+            peer.absent_since
+                .filter(|_| peer.attempt > 0)
+                .map(|since| since + ABSENCE_MAX)
+        });
+        retries.chain(absences).min()
+    }
+
+    /// Does what is due.
+    pub fn pass_time(&mut self, now: Instant) {
+        for peer in self.peers.values_mut() {
+            if peer.retry_at.is_some_and(|at| at <= now) {
+                peer.retry_at = None;
+                if peer.is_up {
+                    peer.attempt += 1;
+                    peer.theirs = None;
+                    self.actions.push(Action::Carry(Command::MakeLink {
+                        link: peer.link,
+                        attempt: peer.attempt,
+                    }));
+                }
+            }
+            if peer.attempt > 0
+                && peer
+                    .absent_since
+                    .is_some_and(|since| since + ABSENCE_MAX <= now)
+            {
+                self.actions
+                    .push(Action::Carry(Command::LoseLink { link: peer.link }));
+                peer.forget_life(&mut self.next_link);
+            }
+        }
+    }
+
+    // Programs.
+
+    /// A program has announced an end for which there is none on this host.
+    pub fn announced(&mut self, announced: Announced, programs: &mut dyn Programs) {
+        self.released(announced.key);
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        let address = announced.tuple.peer.ip();
+        let peer = self.peer_at(address);
+        self.by_key.insert(announced.key, token);
+        self.by_tuple.insert(announced.tuple, token);
+        self.ends.insert(
+            token,
+            End {
+                announced,
+                peer: peer.clone(),
+                progress: Progress::Waiting,
+            },
+        );
+        match peer {
+            Some(name) => {
+                let tuple = announced.tuple;
+                self.say(&name, Word::End { token, tuple });
+                self.look_for_match(token, programs);
+            }
+            None => self.actions.push(Action::Seek(address)),
+        }
+    }
+
+    /// A program has closed a connection.
+    pub fn released(&mut self, key: EndKey) {
+        let Some(token) = self.by_key.remove(&key) else {
+            return;
+        };
+        let Some(end) = self.ends.remove(&token) else {
+            return;
+        };
+        if self.by_tuple.get(&end.announced.tuple) == Some(&token) {
+            self.by_tuple.remove(&end.announced.tuple);
+        }
+        match end.progress {
+            Progress::Waiting => {
+                if let Some(peer) = &end.peer {
+                    self.say(peer, Word::Gone { token });
+                }
+            }
+            Progress::Opening { taken, theirs, .. } => {
+                // The carrier is about to say its number.
+                self.ending.insert(token, (key.client, taken));
+                if let Some(peer) = &end.peer {
+                    self.say(peer, Word::NoLane { yours: theirs });
+                }
+            }
+            Progress::Offered { taken, half } => {
+                self.ending.insert(token, (key.client, taken));
+                self.end_unused(half);
+            }
+            Progress::Open { taken, half } => {
+                self.ending.insert(token, (key.client, taken));
+                self.actions.push(Action::Carry(Command::ProgramGone {
+                    number: half.number,
+                }));
+            }
+        }
+    }
+
+    /// A program is gone, with all its ends.
+    pub fn program_gone(&mut self, client: ClientId) {
+        let keys: Vec<EndKey> = self
+            .by_key
+            .keys()
+            .filter(|key| key.client == client)
+            .copied()
+            .collect();
+        for key in keys {
+            self.released(key);
+        }
+        self.memory.program_gone(client);
+    }
+
+    /// Whether the other end of this one may still be announced, by a peer.
+    pub fn may_come(&self, key: EndKey) -> bool {
+        let end = self.by_key.get(&key).and_then(|token| self.ends.get(token));
+        end.is_some_and(|end| end.peer.is_some())
+    }
+
+    // Peers.
+
+    /// There is a control connection with a peer.
+    pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) {
+        let peer = self.peers.entry(name.clone()).or_insert_with(|| {
+            let link = LinkId(self.next_link);
+            self.next_link += 1;
+            Peer {
+                addresses: Vec::new(),
+                is_up: false,
+                absent_since: None,
+                life: None,
+                link,
+                attempt: 0,
+                theirs: None,
+                is_connected: false,
+                retry_at: None,
+                retry: RETRY,
+            }
+        });
+        peer.addresses = addresses;
+        peer.is_up = true;
+        peer.absent_since = None;
+        let life = self.life;
+        self.say(name, Word::Hello { life });
+    }
+
+    /// Connections with this address end at the peer's host, too.
+    pub fn peer_is_at(&mut self, name: &PeerName, address: Network, programs: &mut dyn Programs) {
+        if let Some(peer) = self.peers.get_mut(name)
+            && !peer.addresses.contains(&address)
+            && peer.addresses.len() < ADDRESSES_MAX
+        {
+            peer.addresses.push(address);
+            self.announce_all(name, programs);
+        }
+    }
+
+    /// The control connection has ended. The link may go on without it.
+    pub fn peer_down(&mut self, name: &PeerName, now: Instant) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.is_up = false;
+            peer.absent_since = Some(now);
+        }
+        // Said again when the peer comes back.
+        self.foreign.retain(|_, (from, _)| from != name);
+        for end in self.ends.values_mut() {
+            if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
+                end.peer = None;
+            }
+        }
+    }
+
+    /// A peer says something.
+    pub fn heard(
+        &mut self,
+        name: &PeerName,
+        message: &[u8],
+        programs: &mut dyn Programs,
+        now: Instant,
+    ) {
+        let Some(word) = Word::decode(message) else {
+            self.drop_peer(name, "says something that makes no sense");
+            return;
+        };
+        match word {
+            Word::Hello { life } => self.hello(name, life, programs),
+            Word::Link { attempt, endpoint } => self.heard_link(name, attempt, endpoint),
+            Word::Broken { attempt } => self.heard_broken(name, attempt, now),
+            Word::End { token, tuple } => self.heard_end(name, token, tuple, programs),
+            Word::Gone { token } => {
+                self.foreign
+                    .retain(|_, (from, theirs)| !(from == name && *theirs == token));
+            }
+            Word::Lane { yours, mine, far } => self.heard_lane(name, yours, mine, far, programs),
+            Word::NoLane { yours } => self.heard_no_lane(name, yours),
+        }
+    }
+
+    /// The carrier says something.
+    pub fn carried(&mut self, report: Report, now: Instant) {
+        match report {
+            Report::LinkMade {
+                link,
+                attempt,
+                endpoint,
+            } => self.link_made(link, attempt, endpoint),
+            Report::LinkFailed { link, why } => self.link_failed(link, &why, now),
+            Report::Violation { link, what } => {
+                if let Some(name) = self.peer_of(link) {
+                    if let Some(peer) = self.peers.get_mut(&name) {
+                        peer.forget_life(&mut self.next_link);
+                    }
+                    self.drop_peer(&name, what);
+                }
+            }
+            Report::LaneOpened { token, half } => self.lane_opened(token, half),
+            Report::LaneRefused { token, why } => self.lane_refused(token, &why),
+            Report::LaneOver { token } => {
+                if let Some((client, taken)) = self.ending.remove(&token) {
+                    self.memory.give_back(client, &taken);
+                    if !self.by_key.keys().any(|key| key.client == client) {
+                        self.memory.program_gone(client);
+                    }
+                }
+            }
+            Report::DeviceGone { why } => tracing::error!("lanes to other hosts end: {why}"),
+        }
+    }
+
+    fn say(&mut self, name: &PeerName, word: Word) {
+        if self.peers.get(name).is_some_and(|peer| peer.is_up) {
+            self.actions.push(Action::Say(name.clone(), word));
+        }
+    }
+
+    fn drop_peer(&mut self, name: &PeerName, why: &'static str) {
+        self.actions.push(Action::Drop(name.clone(), why));
+    }
+
+    fn peer_at(&self, address: IpAddr) -> Option<PeerName> {
+        let mut up = self.peers.iter().filter(|(_, peer)| peer.is_up);
+        up.find(|(_, peer)| peer.is_at(address))
+            .map(|(name, _)| name.clone())
+    }
+
+    fn peer_of(&self, link: LinkId) -> Option<PeerName> {
+        let mut all = self.peers.iter();
+        all.find(|(_, peer)| peer.link == link)
+            .map(|(name, _)| name.clone())
+    }
+
+    fn hello(&mut self, name: &PeerName, life: Life, programs: &mut dyn Programs) {
+        let own = self.life;
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        if peer.life.is_some_and(|former| former != life) {
+            // Another daemon, which knows nothing of the lanes with the one before.
+            self.actions
+                .push(Action::Carry(Command::LoseLink { link: peer.link }));
+            peer.forget_life(&mut self.next_link);
+        }
+        peer.life = Some(life);
+        peer.retry = RETRY;
+        if own.0 > life.0 && !peer.is_connected {
+            peer.attempt += 1;
+            self.actions.push(Action::Carry(Command::MakeLink {
+                link: peer.link,
+                attempt: peer.attempt,
+            }));
+        }
+        self.announce_all(name, programs);
+    }
+
+    /// Announces every end that could have its other one at a peer.
+    fn announce_all(&mut self, name: &PeerName, programs: &mut dyn Programs) {
+        let Some(peer) = self.peers.get(name) else {
+            return;
+        };
+        let mut waiting: Vec<Token> = Vec::new();
+        for (token, end) in &mut self.ends {
+            let is_there = end.peer.is_none() && peer.is_at(end.announced.tuple.peer.ip());
+            if is_there && matches!(end.progress, Progress::Waiting) {
+                end.peer = Some(name.clone());
+                waiting.push(*token);
+            }
+        }
+        for token in waiting {
+            if let Some(end) = self.ends.get(&token) {
+                let tuple = end.announced.tuple;
+                self.say(name, Word::End { token, tuple });
+                self.look_for_match(token, programs);
+            }
+        }
+    }
+
+    /// The daemon with the greater life leads: it decides when there is another queue pair.
+    fn heard_link(&mut self, name: &PeerName, attempt: u32, endpoint: sluice_rdma::Endpoint) {
+        let own = self.life;
+        let Some(peer) = self.peers.get_mut(name) else {
+            return;
+        };
+        let Some(life) = peer.life else {
+            return;
+        };
+        if own.0 > life.0 {
+            if attempt == peer.attempt {
+                peer.is_connected = true;
+                peer.retry = RETRY;
+                self.actions.push(Action::Carry(Command::ConnectLink {
+                    link: peer.link,
+                    endpoint,
+                }));
+            }
+        } else if attempt > peer.attempt {
+            peer.attempt = attempt;
+            peer.is_connected = false;
+            peer.theirs = Some(endpoint);
+            self.actions.push(Action::Carry(Command::MakeLink {
+                link: peer.link,
+                attempt,
+            }));
+        }
+    }
+
+    fn heard_broken(&mut self, name: &PeerName, attempt: u32, now: Instant) {
+        let own = self.life;
+        if let Some(peer) = self.peers.get_mut(name)
+            && peer.attempt == attempt
+            && peer.life.is_some_and(|life| own.0 > life.0)
+        {
+            peer.retry_later(now);
+        }
+    }
+
+    fn link_made(&mut self, link: LinkId, attempt: u32, endpoint: sluice_rdma::Endpoint) {
+        let Some(name) = self.peer_of(link) else {
+            return;
+        };
+        let Some(peer) = self.peers.get_mut(&name) else {
+            return;
+        };
+        if peer.attempt != attempt {
+            return;
+        }
+        if let Some(theirs) = peer.theirs.take() {
+            peer.is_connected = true;
+            self.actions.push(Action::Carry(Command::ConnectLink {
+                link,
+                endpoint: theirs,
+            }));
+        }
+        self.say(&name, Word::Link { attempt, endpoint });
+    }
+
+    fn link_failed(&mut self, link: LinkId, why: &str, now: Instant) {
+        let own = self.life;
+        let Some(name) = self.peer_of(link) else {
+            return;
+        };
+        tracing::info!("the link to {name} failed: {why}");
+        let Some(peer) = self.peers.get_mut(&name) else {
+            return;
+        };
+        peer.is_connected = false;
+        if peer.life.is_some_and(|life| own.0 > life.0) {
+            peer.retry_later(now);
+        } else {
+            let attempt = peer.attempt;
+            self.say(&name, Word::Broken { attempt });
+        }
+    }
+
+    fn heard_end(
+        &mut self,
+        name: &PeerName,
+        theirs: Token,
+        tuple: Tuple,
+        programs: &mut dyn Programs,
+    ) {
+        let speaks_for = self
+            .peers
+            .get(name)
+            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
+        if !speaks_for {
+            tracing::warn!("{name} announces {}, which is not its own", tuple.local);
+            return;
+        }
+        let ours = tuple.mirrored();
+        if self.foreign.insert(ours, (name.clone(), theirs)).is_none() {
+            self.foreign_order.push_back(ours);
+        }
+        while self.foreign_order.len() > FOREIGN_ENDS_MAX {
+            if let Some(oldest) = self.foreign_order.pop_front() {
+                self.foreign.remove(&oldest);
+            }
+        }
+        if let Some(token) = self.by_tuple.get(&ours).copied() {
+            self.look_for_match(token, programs);
+        }
+    }
+
+    /// Begins a lane if both ends are known. Whose own address is the greater one begins; the other
+    /// waits to hear of it.
+    fn look_for_match(&mut self, token: Token, programs: &mut dyn Programs) {
+        let Some(end) = self.ends.get(&token) else {
+            return;
+        };
+        let tuple = end.announced.tuple;
+        let begins = (tuple.local.ip(), tuple.local.port()) > (tuple.peer.ip(), tuple.peer.port());
+        if !begins || !matches!(end.progress, Progress::Waiting) {
+            return;
+        }
+        if let Some((name, theirs)) = self.foreign.remove(&tuple) {
+            self.open(token, &name, theirs, None, programs);
+        }
+    }
+
+    fn open(
+        &mut self,
+        token: Token,
+        name: &PeerName,
+        theirs: Token,
+        far: Option<Far>,
+        programs: &mut dyn Programs,
+    ) {
+        let (Some(end), Some(peer)) = (self.ends.get_mut(&token), self.peers.get(name)) else {
+            return;
+        };
+        let client = end.announced.key.client;
+        let taken = self
+            .memory
+            .take(client)
+            .and_then(|taken| Ok((taken, programs.board(client)?)));
+        let (taken, board) = match taken {
+            Ok(both) => both,
+            Err(error) => {
+                tracing::warn!("no memory for a lane to {name}: {error}");
+                self.say(name, Word::NoLane { yours: theirs });
+                return;
+            }
+        };
+        end.peer = Some(name.clone());
+        end.progress = Progress::Opening {
+            taken: taken.clone(),
+            theirs,
+            far,
+        };
+        self.actions.push(Action::Carry(Command::OpenLane {
+            link: peer.link,
+            token,
+            taken,
+            side: SIDE_OF_DAEMON,
+            board,
+        }));
+    }
+
+    fn lane_opened(&mut self, token: Token, half: Far) {
+        let Some(end) = self.ends.get_mut(&token) else {
+            // Closed meanwhile.
+            self.end_unused(half);
+            return;
+        };
+        let Progress::Opening { taken, theirs, far } = &end.progress else {
+            return;
+        };
+        let (taken, theirs, far) = (taken.clone(), *theirs, *far);
+        let Some(name) = end.peer.clone() else {
+            return;
+        };
+        match far {
+            Some(far) => {
+                end.progress = Progress::Open {
+                    taken: taken.clone(),
+                    half,
+                };
+                let given = GivenLane {
+                    announced: end.announced,
+                    taken,
+                    side: SIDE_OF_PROGRAM,
+                };
+                self.actions.push(Action::Carry(Command::ConnectLane {
+                    number: half.number,
+                    far,
+                }));
+                self.actions.push(Action::GiveLane(given));
+            }
+            None => end.progress = Progress::Offered { taken, half },
+        }
+        self.say(
+            &name,
+            Word::Lane {
+                yours: theirs,
+                mine: token,
+                far: half,
+            },
+        );
+    }
+
+    fn lane_refused(&mut self, token: Token, why: &str) {
+        tracing::warn!("no lane to another host: {why}");
+        if let Some((client, taken)) = self.ending.remove(&token) {
+            self.memory.give_back(client, &taken);
+            return;
+        }
+        let Some(end) = self.ends.get_mut(&token) else {
+            return;
+        };
+        let client = end.announced.key.client;
+        let former = std::mem::replace(&mut end.progress, Progress::Waiting);
+        let name = end.peer.clone();
+        if let Progress::Opening { taken, theirs, .. } = former {
+            self.memory.give_back(client, &taken);
+            if let Some(name) = name {
+                self.say(&name, Word::NoLane { yours: theirs });
+            }
+        }
+    }
+
+    fn heard_lane(
+        &mut self,
+        name: &PeerName,
+        yours: Token,
+        mine: Token,
+        far: Far,
+        programs: &mut dyn Programs,
+    ) {
+        let is_its_own = |end: &End| {
+            let peer = self.peers.get(name);
+            peer.is_some_and(|peer| peer.is_at(end.announced.tuple.peer.ip()))
+        };
+        let Some(end) = self.ends.get(&yours).filter(|end| is_its_own(end)) else {
+            self.say(name, Word::NoLane { yours: mine });
+            return;
+        };
+        match &end.progress {
+            Progress::Waiting => self.open(yours, name, mine, Some(far), programs),
+            Progress::Offered { taken, half } => {
+                let (taken, half, announced) = (taken.clone(), *half, end.announced);
+                if let Some(end) = self.ends.get_mut(&yours) {
+                    end.progress = Progress::Open {
+                        taken: taken.clone(),
+                        half,
+                    };
+                }
+                self.actions.push(Action::Carry(Command::ConnectLane {
+                    number: half.number,
+                    far,
+                }));
+                self.actions.push(Action::GiveLane(GivenLane {
+                    announced,
+                    taken,
+                    side: SIDE_OF_PROGRAM,
+                }));
+            }
+            Progress::Opening { .. } | Progress::Open { .. } => {
+                self.drop_peer(name, "gives a second lane to one connection");
+            }
+        }
+    }
+
+    /// The peer could not, or its program is gone. Ours stays on TCP.
+    fn heard_no_lane(&mut self, name: &PeerName, yours: Token) {
+        let Some(end) = self.ends.get_mut(&yours) else {
+            return;
+        };
+        if end.peer.as_ref() != Some(name) {
+            return;
+        }
+        match &end.progress {
+            Progress::Offered { taken, half } => {
+                let (taken, half, key) = (taken.clone(), *half, end.announced.key);
+                self.ends.remove(&yours);
+                self.by_key.remove(&key);
+                self.ending.insert(yours, (key.client, taken));
+                self.end_unused(half);
+            }
+            Progress::Open { half, .. } => {
+                let number = half.number;
+                self.actions
+                    .push(Action::Carry(Command::AbandonLane { number }));
+            }
+            Progress::Waiting | Progress::Opening { .. } => {}
+        }
+    }
+
+    /// A lane of which neither program was told.
+    fn end_unused(&mut self, half: Far) {
+        let number = half.number;
+        self.actions
+            .push(Action::Carry(Command::ProgramGone { number }));
+        self.actions
+            .push(Action::Carry(Command::AbandonLane { number }));
+    }
+}
+
+impl Peer {
+    fn is_at(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|it| it.contains(address))
+    }
+
+    /// Its daemon is gone for good: the next one gets another link.
+    fn forget_life(&mut self, next_link: &mut u32) {
+        self.life = None;
+        self.attempt = 0;
+        self.theirs = None;
+        self.is_connected = false;
+        self.retry_at = None;
+        self.link = LinkId(*next_link);
+        *next_link += 1;
+    }
+
+    fn retry_later(&mut self, now: Instant) {
+        self.is_connected = false;
+        if self.retry_at.is_none() {
+            self.retry_at = Some(now + self.retry);
+            self.retry = (2 * self.retry).min(RETRY_MAX);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Lanes to other hosts (docs/decisions/0016).
+//!
+//! [`introducer`] finds the ends of connections between hosts, over the control connections of
+//! `sluice-peering`; [`carrier`] moves the bytes, in a thread of its own; this is what ties them to
+//! the rest of sluiced.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sluice_peering::config::{Action as RuleAction, Candidate, Config, Device, Network};
+use sluice_peering::{Event, Identity, PeerId, Peering, Why};
+use sluice_rdma::{DeviceChoice, Library, Limits, Node};
+use sluice_sys::errno::Errno;
+use sluice_sys::unix::Fd;
+
+use crate::matching::{Announced, ClientId, EndKey};
+
+pub mod carrier;
+pub mod introducer;
+pub mod memory;
+pub mod words;
+
+use carrier::{Carrier, Report};
+use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
+use memory::{ForeignBoard, Memory, OwnBoard};
+use words::{Life, Word};
+
+/// Why there are no lanes to other hosts. The text says what to do where something can be done.
+#[derive(Debug)]
+pub enum FabricError {
+    Peering(String),
+    /// No address of this host leads to the peers.
+    NoAddress(io::Error),
+    Device(sluice_rdma::Error),
+    System(io::Error),
+}
+
+impl std::fmt::Display for FabricError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Peering(error) => f.write_str(error),
+            Self::NoAddress(error) => write!(
+                f,
+                "which address leads to the peers is not known ({error}): name one in `listen`"
+            ),
+            Self::Device(error) => write!(f, "the device of the fabric: {error}"),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for FabricError {}
+
+impl From<io::Error> for FabricError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+/// Everything that makes lanes to other hosts.
+#[derive(Debug)]
+pub struct Fabric {
+    config: Config,
+    peering: Peering,
+    sessions: HashMap<PeerId, PeerName>,
+    ids: HashMap<PeerName, PeerId>,
+    introducer: Introducer,
+    carrier: Carrier,
+    board: Arc<OwnBoard>,
+    boards: Boards,
+}
+
+/// The boards of programs, mapped when the first lane needs them.
+#[derive(Debug, Default)]
+struct Boards {
+    mapped: HashMap<ClientId, Arc<ForeignBoard>>,
+    /// Of the program that is announcing something now, or was announced before.
+    files: HashMap<ClientId, Fd>,
+}
+
+impl Programs for Boards {
+    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno> {
+        if let Some(board) = self.mapped.get(&client) {
+            return Ok(board.clone());
+        }
+        let file = self.files.get(&client).ok_or(Errno::INVAL)?;
+        let board = Arc::new(ForeignBoard::map(file)?);
+        self.mapped.insert(client, board.clone());
+        Ok(board)
+    }
+}
+
+/// How the configuration's device is named where it is opened.
+pub fn device_choice(device: Option<&Device>) -> DeviceChoice {
+    match device {
+        Some(Device::Shm) => DeviceChoice::Shm,
+        Some(Device::Roce) => DeviceChoice::Roce,
+        Some(Device::Hardware(name)) => DeviceChoice::Hardware(name.clone()),
+        Some(Device::RoceUdp) => DeviceChoice::RoceUdp,
+        // As root AF_XDP is tried first.
+        None if sluice_sys::unix::effective_uid() == 0 => DeviceChoice::Roce,
+        None => DeviceChoice::RoceUdp,
+    }
+}
+
+impl Fabric {
+    /// Opens the device and listens for peers. `library` is our libibverbs. The environment of the
+    /// process says already which device it shows ([`DeviceChoice::environment`]).
+    pub fn start(
+        config: Config,
+        library: &Path,
+        ring_bytes: u32,
+        lanes_max: u32,
+        is_eager: bool,
+    ) -> Result<Fabric, FabricError> {
+        let choice = device_choice(config.device.as_ref());
+        let local = local_address(&config).map_err(FabricError::NoAddress)?;
+        let library = Library::load(&choice, library).map_err(FabricError::Device)?;
+        let node =
+            Node::open(&library, &choice, local, Limits::default()).map_err(FabricError::Device)?;
+        let identity =
+            Identity::load(&config).map_err(|error| FabricError::Peering(error.to_string()))?;
+        let peering = Peering::new(config.clone(), identity)
+            .map_err(|error| FabricError::Peering(error.to_string()))?;
+        let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
+        let carrier = Carrier::start(node, board.clone(), is_eager)?;
+        tracing::info!("lanes to other hosts by {choice} from {local}");
+        Ok(Fabric {
+            introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
+            config,
+            peering,
+            sessions: HashMap::new(),
+            ids: HashMap::new(),
+            carrier,
+            board,
+            boards: Boards::default(),
+        })
+    }
+
+    /// Readable when [`Fabric::turn`] has something to do.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.peering.fd(), self.carrier.reported().as_fd()]
+    }
+
+    /// When it has something to do in any case.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = [
+            self.peering.next_deadline(),
+            self.introducer.next_deadline(),
+        ];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// sluiced's own board, for programs with a lane to another host.
+    pub fn board(&self) -> &Fd {
+        &self.board.memory
+    }
+
+    /// Takes what has come, and says which programs have a lane now.
+    pub fn turn(&mut self, now: Instant) -> Vec<GivenLane> {
+        let mut events = Vec::new();
+        self.peering.advance(now, &mut |event| events.push(event));
+        for event in events {
+            self.take(event, now);
+        }
+        while let Some(report) = self.carrier.next_report() {
+            if let Report::DeviceGone { why } = &report {
+                tracing::error!("no lanes to other hosts any more: {why}");
+            }
+            self.introducer.carried(report, now);
+        }
+        self.introducer.pass_time(now);
+        self.act()
+    }
+
+    /// A program has announced an end for which there is none on this host.
+    pub fn announced(
+        &mut self,
+        announced: Announced,
+        program: &str,
+        board: impl FnOnce() -> Option<Fd>,
+    ) -> Vec<GivenLane> {
+        let tuple = announced.tuple;
+        let candidate = |port| Candidate {
+            port,
+            remote: tuple.peer.ip(),
+            program: Some(program),
+        };
+        // Which of the two ports was connected to is not known here: the lower one, as a rule.
+        let port = tuple.local.port().min(tuple.peer.port());
+        if self.config.rules.decide(&candidate(port)) == RuleAction::Leave
+            || tuple.peer.ip().is_loopback()
+        {
+            return Vec::new();
+        }
+        let client = announced.key.client;
+        if let Entry::Vacant(entry) = self.boards.files.entry(client) {
+            let Some(board) = board() else {
+                return Vec::new();
+            };
+            entry.insert(board);
+        }
+        self.introducer.announced(announced, &mut self.boards);
+        self.act()
+    }
+
+    /// A program has closed a connection.
+    pub fn released(&mut self, key: EndKey) -> Vec<GivenLane> {
+        self.introducer.released(key);
+        self.act()
+    }
+
+    /// A program is gone.
+    pub fn program_gone(&mut self, client: ClientId) -> Vec<GivenLane> {
+        self.introducer.program_gone(client);
+        self.boards.mapped.remove(&client);
+        self.boards.files.remove(&client);
+        self.act()
+    }
+
+    /// Whether the other end of this one may still be announced, on another host.
+    pub fn may_come(&self, key: EndKey) -> bool {
+        self.introducer.may_come(key)
+    }
+
+    /// The program has the descriptor of the chunk.
+    pub fn set_given(&mut self, lane: &GivenLane) {
+        self.introducer.set_given(lane);
+    }
+
+    /// Lanes in use, and peers with a control connection.
+    pub fn counts(&self) -> (u32, usize) {
+        (self.introducer.lanes_in_use(), self.introducer.peers_up())
+    }
+
+    fn take(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Up {
+                peer,
+                name,
+                address,
+                ..
+            } => {
+                tracing::info!("{name} at {address}");
+                let name: PeerName = name.into();
+                let mut addresses = match self.config.peer(&name) {
+                    Some(configured) => configured.addresses.clone(),
+                    None => Vec::new(),
+                };
+                addresses.push(Network::single(address.ip()));
+                self.sessions.insert(peer, name.clone());
+                self.ids.insert(name.clone(), peer);
+                self.introducer.peer_up(&name, addresses);
+            }
+            Event::Address { peer, address } => {
+                if let Some(name) = self.sessions.get(&peer) {
+                    let network = Network::single(address);
+                    self.introducer.peer_is_at(name, network, &mut self.boards);
+                }
+            }
+            Event::Down { peer, why } => {
+                if let Some(name) = self.sessions.remove(&peer) {
+                    tracing::info!("{name}: {why}");
+                    if self.ids.get(&name) == Some(&peer) {
+                        self.ids.remove(&name);
+                        self.introducer.peer_down(&name, now);
+                    }
+                }
+            }
+            Event::Message { peer, bytes } => {
+                if let Some(name) = self.sessions.get(&peer) {
+                    self.introducer.heard(name, &bytes, &mut self.boards, now);
+                }
+            }
+            Event::Unreachable { address, why } => {
+                tracing::debug!("no sluiced at {address}: {why}");
+            }
+        }
+    }
+
+    fn act(&mut self) -> Vec<GivenLane> {
+        let mut given = Vec::new();
+        for action in self.introducer.take_actions() {
+            match action {
+                Action::Say(name, word) => self.say(&name, &word),
+                Action::Seek(address) => {
+                    self.peering.seek(address, Instant::now());
+                }
+                Action::Carry(command) => self.carrier.tell(command),
+                Action::GiveLane(lane) => given.push(lane),
+                Action::Drop(name, why) => {
+                    tracing::warn!("{name} {why}");
+                    if let Some(peer) = self.ids.get(&name) {
+                        self.peering.hang_up(*peer, Why::Unexpected);
+                    }
+                }
+            }
+        }
+        given
+    }
+
+    fn say(&mut self, name: &PeerName, word: &Word) {
+        let Some(peer) = self.ids.get(name).copied() else {
+            return;
+        };
+        if self.peering.send(peer, &word.encode()).is_err() {
+            // A megabyte that it does not read: it has stopped.
+            tracing::warn!("{name} does not read what it is told");
+            self.peering.hang_up(peer, Why::Full);
+        }
+    }
+}
+
+/// The address from which peers are reached.
+fn local_address(config: &Config) -> io::Result<IpAddr> {
+    let named = config.listen.iter().map(SocketAddr::ip);
+    if let Some(address) = { named }.find(|ip| !ip.is_unspecified() && !ip.is_loopback()) {
+        return Ok(address);
+    }
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for peer in &config.peers {
+        match towards(peer.control) {
+            Ok(address) => return Ok(address),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The source address that the kernel would use; nothing is sent.
+fn towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    let any: SocketAddr = if peer.is_ipv4() {
+        ([0, 0, 0, 0], 0).into()
+    } else {
+        ([0_u16; 8], 0).into()
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+fn random() -> io::Result<u64> {
+    use rustix::rand::{GetRandomFlags, getrandom};
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,227 @@
+//! What two daemons say to each other on their control connection: links, ends and lanes.
+//!
+//! A word is one message of the control connection: a kind (8 bits), then its fields in network byte
+//! order. Addresses are 16 bytes, IPv4 mapped into IPv6 (RFC 4291 §2.5.5.2), and a port.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use sluice_fabric::lane::Far;
+use sluice_fabric::message::LaneNumber;
+use sluice_fabric::wire::Remote;
+use sluice_rdma::{ENDPOINT_BYTES, Endpoint};
+
+use crate::matching::Tuple;
+
+/// An end, by a number that its daemon gives out once in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// A daemon's life: a random number, so that another one is told from the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life(pub u64);
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// First of all.
+    Hello { life: Life },
+    /// The queue pair for the link. `attempt` counts from 1; a higher one takes the place of what
+    /// was before, and is answered with the same.
+    Link { attempt: u32, endpoint: Endpoint },
+    /// The queue pair of this attempt has failed at the one who does not make new ones.
+    Broken { attempt: u32 },
+    /// An end is here, between these addresses as it sees them.
+    End { token: Token, tuple: Tuple },
+    /// An end is not to be matched any more.
+    Gone { token: Token },
+    /// The lane of one connection here. Who has the greater address of the two ends says it first.
+    Lane {
+        /// The end of the daemon that is told.
+        yours: Token,
+        /// The end of the daemon that says it.
+        mine: Token,
+        far: Far,
+    },
+    /// There is no lane for this end after all.
+    NoLane { yours: Token },
+}
+
+mod kind {
+    pub const HELLO: u8 = 1;
+    pub const LINK: u8 = 2;
+    pub const END: u8 = 3;
+    pub const GONE: u8 = 4;
+    pub const LANE: u8 = 5;
+    pub const NO_LANE: u8 = 6;
+    pub const BROKEN: u8 = 7;
+}
+
+impl Word {
+    /// As it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        match self {
+            Self::Hello { life } => {
+                out.push(kind::HELLO);
+                out.extend(life.0.to_be_bytes());
+            }
+            Self::Link { attempt, endpoint } => {
+                out.push(kind::LINK);
+                out.extend(attempt.to_be_bytes());
+                out.extend(endpoint.encode());
+            }
+            Self::Broken { attempt } => {
+                out.push(kind::BROKEN);
+                out.extend(attempt.to_be_bytes());
+            }
+            Self::End { token, tuple } => {
+                out.push(kind::END);
+                out.extend(token.0.to_be_bytes());
+                for address in [tuple.local, tuple.peer] {
+                    out.extend(as_v6(address.ip()).octets());
+                    out.extend(address.port().to_be_bytes());
+                }
+            }
+            Self::Gone { token } => {
+                out.push(kind::GONE);
+                out.extend(token.0.to_be_bytes());
+            }
+            Self::Lane { yours, mine, far } => {
+                out.push(kind::LANE);
+                out.extend(yours.0.to_be_bytes());
+                out.extend(mine.0.to_be_bytes());
+                out.extend(far.number.0.to_be_bytes());
+                out.extend(far.ring.address.to_be_bytes());
+                out.extend(far.ring.rkey.to_be_bytes());
+                out.extend(far.ring_bytes.to_be_bytes());
+            }
+            Self::NoLane { yours } => {
+                out.push(kind::NO_LANE);
+                out.extend(yours.0.to_be_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads one whole message; `None` for what no daemon of this version says.
+    pub fn decode(message: &[u8]) -> Option<Word> {
+        let (&kind, rest) = message.split_first()?;
+        let mut rest = Fields(rest);
+        let word = match kind {
+            kind::HELLO => Self::Hello {
+                life: Life(rest.u64()?),
+            },
+            kind::LINK => Self::Link {
+                attempt: rest.u32()?,
+                endpoint: Endpoint::decode(&rest.take::<ENDPOINT_BYTES>()?).ok()?,
+            },
+            kind::BROKEN => Self::Broken {
+                attempt: rest.u32()?,
+            },
+            kind::END => Self::End {
+                token: Token(rest.u64()?),
+                tuple: Tuple {
+                    local: rest.address()?,
+                    peer: rest.address()?,
+                },
+            },
+            kind::GONE => Self::Gone {
+                token: Token(rest.u64()?),
+            },
+            kind::LANE => Self::Lane {
+                yours: Token(rest.u64()?),
+                mine: Token(rest.u64()?),
+                far: Far {
+                    number: LaneNumber(rest.u32()?),
+                    ring: Remote {
+                        address: rest.u64()?,
+                        rkey: rest.u32()?,
+                    },
+                    ring_bytes: rest.u32()?,
+                },
+            },
+            kind::NO_LANE => Self::NoLane {
+                yours: Token(rest.u64()?),
+            },
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(word)
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn address(&mut self) -> Option<SocketAddr> {
+        let ip = Ipv6Addr::from(self.take::<16>()?).to_canonical();
+        let port = u16::from_be_bytes(self.take()?);
+        Some(SocketAddr::new(ip, port))
+    }
+}
+
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_and_pieces_of_them_do_not() {
+        let tuple = Tuple {
+            local: "10.0.0.1:80".parse().expect("an address"),
+            peer: "[2001:db8::1]:40000".parse().expect("an address"),
+        };
+        let words = [
+            Word::Hello { life: Life(9) },
+            Word::Broken { attempt: 3 },
+            Word::End {
+                token: Token(5),
+                tuple,
+            },
+            Word::Gone { token: Token(5) },
+            Word::Lane {
+                yours: Token(1),
+                mine: Token(u64::MAX),
+                far: Far {
+                    number: LaneNumber(77),
+                    ring: Remote {
+                        address: 1 << 47,
+                        rkey: 0xdead_beef,
+                    },
+                    ring_bytes: 1 << 20,
+                },
+            },
+            Word::NoLane { yours: Token(3) },
+        ];
+        for word in words {
+            let bytes = word.encode();
+            assert_eq!(Word::decode(&bytes), Some(word));
+            for len in 0..bytes.len() {
+                assert_eq!(Word::decode(&bytes[..len]), None, "{word:?}");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert_eq!(Word::decode(&longer), None);
+        }
+        assert_eq!(Word::decode(&[99, 0, 0]), None);
+    }
+}

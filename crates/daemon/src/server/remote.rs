@@ -1,0 +1,111 @@
+//! Ends whose other end may be on another host.
+
+use std::time::Instant;
+
+use sluice_control::message::{FromDaemon, Lane};
+use sluice_sys::unix::Fd;
+
+use super::Server;
+use crate::fabric::introducer::GivenLane;
+use crate::matching::EndKey;
+
+/// sluiced itself, where clients are numbered: theirs begin with 1.
+const SLUICED: u32 = 0;
+
+impl Server {
+    /// Says to the sluiced of other hosts that an end is here.
+    pub(super) fn announce_to_peers(&mut self, key: EndKey) {
+        let (Some(fabric), Some(entry)) = (&mut self.fabric, self.matcher.entry(key)) else {
+            return;
+        };
+        let Some(program) = self
+            .clients
+            .get(&key.client)
+            .and_then(|client| client.program.as_ref())
+        else {
+            return;
+        };
+        let board = || duplicate(&program.board);
+        let given = fabric.announced(entry.announced, &program.name, board);
+        self.give_lanes(given);
+    }
+
+    /// An end is not to be matched with one on another host, or not any more.
+    pub(super) fn release_from_peers(&mut self, key: EndKey) {
+        if let Some(fabric) = &mut self.fabric {
+            let given = fabric.released(key);
+            self.give_lanes(given);
+        }
+    }
+
+    pub(super) fn may_come_from_a_peer(&self, key: EndKey) -> bool {
+        let fabric = self.fabric.as_ref();
+        fabric.is_some_and(|fabric| fabric.may_come(key))
+    }
+
+    /// Hears what the sluiced of other hosts say.
+    pub(super) fn turn_fabric(&mut self) {
+        if let Some(fabric) = &mut self.fabric {
+            let given = fabric.turn(Instant::now());
+            self.give_lanes(given);
+        }
+    }
+
+    /// Tells programs of their lanes to other hosts.
+    pub(super) fn give_lanes(&mut self, given: Vec<GivenLane>) {
+        for lane in given {
+            if self.give_lane(&lane) {
+                self.matcher.pair_remote(lane.announced.key);
+                self.counters.matches_across_hosts += 1;
+            } else {
+                self.counters.lanes_refused_unread += 1;
+                self.release_from_peers(lane.announced.key);
+            }
+        }
+    }
+
+    fn give_lane(&mut self, lane: &GivenLane) -> bool {
+        let client = lane.announced.key.client;
+        let (Some(fabric), Some(state)) = (&self.fabric, self.clients.get(&client)) else {
+            return false;
+        };
+        let (chunk, needs_board) = (&lane.taken.chunk, !state.has_our_board);
+        let mut fds = Vec::with_capacity(2);
+        if lane.taken.is_new_to_program {
+            fds.push(chunk.memory.raw());
+        }
+        if needs_board {
+            fds.push(fabric.board().raw());
+        }
+        let geometry = chunk.geometry();
+        let message = FromDaemon::Lane(Lane {
+            end: lane.announced.key.end,
+            generation: lane.announced.generation,
+            chunk: chunk.number,
+            lane: lane.taken.lane,
+            lanes: geometry.lanes(),
+            ring_bytes: geometry.ring_bytes(),
+            side: lane.side,
+            has_chunk_fd: lane.taken.is_new_to_program,
+            has_board_fd: needs_board,
+            is_remote: true,
+            peer: SLUICED,
+            peer_pid: std::process::id(),
+            cookie: lane.announced.cookie,
+        });
+        if !self.send(client, &message, &fds) {
+            return false;
+        }
+        if let Some(state) = self.clients.get_mut(&client) {
+            state.has_our_board = true;
+        }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.set_given(lane);
+        }
+        true
+    }
+}
+
+fn duplicate(fd: &Fd) -> Option<Fd> {
+    sluice_sys::unix::duplicate(fd.raw()).ok()
+}

@@ -1,0 +1,241 @@
+//! Random programs on both hosts, daemons that are late, and links that fail. Whatever happens, each
+//! stream arrives whole and in order, its end behind its last byte, and nobody who sleeps misses a
+//! byte.
+#![allow(unsafe_code)]
+
+mod pair;
+
+use pair::Pair;
+use pair::common::{self, DONTWAIT, bytes_at, check_bytes};
+use sluice_lane::wait::{self, Announced};
+use sluice_sys::errno::Errno;
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+#[derive(Default)]
+struct Stream {
+    written: u64,
+    read: u64,
+    is_shut: bool,
+    is_over: bool,
+}
+
+struct Machine {
+    pair: Pair,
+    /// By the host that writes.
+    streams: [Stream; 2],
+    asleep: [Option<(Announced, u64)>; 2],
+    is_cut: bool,
+}
+
+impl Machine {
+    fn new(random: &mut Random) -> Self {
+        let sizes = [16 * 1024, 32 * 1024, 64 * 1024];
+        let rings = [0, 1].map(|_| sizes[random.below(3) as usize]);
+        Self {
+            pair: Pair::with_rings(rings),
+            streams: Default::default(),
+            asleep: [None, None],
+            is_cut: false,
+        }
+    }
+
+    fn write(&mut self, host: usize, len: u64) {
+        let stream = &mut self.streams[host];
+        if stream.is_shut {
+            return;
+        }
+        let bytes = bytes_at(stream.written, len as usize);
+        match self.pair.hosts[host].program.send(&bytes, true) {
+            Ok(sent) => stream.written += sent as u64,
+            Err(Errno::AGAIN) => {}
+            Err(errno) => panic!("{errno:?}"),
+        }
+    }
+
+    /// Reads on `host` what the other one wrote.
+    fn read(&mut self, host: usize, len: u64) -> bool {
+        let stream = &mut self.streams[1 - host];
+        let mut buffer = vec![0; len as usize];
+        match self.pair.hosts[host].program.recv(&mut buffer, DONTWAIT) {
+            Ok(0) => {
+                assert!(stream.is_shut, "an end that nobody made");
+                assert_eq!(stream.read, stream.written, "the stream ends short");
+                stream.is_over = true;
+                false
+            }
+            Ok(got) => {
+                check_bytes(stream.read, &buffer[..got]);
+                stream.read += got as u64;
+                assert!(stream.read <= stream.written);
+                true
+            }
+            Err(Errno::AGAIN) => false,
+            Err(errno) => panic!("{errno:?}"),
+        }
+    }
+
+    fn fall_asleep(&mut self, host: usize) {
+        let program = self.pair.hosts[host].program;
+        if self.asleep[host].is_none()
+            && program.look().is_some()
+            && let Some(announced) = wait::announce(program.end, program.generation)
+        {
+            // What was written until now and not read may have been missed by the one who sleeps
+            // only if the kernel has it, too.
+            let written = self.streams[1 - host].written;
+            if self.streams[1 - host].read < written {
+                assert_ne!(wait::kernel_events(program.fd, libc::POLLIN), 0);
+            }
+            self.asleep[host] = Some((announced, written));
+        }
+    }
+
+    fn wake_up(&mut self, host: usize) {
+        let program = self.pair.hosts[host].program;
+        if let Some((announced, written)) = self.asleep[host].take() {
+            if self.streams[1 - host].written > written {
+                let events = wait::kernel_events(program.fd, libc::POLLIN);
+                assert_ne!(events, 0, "bytes came by the ring for a sleeper");
+            }
+            wait::withdraw(program.end, announced);
+        }
+    }
+
+    fn shut(&mut self, host: usize) {
+        if !self.streams[host].is_shut {
+            self.streams[host].is_shut = true;
+            self.pair.hosts[host]
+                .program
+                .shutdown_write()
+                .expect("shut down");
+        }
+    }
+
+    fn step(&mut self, random: &mut Random) {
+        let host = random.below(2) as usize;
+        match random.below(40) {
+            0..=9 => {
+                let len = match random.below(3) {
+                    0 => 1 + random.below(100),
+                    1 => 1 + random.below(3_000),
+                    _ => 1 + random.below(40_000),
+                };
+                self.write(host, len);
+            }
+            10..=19 => {
+                let most = [200, 50_000][random.below(2) as usize];
+                let len = 1 + random.below(most);
+                if self.asleep[host].is_none() {
+                    self.read(host, len);
+                }
+            }
+            20..=24 => self.pair.turn(host),
+            25..=28 => {
+                if !self.is_cut {
+                    for _ in 0..random.below(4) {
+                        self.pair.deliver(host);
+                    }
+                }
+            }
+            29..=32 => self.pair.run(random.below(400_000)),
+            33..=34 => self.fall_asleep(host),
+            35..=37 => self.wake_up(host),
+            38 if random.below(3) == 0 => {
+                if self.is_cut {
+                    self.pair.mend();
+                } else {
+                    self.pair.cut();
+                }
+                self.is_cut = !self.is_cut;
+            }
+            // Requests and answers, so that offers are made.
+            _ => {
+                for _ in 0..10 {
+                    for host in [host, 1 - host] {
+                        self.write(host, 64);
+                        self.pair.run(20_000);
+                        if self.asleep[1 - host].is_none() {
+                            self.read(1 - host, 5_000);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Everything arrives, and both streams end.
+    fn finish(&mut self) -> (u64, u64) {
+        if self.is_cut {
+            self.pair.mend();
+        }
+        for host in 0..2 {
+            self.wake_up(host);
+            self.shut(host);
+        }
+        let mut rounds = 0;
+        while !self.streams.iter().all(|stream| stream.is_over) {
+            for host in 0..2 {
+                while self.read(host, 30_000) {}
+            }
+            self.pair.run(50_000);
+            rounds += 1;
+            assert!(rounds < 20_000, "the streams do not end");
+        }
+        let snapshots = [0, 1].map(|host| self.pair.hosts[host].program.snapshot());
+        for host in &mut self.pair.hosts {
+            host.program.close();
+            host.engine.program_gone(host.number);
+        }
+        self.pair.run(5_000_000);
+        for host in &mut self.pair.hosts {
+            assert_eq!(
+                host.engine.take_over(),
+                [host.number],
+                "the lane is not over"
+            );
+        }
+        (
+            snapshots.iter().map(|it| it.ring_tx_bytes).sum(),
+            snapshots.iter().map(|it| it.tcp_tx_bytes).sum(),
+        )
+    }
+}
+
+#[test]
+fn random_programs() {
+    let (mut ring, mut tcp) = (0, 0);
+    for seed in 0..400 {
+        let result = std::panic::catch_unwind(|| {
+            let mut random = Random(seed);
+            let mut machine = Machine::new(&mut random);
+            for _ in 0..120 {
+                machine.step(&mut random);
+            }
+            machine.finish()
+        });
+        let Ok((by_ring, by_tcp)) = result else {
+            panic!("seed {seed}");
+        };
+        ring += by_ring;
+        tcp += by_tcp;
+    }
+    println!("{ring} bytes by ring, {tcp} by TCP");
+    assert!(ring > 5 << 20 && tcp > 5 << 20, "{ring} and {tcp}");
+    let _ = common::SMALL_RING;
+}

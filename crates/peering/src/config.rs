@@ -1,0 +1,291 @@
+//! The configuration file of sluiced.
+//!
+//! One TOML file; `crates/peering/sluiced.toml` is an example with every key. Unknown keys are
+//! errors, and each error says its file, its line, and what to write instead.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+mod changes;
+pub mod network;
+mod raw;
+mod read;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use changes::Changes;
+pub use network::{Network, NetworkError};
+pub use rules::{Action, Candidate, Rule, Rules};
+pub use sluice_control::ports::Ports;
+
+/// The TCP port of control connections when nothing else is said. It lies in the middle of a range
+/// (4793 to 4799) that IANA has not assigned, below the ports that Linux gives to outgoing
+/// connections (32768 and up, ip(7)), and near RoCEv2's UDP port 4791.
+pub const PORT_DEFAULT: u16 = 4797;
+
+/// Bytes of a configuration file at most.
+pub const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Peers in one file at most.
+pub const PEERS_MAX: usize = 1_024;
+
+/// Listening addresses at most.
+pub const LISTEN_MAX: usize = 16;
+
+/// Bytes of a daemon's name: those of a DNS name (RFC 1035 2.3.4).
+pub const NAME_BYTES_MAX: usize = 253;
+
+/// What the file says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where it was read from.
+    pub path: PathBuf,
+    /// This daemon's; by default the name of the host, in lower case.
+    pub name: String,
+    /// Where control connections are accepted. `[::]` also takes IPv4.
+    pub listen: Vec<SocketAddr>,
+    /// How daemons prove who they are. `None`: nothing was said, and neither peers, discovery nor
+    /// a listening address: then there are no control connections at all.
+    pub authentication: Option<Authentication>,
+    /// What the fabric runs on; `None`: nothing was said.
+    pub device: Option<Device>,
+    pub peers: Vec<Peer>,
+    pub discovery: Discovery,
+    pub rules: Rules,
+}
+
+/// How daemons prove who they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authentication {
+    /// All have one key, or each two of them have one of their own. `None`: peers that have no
+    /// key of their own are neither asked nor served.
+    Psk { file: Option<PathBuf> },
+    /// Certificates that one authority has signed; PEM files.
+    Certificates {
+        certificate: PathBuf,
+        private_key: PathBuf,
+        ca: PathBuf,
+    },
+    /// Nobody proves anything. Connections are still encrypted.
+    None,
+}
+
+/// What the fabric runs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Device {
+    /// RoCEv2 on AF_XDP, or on UDP sockets where that is not possible.
+    Roce,
+    /// RoCEv2 on UDP sockets.
+    RoceUdp,
+    /// Shared memory, for daemons on one host.
+    Shm,
+    /// An RDMA device of the system, by its name.
+    Hardware(String),
+}
+
+/// As it is written.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Roce => f.write_str("roce"),
+            Self::RoceUdp => f.write_str("roce-udp"),
+            Self::Shm => f.write_str("shm"),
+            Self::Hardware(name) => write!(f, "hw:{name}"),
+        }
+    }
+}
+
+/// Another host's daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// What it calls itself, and what its certificate says.
+    pub name: String,
+    /// Connections with these addresses end at that host.
+    pub addresses: Vec<Network>,
+    /// Where its daemon listens.
+    pub control: SocketAddr,
+    /// A key that only the two have.
+    pub psk_file: Option<PathBuf>,
+    /// What its certificate must be, besides being signed by the authority.
+    pub fingerprint: Option<Fingerprint>,
+}
+
+/// SHA-256 of a certificate (DER).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(pub [u8; 32]);
+
+/// As `openssl x509 -noout -fingerprint -sha256` writes it, without its colons and in lower case,
+/// after `sha256:`.
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Whether daemons are asked that the file does not name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    pub enabled: bool,
+    /// Where: others are neither asked nor served.
+    pub networks: Vec<Network>,
+    pub port: u16,
+}
+
+/// A file that cannot be used. Its text has the place, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub path: PathBuf,
+    /// From 1; `None`: it is about the whole file.
+    pub line: Option<usize>,
+    pub problem: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.problem)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads the file. The keys and certificates that it names are not opened; that is
+    /// [`Identity::load`](crate::Identity::load).
+    ///
+    /// # Errors
+    /// It cannot be read, is longer than [`FILE_BYTES_MAX`], is not TOML, or says what makes no
+    /// sense.
+    pub fn load(path: &Path) -> Result<Config, ConfigError> {
+        let error = |problem| ConfigError {
+            path: path.to_owned(),
+            line: None,
+            problem,
+        };
+        let length = std::fs::metadata(path).map(|meta| meta.len());
+        match length {
+            Ok(length) if length > FILE_BYTES_MAX => {
+                let most = FILE_BYTES_MAX >> 20;
+                return Err(error(format!("a configuration has at most {most} MiB")));
+            }
+            _ => {}
+        }
+        let text = std::fs::read_to_string(path).map_err(|cause| error(cause.to_string()))?;
+        Config::parse(path, &text)
+    }
+
+    /// The same for a text; `path` is what errors name, and paths in the text are relative to its
+    /// directory.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
+        read::read(path, text)
+    }
+
+    /// The peer with that name.
+    pub fn peer(&self, name: &str) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.name == name)
+    }
+
+    /// The peer at whose host connections with that address end.
+    pub fn peer_at(&self, address: IpAddr) -> Option<&Peer> {
+        let here = |peer: &&Peer| peer.addresses.iter().any(|net| net.contains(address));
+        self.peers.iter().find(here)
+    }
+
+    /// Whether a daemon at that address may be talked to although the file does not name it.
+    pub fn is_discovered(&self, address: IpAddr) -> bool {
+        self.discovery.enabled
+            && self
+                .discovery
+                .networks
+                .iter()
+                .any(|network| network.contains(address))
+    }
+
+    /// Everything that is wrong with the files that the configuration names, and what is allowed
+    /// and seldom meant. Empty: nothing to say.
+    pub fn check(&self) -> Vec<Remark> {
+        let mut remarks = Vec::new();
+        if self.authentication.is_some() {
+            let errors = match crate::Identity::load(self) {
+                Ok(identity) => identity.problems().to_vec(),
+                Err(error) => vec![error.to_string()],
+            };
+            remarks.extend(errors.into_iter().map(|text| Remark {
+                is_error: true,
+                text,
+            }));
+        }
+        let mut warn = |text| {
+            remarks.push(Remark {
+                is_error: false,
+                text,
+            });
+        };
+        if self.authentication == Some(Authentication::None) {
+            warn(
+                "authentication = \"none\": whoever reaches the port can take part; \
+                 write psk_file or certificate"
+                    .to_owned(),
+            );
+        }
+        let all = self.rules.0.iter().position(Rule::is_about_all);
+        if let Some(at) = all.filter(|at| at + 1 < self.rules.0.len()) {
+            warn(format!(
+                "the [[rule]] number {} is about all connections, so those behind it never count",
+                at + 1
+            ));
+        }
+        for (at, peer) in self.peers.iter().enumerate() {
+            for other in self.peers.iter().skip(at + 1) {
+                let shared = peer.addresses.iter().find(|network| {
+                    let overlaps = |theirs: &Network| network.overlaps(theirs);
+                    other.addresses.iter().any(overlaps)
+                });
+                if let Some(network) = shared {
+                    warn(format!(
+                        "{network} is said of {} and, in part at least, of {}: the first counts",
+                        peer.name, other.name
+                    ));
+                }
+            }
+        }
+        remarks
+    }
+}
+
+/// One thing that [`Config::check`] has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// sluiced would not start.
+    pub is_error: bool,
+    pub text: String,
+}
+
+/// Whether a text can be a daemon's name: the labels of a DNS name, in lower case, with `_`,
+/// and no address.
+pub fn is_name(text: &str) -> bool {
+    let label = |label: &str| {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+        !label.is_empty()
+            && label.len() <= 63
+            && label.chars().all(good)
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.len() <= NAME_BYTES_MAX && text.parse::<IpAddr>().is_err() && text.split('.').all(label)
+}

@@ -1,0 +1,65 @@
+//! The file as it is written, with the place of every value.
+
+use serde::Deserialize;
+use toml::Spanned;
+
+pub type Text = Spanned<String>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    #[serde(default)]
+    pub daemon: Daemon,
+    #[serde(default)]
+    pub fabric: Fabric,
+    pub discovery: Option<Discovery>,
+    #[serde(default)]
+    pub peer: Vec<Spanned<Peer>>,
+    #[serde(default)]
+    pub rule: Vec<Spanned<Rule>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daemon {
+    pub name: Option<Text>,
+    pub listen: Option<Vec<Text>>,
+    pub authentication: Option<Text>,
+    pub psk_file: Option<Text>,
+    pub certificate: Option<Text>,
+    pub private_key: Option<Text>,
+    pub ca: Option<Text>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fabric {
+    pub device: Option<Text>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Discovery {
+    pub enabled: Option<bool>,
+    pub networks: Option<Vec<Text>>,
+    pub port: Option<Spanned<u16>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    pub name: Text,
+    pub addresses: Option<Vec<Text>>,
+    pub control: Option<Text>,
+    pub psk_file: Option<Text>,
+    pub fingerprint: Option<Text>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    pub action: Text,
+    pub ports: Option<Text>,
+    pub programs: Option<Vec<Text>>,
+    pub networks: Option<Vec<Text>>,
+}

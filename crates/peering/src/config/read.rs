@@ -1,0 +1,411 @@
+//! From the text to what it means.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use sluice_control::ports::Ports;
+use toml::Spanned;
+
+use super::raw::{self, Text};
+use super::{
+    Action, Authentication, Config, ConfigError, Device, Discovery, Fingerprint, LISTEN_MAX,
+    Network, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
+};
+
+/// Where unknown daemons are asked when nothing else is said: addresses that are not on the
+/// internet (RFC 1918, RFC 3927, RFC 4193, RFC 6598). IPv6 link-local addresses say nothing without their link.
+const DISCOVERY_NETWORKS: [&str; 6] = [
+    "10.0.0.0/8",
+    "172.16.0.0/12",
+    "192.168.0.0/16",
+    "169.254.0.0/16",
+    "100.64.0.0/10",
+    "fc00::/7",
+];
+
+/// Turns places in the text into lines.
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+pub(super) fn read(path: &Path, text: &str) -> Result<Config> {
+    let reader = Reader { path, text };
+    let file: raw::File = toml::from_str(text).map_err(|error| reader.syntax(&error))?;
+    reader.config(file)
+}
+
+impl Reader<'_> {
+    fn at(&self, place: usize, problem: impl Into<String>) -> ConfigError {
+        let before = self.text.as_bytes().iter().take(place);
+        ConfigError {
+            path: self.path.to_owned(),
+            line: Some(1 + before.filter(|byte| **byte == b'\n').count()),
+            problem: problem.into(),
+        }
+    }
+
+    fn about<T>(&self, value: &Spanned<T>, problem: impl Into<String>) -> ConfigError {
+        self.at(value.span().start, problem)
+    }
+
+    fn whole(&self, problem: impl Into<String>) -> ConfigError {
+        ConfigError {
+            path: self.path.to_owned(),
+            line: None,
+            problem: problem.into(),
+        }
+    }
+
+    /// What the TOML reader or serde has found.
+    fn syntax(&self, error: &toml::de::Error) -> ConfigError {
+        let message = error.message();
+        let problem = match message.strip_prefix("unknown field ") {
+            Some(rest) => format!("unknown key {}", rest.replace(", expected", ": write")),
+            None => match message.strip_prefix("missing field ") {
+                Some(key) => format!("the key {key} is missing: write {key} = …"),
+                None => message.to_owned(),
+            },
+        };
+        match error.span() {
+            Some(span) => self.at(span.start, problem),
+            None => self.whole(problem),
+        }
+    }
+
+    fn config(&self, file: raw::File) -> Result<Config> {
+        let name = match &file.daemon.name {
+            Some(name) => self.name(name)?,
+            None => self.host_name()?,
+        };
+        let authentication = self.authentication(&file.daemon)?;
+        let talks = file
+            .discovery
+            .as_ref()
+            .is_some_and(|d| d.enabled != Some(false))
+            || !file.peer.is_empty()
+            || file.daemon.listen.is_some();
+        if authentication.is_none() && talks {
+            return Err(self.whole(
+                "nothing says how daemons prove who they are: write in [daemon] psk_file = \"…\", \
+                 or certificate, private_key and ca, or authentication = \"none\"",
+            ));
+        }
+        let listen = match &file.daemon.listen {
+            Some(listen) => self.listen(listen)?,
+            None => vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT_DEFAULT)],
+        };
+        let device = file.fabric.device.as_ref();
+        Ok(Config {
+            path: self.path.to_owned(),
+            peers: self.peers(&file.peer, &name, authentication.as_ref())?,
+            name,
+            listen,
+            authentication,
+            device: device.map(|text| self.device(text)).transpose()?,
+            discovery: self.discovery(file.discovery)?,
+            rules: self.rules(&file.rule)?,
+        })
+    }
+
+    fn name(&self, text: &Text) -> Result<String> {
+        let name = text.get_ref();
+        if is_name(name) {
+            return Ok(name.clone());
+        }
+        Err(self.about(
+            text,
+            format!("{name:?} is no name: write letters a-z, digits, - and _, with dots between"),
+        ))
+    }
+
+    fn host_name(&self) -> Result<String> {
+        let system = rustix::system::uname();
+        let name = system.nodename().to_string_lossy().to_lowercase();
+        if is_name(&name) {
+            return Ok(name);
+        }
+        Err(self.whole(format!(
+            "the host's name, {name:?}, cannot be the daemon's: write name = \"…\" in [daemon]"
+        )))
+    }
+
+    fn path_of(&self, text: &Text) -> Result<PathBuf> {
+        if text.get_ref().is_empty() {
+            return Err(self.about(text, "write the path of a file"));
+        }
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        Ok(directory.join(text.get_ref()))
+    }
+
+    fn authentication(&self, daemon: &raw::Daemon) -> Result<Option<Authentication>> {
+        let certificates = [&daemon.certificate, &daemon.private_key, &daemon.ca];
+        let certificate = certificates.into_iter().flatten().next();
+        let said = daemon.authentication.as_ref();
+        match said.map(|text| text.get_ref().as_str()) {
+            None | Some("psk" | "certificates" | "none") => {}
+            Some(_) => {
+                let problem = "write \"psk\", \"certificates\" or \"none\"";
+                return Err(said.map_or_else(|| self.whole(problem), |s| self.about(s, problem)));
+            }
+        }
+        let method = match (said, &daemon.psk_file, certificate) {
+            (_, Some(psk), Some(_)) => {
+                let problem = "psk_file or certificate, private_key and ca: write one of the two";
+                return Err(self.about(psk, problem));
+            }
+            (Some(said), psk, certificate) => {
+                let method = said.get_ref().as_str();
+                if let Some(psk) = psk.as_ref().filter(|_| method != "psk") {
+                    let problem = format!("authentication is {method:?}: leave psk_file out");
+                    return Err(self.about(psk, problem));
+                }
+                if let Some(certificate) = certificate.filter(|_| method != "certificates") {
+                    let problem = format!("authentication is {method:?}: leave this file out");
+                    return Err(self.about(certificate, problem));
+                }
+                method
+            }
+            (None, Some(_), None) => "psk",
+            (None, None, Some(_)) => "certificates",
+            (None, None, None) => return Ok(None),
+        };
+        Ok(Some(match method {
+            "psk" => Authentication::Psk {
+                file: daemon
+                    .psk_file
+                    .as_ref()
+                    .map(|f| self.path_of(f))
+                    .transpose()?,
+            },
+            "certificates" => {
+                let file = |key: &str, value: &Option<Text>| match (value, certificate, said) {
+                    (Some(value), _, _) => self.path_of(value),
+                    (None, Some(near), _) | (None, None, Some(near)) => {
+                        Err(self.about(near, format!("write {key} = \"…\" as well")))
+                    }
+                    (None, None, None) => Err(self.whole(format!("write {key} = \"…\""))),
+                };
+                Authentication::Certificates {
+                    certificate: file("certificate", &daemon.certificate)?,
+                    private_key: file("private_key", &daemon.private_key)?,
+                    ca: file("ca", &daemon.ca)?,
+                }
+            }
+            _ => Authentication::None,
+        }))
+    }
+
+    fn listen(&self, texts: &[Text]) -> Result<Vec<SocketAddr>> {
+        if let Some(text) = texts.get(LISTEN_MAX) {
+            return Err(self.about(text, format!("at most {LISTEN_MAX} addresses")));
+        }
+        texts.iter().map(|text| self.socket(text)).collect()
+    }
+
+    /// An address with or without a port.
+    fn socket(&self, text: &Text) -> Result<SocketAddr> {
+        let value = text.get_ref();
+        if let Ok(address) = value.parse::<SocketAddr>() {
+            if address.port() != 0 {
+                return Ok(address);
+            }
+        } else if let Ok(address) = value.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(address, PORT_DEFAULT));
+        }
+        Err(self.about(
+            text,
+            format!(
+                "{value:?} is no address: write 10.0.0.7, 10.0.0.7:{PORT_DEFAULT}, fd00::7 or \
+                 [fd00::7]:{PORT_DEFAULT}"
+            ),
+        ))
+    }
+
+    fn device(&self, text: &Text) -> Result<Device> {
+        match text.get_ref().as_str() {
+            "roce" => return Ok(Device::Roce),
+            "roce-udp" => return Ok(Device::RoceUdp),
+            "shm" => return Ok(Device::Shm),
+            other => {
+                let name = other.strip_prefix("hw:").unwrap_or_default();
+                let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+                if !name.is_empty() && name.len() < 64 && name.chars().all(good) {
+                    return Ok(Device::Hardware(name.to_owned()));
+                }
+            }
+        }
+        Err(self.about(
+            text,
+            "write \"roce\", \"roce-udp\", \"shm\" or \"hw:NAME\" with a name that ibv_devices shows",
+        ))
+    }
+
+    fn networks(&self, texts: &[Text]) -> Result<Vec<Network>> {
+        let parse = |text: &Text| {
+            let parsed = text.get_ref().parse();
+            parsed.map_err(|error| self.about(text, format!("{:?}: {error}", text.get_ref())))
+        };
+        texts.iter().map(parse).collect()
+    }
+
+    fn discovery(&self, raw: Option<raw::Discovery>) -> Result<Discovery> {
+        let enabled = raw.as_ref().is_some_and(|raw| raw.enabled != Some(false));
+        let networks = match raw.as_ref().and_then(|raw| raw.networks.as_ref()) {
+            Some(texts) => self.networks(texts)?,
+            None => {
+                let parsed = DISCOVERY_NETWORKS.iter().map(|text| text.parse());
+                let parsed: std::result::Result<_, _> = parsed.collect();
+                parsed.map_err(|error| self.whole(format!("{error}")))?
+            }
+        };
+        let port = match raw.and_then(|raw| raw.port) {
+            Some(port) if *port.get_ref() == 0 => {
+                return Err(self.about(&port, "write a port from 1 to 65535"));
+            }
+            Some(port) => port.into_inner(),
+            None => PORT_DEFAULT,
+        };
+        Ok(Discovery {
+            enabled,
+            networks,
+            port,
+        })
+    }
+
+    fn peers(
+        &self,
+        raw: &[Spanned<raw::Peer>],
+        own_name: &str,
+        authentication: Option<&Authentication>,
+    ) -> Result<Vec<Peer>> {
+        if let Some(peer) = raw.get(PEERS_MAX) {
+            return Err(self.about(peer, format!("at most {PEERS_MAX} peers")));
+        }
+        let mut names = HashSet::new();
+        let mut peers = Vec::with_capacity(raw.len());
+        for peer in raw {
+            let peer = self.peer(peer.get_ref(), own_name, authentication)?;
+            if !names.insert(peer.name.clone()) {
+                let twice = raw.get(peers.len()).map(|peer| &peer.get_ref().name);
+                let problem = format!("there is a [[peer]] {} already: join the two", peer.name);
+                return Err(twice.map_or_else(
+                    || self.whole(problem.clone()),
+                    |name| self.about(name, problem.clone()),
+                ));
+            }
+            peers.push(peer);
+        }
+        Ok(peers)
+    }
+
+    fn peer(
+        &self,
+        raw: &raw::Peer,
+        own_name: &str,
+        authentication: Option<&Authentication>,
+    ) -> Result<Peer> {
+        let name = self.name(&raw.name)?;
+        if name == own_name {
+            let problem = format!("{name} is this daemon itself: leave the [[peer]] out");
+            return Err(self.about(&raw.name, problem));
+        }
+        let mut addresses = self.networks(raw.addresses.as_deref().unwrap_or_default())?;
+        let control = match &raw.control {
+            Some(control) => self.socket(control)?,
+            None => {
+                let single = addresses.iter().find_map(Network::as_single);
+                let address = single.ok_or_else(|| {
+                    let problem = "where its daemon listens is not said: write control = \
+                                   \"ADDRESS\" or addresses = [\"ADDRESS\"]";
+                    self.about(&raw.name, problem)
+                })?;
+                SocketAddr::new(address, PORT_DEFAULT)
+            }
+        };
+        if addresses.is_empty() {
+            addresses.push(Network::single(control.ip()));
+        }
+        let psk_file = match &raw.psk_file {
+            Some(file) if !matches!(authentication, Some(Authentication::Psk { .. })) => {
+                let problem = "a peer's psk_file needs authentication = \"psk\" in [daemon]";
+                return Err(self.about(file, problem));
+            }
+            Some(file) => Some(self.path_of(file)?),
+            None => None,
+        };
+        let fingerprint = match &raw.fingerprint {
+            Some(text) if !matches!(authentication, Some(Authentication::Certificates { .. })) => {
+                let problem = "a fingerprint needs certificate, private_key and ca in [daemon]";
+                return Err(self.about(text, problem));
+            }
+            Some(text) => Some(self.fingerprint(text)?),
+            None => None,
+        };
+        if let Some(Authentication::Psk { file: None }) = authentication
+            && psk_file.is_none()
+        {
+            let problem = format!("{name} has no key: write psk_file here or in [daemon]");
+            return Err(self.about(&raw.name, problem));
+        }
+        Ok(Peer {
+            name,
+            addresses,
+            control,
+            psk_file,
+            fingerprint,
+        })
+    }
+
+    fn fingerprint(&self, text: &Text) -> Result<Fingerprint> {
+        let wrong = || {
+            let problem = "write \"sha256:\" and 64 hexadecimal digits, as `openssl x509 -noout \
+                           -fingerprint -sha256 -in FILE` shows them";
+            self.about(text, problem)
+        };
+        let value = text.get_ref().to_lowercase();
+        let digits = value.strip_prefix("sha256:").ok_or_else(wrong)?;
+        let digits = digits.replace(':', "");
+        crate::secret::from_hex(&digits)
+            .map(Fingerprint)
+            .ok_or_else(wrong)
+    }
+
+    fn rules(&self, raw: &[Spanned<raw::Rule>]) -> Result<Rules> {
+        let rules = raw.iter().map(|rule| self.rule(rule.get_ref()));
+        rules.collect::<Result<_>>().map(Rules)
+    }
+
+    fn rule(&self, raw: &raw::Rule) -> Result<Rule> {
+        let action = match raw.action.get_ref().as_str() {
+            "accelerate" => Action::Accelerate,
+            "leave" => Action::Leave,
+            _ => return Err(self.about(&raw.action, "write \"accelerate\" or \"leave\"")),
+        };
+        let ports = raw.ports.as_ref().map(|text| {
+            let parsed = Ports::parse(text.get_ref());
+            parsed.map_err(|error| self.about(text, error.to_string()))
+        });
+        let programs = raw.programs.as_ref().map(|programs| {
+            let parse = |text: &Text| {
+                let name = text.get_ref();
+                if name.is_empty() || name.contains('/') {
+                    let problem = format!("{name:?}: write the last part of the program's path");
+                    return Err(self.about(text, problem));
+                }
+                Ok(name.clone())
+            };
+            programs.iter().map(parse).collect::<Result<Vec<String>>>()
+        });
+        let networks = raw.networks.as_ref().map(|texts| self.networks(texts));
+        Ok(Rule {
+            action,
+            ports: ports.transpose()?,
+            programs: programs.transpose()?,
+            networks: networks.transpose()?,
+        })
+    }
+}

@@ -1,0 +1,291 @@
+//! Texts and what they mean, or why not.
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../sluiced.toml");
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("/etc/sluice/sluiced.toml"), text)
+}
+
+/// The text of the error without the file's name.
+fn error(text: &str) -> String {
+    let error = parse(text).expect_err(text).to_string();
+    let prefix = "/etc/sluice/sluiced.toml:";
+    error
+        .strip_prefix(prefix)
+        .unwrap_or_else(|| panic!("{error}"))
+        .to_owned()
+}
+
+const PSK: &str = "[daemon]\nname = 'a'\npsk_file = 'k'\n";
+
+#[test]
+fn the_example_says_what_its_comments_say() {
+    let config = parse(EXAMPLE).unwrap();
+    assert_eq!(config.name, "alpha");
+    assert_eq!(config.listen, ["[::]:4797".parse().unwrap()]);
+    let file = Some(PathBuf::from("/etc/sluice/peering.key"));
+    assert_eq!(config.authentication, Some(Authentication::Psk { file }));
+    assert_eq!(config.device, Some(Device::Roce));
+    assert_eq!(config.discovery.networks.len(), 3);
+    let beta = config.peer("beta").unwrap();
+    assert_eq!(beta.control, "10.1.0.2:4797".parse().unwrap());
+    assert_eq!(beta.psk_file, Some("/etc/sluice/beta.key".into()));
+    let gamma = config.peer_at("fd00:1::3".parse().unwrap()).unwrap();
+    assert_eq!(gamma.name, "gamma");
+    let candidate = |port, remote: &str, program| Candidate {
+        port,
+        remote: remote.parse().unwrap(),
+        program: Some(program),
+    };
+    for (port, remote, program, action) in [
+        (22, "10.0.0.1", "nginx", Action::Leave),
+        (80, "10.9.0.1", "nginx", Action::Accelerate),
+        (80, "10.9.0.1", "curl", Action::Leave),
+        (80, "10.8.0.1", "curl", Action::Accelerate),
+    ] {
+        let decided = config.rules.decide(&candidate(port, remote, program));
+        assert_eq!(decided, action, "{port} {remote} {program}");
+    }
+}
+
+#[test]
+fn every_key_is_in_the_example() {
+    // Each alternative that is commented out works when the others are taken out.
+    let certificates = EXAMPLE
+        .replace("psk_file = \"peering.key\"", "")
+        .replace("psk_file = \"beta.key\"", "")
+        .replace("authentication = \"psk\"", "")
+        .replace("# certificate =", "certificate =")
+        .replace("# private_key =", "private_key =")
+        .replace("# ca =", "ca =")
+        .replace(
+            "64 hexadecimal digits\"",
+            &format!("{}\"", "ab:".repeat(31) + "AB"),
+        )
+        .replace("# fingerprint =", "fingerprint =");
+    let config = parse(&certificates).unwrap();
+    let Some(Authentication::Certificates { ca, .. }) = &config.authentication else {
+        panic!("{:?}", config.authentication);
+    };
+    assert_eq!(ca, Path::new("/etc/sluice/ca.pem"));
+    let fingerprint = config.peer("beta").unwrap().fingerprint;
+    assert_eq!(fingerprint, Some(Fingerprint([0xab; 32])));
+}
+
+#[test]
+fn an_empty_file_talks_to_nobody() {
+    let config = parse("").unwrap();
+    assert_eq!(config.authentication, None);
+    assert!(!config.discovery.enabled);
+    assert!(is_name(&config.name), "{:?}", config.name);
+    assert!(config.check().is_empty());
+}
+
+#[test]
+fn defaults_are_those_of_the_documents() {
+    let text = format!("{PSK}[[peer]]\nname = 'b'\naddresses = ['10.3.0.0/24', '10.0.0.2']\n");
+    let config = parse(&text).unwrap();
+    let socket = SocketAddr::new("10.0.0.2".parse().unwrap(), PORT_DEFAULT);
+    assert_eq!(config.peer("b").unwrap().control, socket);
+    assert!(!config.is_discovered("10.0.0.9".parse().unwrap()));
+    let config = parse(&format!("{PSK}[discovery]\n")).unwrap();
+    for (address, is_asked) in [
+        ("10.0.0.9", true),
+        ("::ffff:10.0.0.9", true),
+        ("fd00::1", true),
+        ("8.8.8.8", false),
+        ("2001:db8::1", false),
+        ("127.0.0.1", false),
+    ] {
+        assert_eq!(
+            config.is_discovered(address.parse().unwrap()),
+            is_asked,
+            "{address}"
+        );
+    }
+    assert_eq!(config.discovery.port, PORT_DEFAULT);
+}
+
+#[test]
+fn errors_have_their_line_and_what_to_write() {
+    for (text, expected) in [
+        (
+            "[daemon]\nprt = 7\n",
+            "2: unknown key `prt`: write one of `name`, `listen`",
+        ),
+        (
+            "\n\n[demon]\n",
+            "3: unknown key `demon`: write one of `daemon`",
+        ),
+        ("[daemon]\nname = 7\n", "2: invalid type: integer"),
+        ("[daemon\n", "1: "),
+        ("[daemon]\nname = 'A b'\n", "2: \"A b\" is no name: write"),
+        (
+            "[daemon]\nname = '10.0.0.1'\n",
+            "2: \"10.0.0.1\" is no name",
+        ),
+        (
+            "[[peer]]\naddresses = []\n",
+            "1: the key `name` is missing: write",
+        ),
+        (
+            "[daemon]\nlisten = ['::']\n",
+            " nothing says how daemons prove who they are: write",
+        ),
+        (
+            "[discovery]\n",
+            " nothing says how daemons prove who they are: write",
+        ),
+        (
+            "[daemon]\nauthentication = 'off'\n",
+            "2: write \"psk\", \"certificates\" or \"none\"",
+        ),
+        (
+            "[daemon]\npsk_file = 'k'\nca = 'c'\n",
+            "2: psk_file or certificate, private_key and ca: write one",
+        ),
+        (
+            "[daemon]\npsk_file = 'k'\nauthentication = 'none'\n",
+            "2: authentication is \"none\": leave psk_file out",
+        ),
+        (
+            "[daemon]\nca = 'c'\ncertificate = 'd'\n",
+            "3: write private_key = \"…\" as well",
+        ),
+        (
+            "[daemon]\nauthentication = 'certificates'\n",
+            "2: write certificate = \"…\" as well",
+        ),
+        (
+            "[daemon]\npsk_file = 'k'\nlisten = [\n '::',\n 'host:1']\n",
+            "5: \"host:1\" is no",
+        ),
+        (
+            "[daemon]\npsk_file = 'k'\nlisten = ['1.2.3.4:0']\n",
+            "3: \"1.2.3.4:0\" is no",
+        ),
+        (
+            "[fabric]\ndevice = 'hw:'\n",
+            "2: write \"roce\", \"roce-udp\", \"shm\" or",
+        ),
+        ("[fabric]\ndevice = 'hw:../x'\n", "2: write \"roce\""),
+        (
+            "[[rule]]\naction = 'drop'\n",
+            "2: write \"accelerate\" or \"leave\"",
+        ),
+        (
+            "[[rule]]\naction = 'leave'\nports = '5-1'\n",
+            "3: a range begins with its lower port",
+        ),
+        (
+            "[[rule]]\naction = 'leave'\nprograms = ['/bin/nc']\n",
+            "3: \"/bin/nc\": write the last part",
+        ),
+        (
+            "[[rule]]\naction = 'leave'\nnetworks = ['10.1.1.1/8']\n",
+            "3: \"10.1.1.1/8\": write 10.0.0.0/8",
+        ),
+        ("[[rule]]\nports = '1'\n", "1: the key `action` is missing"),
+    ] {
+        let error = error(text);
+        assert!(error.starts_with(expected), "{text}\n{error}\n{expected}");
+    }
+    for (text, expected) in [
+        (
+            "[[peer]]\nname = 'a'\ncontrol = '::1'\n",
+            "5: a is this daemon itself",
+        ),
+        (
+            "[[peer]]\nname = 'b'\n",
+            "5: where its daemon listens is not said: write",
+        ),
+        (
+            "[[peer]]\nname = 'b'\naddresses = ['10.0.0.0/8']\n",
+            "5: where its daemon listens is not said",
+        ),
+        (
+            "[[peer]]\nname='b'\ncontrol='::1'\n[[peer]]\ncontrol='::2'\nname='b'\n",
+            "9: there is a [[peer]] b already",
+        ),
+        (
+            "[[peer]]\nname='b'\ncontrol='::1'\nfingerprint='sha256:00'\n",
+            "7: a fingerprint needs certificate",
+        ),
+        ("[discovery]\nport = 0\n", "5: write a port from 1"),
+        ("[discovery]\nport = 65536\n", "5: "),
+    ] {
+        let error = error(&format!("{PSK}{text}"));
+        assert!(error.starts_with(expected), "{text}\n{error}\n{expected}");
+    }
+    let none = "[daemon]\nauthentication='none'\n[[peer]]\nname='b'\ncontrol='::1'\npsk_file='x'\n";
+    assert!(
+        error(none).starts_with("6: a peer's psk_file needs"),
+        "{}",
+        error(none)
+    );
+    let keyless = "[daemon]\nauthentication='psk'\n[[peer]]\nname='b'\ncontrol='::1'\n";
+    assert!(
+        error(keyless).starts_with("4: b has no key"),
+        "{}",
+        error(keyless)
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let error = Config::load(Path::new("/nonexistent/sluiced.toml")).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("/nonexistent/sluiced.toml: No such file"),
+        "{text}"
+    );
+}
+
+#[test]
+fn differences_are_found() {
+    let old = parse(&format!(
+        "{PSK}[[peer]]\nname='b'\ncontrol='::1'\n[[peer]]\nname='c'\ncontrol='::2'\n"
+    ));
+    let new = parse(&format!(
+        "{PSK}[[peer]]\nname='b'\ncontrol='::3'\n[[peer]]\nname='d'\ncontrol='::2'\n[[rule]]\naction='leave'\n"
+    ));
+    let (old, new) = (old.unwrap(), new.unwrap());
+    let changes = Changes::between(&old, &new);
+    let expected = Changes {
+        came: vec!["d".into()],
+        went: vec!["c".into()],
+        changed: vec!["b".into()],
+        rules: true,
+        ..Changes::default()
+    };
+    assert_eq!(changes, expected);
+    assert!(Changes::between(&new, &new).is_empty());
+}
+
+#[test]
+fn what_is_seldom_meant_is_remarked() {
+    let text = "[daemon]\nname='a'\nauthentication='none'\n\
+                [[peer]]\nname='b'\ncontrol='10.0.0.1'\naddresses=['10.0.0.0/24']\n\
+                [[peer]]\nname='c'\ncontrol='10.0.0.2'\n\
+                [[rule]]\naction='leave'\n[[rule]]\naction='accelerate'\n";
+    let remarks = parse(text).unwrap().check();
+    let texts: Vec<&str> = remarks.iter().map(|remark| remark.text.as_str()).collect();
+    assert!(remarks.iter().all(|remark| !remark.is_error), "{texts:?}");
+    assert!(
+        texts[0].starts_with("authentication = \"none\""),
+        "{texts:?}"
+    );
+    assert!(
+        texts[1].starts_with("the [[rule]] number 1 is about all"),
+        "{texts:?}"
+    );
+    assert!(
+        texts[2].contains("of b and, in part at least, of c"),
+        "{texts:?}"
+    );
+    let missing = parse(&format!("{PSK}[discovery]\n")).unwrap().check();
+    assert!(missing[0].is_error, "{missing:?}");
+    assert!(missing[0].text.contains("/etc/sluice/k"), "{missing:?}");
+}

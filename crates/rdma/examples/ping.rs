@@ -1,0 +1,184 @@
+//! Latency and bandwidth of links, as `ib_write_lat` and `ib_write_bw` measure them.
+//!
+//! ```text
+//! ping DEVICE LIBRARY LOCAL PORT               # one host; waits for the other
+//! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat or bw
+//! ```
+//!
+//! DEVICE is `shm`, `roce`, `roce-udp` or `hw:NAME`; LIBRARY is the path of our libibverbs.so.1;
+//! LOCAL and PEER are addresses of the hosts. The endpoints cross by TCP.
+#![allow(unsafe_code)]
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use sluice_rdma::{
+    Access, DeviceChoice, ENDPOINT_BYTES, Endpoint, Event, Library, Limits, LinkId, Node,
+    PostError, Region, Remote,
+};
+
+const MEMORY_BYTES: usize = 1 << 20;
+const LATENCY_BYTES: u32 = 8;
+const LATENCY_ROUNDS: usize = 20_000;
+const BANDWIDTH_BYTES: u32 = 64 << 10;
+const BANDWIDTH_WRITES: u64 = 50_000;
+
+struct End {
+    node: Node,
+    link: LinkId,
+    region: Region,
+    peer: Remote,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (device, library, local, port, peer) = match &words[..] {
+        [device, library, local, port] => (device, library, local, port, None),
+        [device, library, local, port, peer, what] => {
+            (device, library, local, port, Some((peer, what)))
+        }
+        _ => return Err("ping DEVICE LIBRARY LOCAL PORT [PEER lat|bw]".into()),
+    };
+    let choice: DeviceChoice = device.parse()?;
+    // SAFETY: there is no other thread.
+    unsafe { choice.set_environment() };
+    let local: IpAddr = local.parse()?;
+    let port: u16 = port.parse()?;
+    let (mut control, what) = match peer {
+        None => {
+            let (mut control, _) = TcpListener::bind((local, port))?.accept()?;
+            let mut what = [0; 3];
+            control.read_exact(&mut what)?;
+            (control, String::from_utf8_lossy(&what).into_owned())
+        }
+        Some((peer, what)) => {
+            let mut control = TcpStream::connect((peer.parse::<IpAddr>()?, port))?;
+            control.write_all(format!("{what:<3.3}").as_bytes())?;
+            (control, what.clone())
+        }
+    };
+    let library = Library::load(&choice, library.as_ref())?;
+    let mut end = connect(&mut control, &library, &choice, local)?;
+    match (what.trim(), peer.is_some()) {
+        ("lat", client) => latency(&mut end, client),
+        ("bw", true) => bandwidth(&mut end),
+        // The peer says when it has all.
+        ("bw", false) => wait_for(&mut end, BANDWIDTH_WRITES),
+        _ => return Err("lat or bw".into()),
+    }?;
+    // Nobody leaves before both are done.
+    control.write_all(&[0])?;
+    control.read_exact(&mut [0])?;
+    Ok(())
+}
+
+fn connect(
+    control: &mut TcpStream,
+    library: &Library,
+    choice: &DeviceChoice,
+    local: IpAddr,
+) -> Result<End, Box<dyn Error>> {
+    let mut node = Node::open(library, choice, local, Limits::default())?;
+    let memory = NonNull::from(Box::leak(vec![0_u8; MEMORY_BYTES].into_boxed_slice()));
+    // SAFETY: the memory is never freed, and nobody looks at it.
+    let region = unsafe { node.register(memory.cast(), MEMORY_BYTES, Access::Target) }?;
+    let (link, endpoint) = node.create_link()?;
+    let own = region.remote();
+    control.write_all(&endpoint.encode())?;
+    control.write_all(&own.address.to_be_bytes())?;
+    control.write_all(&own.key.to_be_bytes())?;
+    let (mut endpoint, mut address, mut key) = ([0; ENDPOINT_BYTES], [0; 8], [0; 4]);
+    control.read_exact(&mut endpoint)?;
+    control.read_exact(&mut address)?;
+    control.read_exact(&mut key)?;
+    node.connect(link, &Endpoint::decode(&endpoint)?)?;
+    Ok(End {
+        node,
+        link,
+        region,
+        peer: Remote {
+            address: u64::from_be_bytes(address),
+            key: u32::from_be_bytes(key),
+        },
+    })
+}
+
+fn write(end: &mut End, bytes: u32, number: u32) -> Result<(), PostError> {
+    let slice = end
+        .region
+        .slice(0, bytes)
+        .unwrap_or(sluice_rdma::Slice::EMPTY);
+    end.node
+        .write(end.link, slice, end.peer, Some(number), u64::from(number))
+}
+
+/// Polls until so many writes of the peer have arrived.
+fn wait_for(end: &mut End, writes: u64) -> Result<(), Box<dyn Error>> {
+    let (mut arrived, mut broken) = (0, None);
+    while arrived < writes {
+        end.node.poll(64, &mut |event| match event {
+            Event::Arrived { .. } => arrived += 1,
+            Event::Broken { status, .. } => broken = Some(status),
+            _ => {}
+        });
+        if let Some(status) = broken {
+            return Err(status.to_string().into());
+        }
+    }
+    Ok(())
+}
+
+fn latency(end: &mut End, client: bool) -> Result<(), Box<dyn Error>> {
+    let mut times = Vec::with_capacity(LATENCY_ROUNDS);
+    for round in 0..LATENCY_ROUNDS as u32 {
+        let started = Instant::now();
+        if client {
+            write(end, LATENCY_BYTES, round)?;
+            wait_for(end, 1)?;
+        } else {
+            wait_for(end, 1)?;
+            write(end, LATENCY_BYTES, round)?;
+        }
+        times.push(started.elapsed());
+    }
+    times.sort();
+    let half = |part: usize| times[times.len() * part / 100].as_secs_f64() * 1e6 / 2.0;
+    if client {
+        println!(
+            "latency of {LATENCY_BYTES} bytes, one way: {:.2} us typical, {:.2} us 99 %",
+            half(50),
+            half(99)
+        );
+    }
+    Ok(())
+}
+
+fn bandwidth(end: &mut End) -> Result<(), Box<dyn Error>> {
+    let started = Instant::now();
+    let (mut posted, mut done) = (0, 0);
+    while done < BANDWIDTH_WRITES {
+        while posted < BANDWIDTH_WRITES {
+            match write(end, BANDWIDTH_BYTES, posted as u32) {
+                Ok(()) => posted += 1,
+                Err(PostError::Full) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        end.node.poll(64, &mut |event| {
+            if matches!(event, Event::Done { .. }) {
+                done += 1;
+            }
+        });
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let bits = BANDWIDTH_WRITES as f64 * f64::from(BANDWIDTH_BYTES) * 8.0;
+    println!(
+        "bandwidth of {BANDWIDTH_BYTES} bytes: {:.2} Gb/s, {:.1} MiB/s",
+        bits / seconds / 1e9,
+        bits / seconds / 8.0 / 1_048_576.0
+    );
+    Ok(())
+}

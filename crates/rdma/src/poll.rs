@@ -1,0 +1,257 @@
+//! Polling, sleeping, and what there is to tell.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
+use std::ptr;
+
+use sluice_verbs_abi::*;
+
+use crate::error::Error;
+use crate::library::check;
+use crate::link::{LinkId, State};
+use crate::node::Node;
+use crate::status::Status;
+
+/// Who polls all the time hears of events of the device after so many times: looking for them is
+/// a system call.
+const POLLS_PER_LOOK: u32 = 1024;
+/// Events of one kind that are taken in one go. More are found the next time.
+const EVENTS_AT_ONCE: u32 = 64;
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// The peer's device has acknowledged the request with this id: the bytes of a write are in its
+    /// memory. Those of one link come in the order in which they were posted.
+    Done { link: LinkId, id: u64 },
+    /// The request with this id did not happen, or nobody knows whether it did. All later ones of
+    /// the link fail as well.
+    Failed {
+        link: LinkId,
+        id: u64,
+        status: Status,
+    },
+    /// The peer has written so many bytes into this node's memory, and gave this number.
+    Arrived {
+        link: LinkId,
+        number: u32,
+        bytes: u32,
+    },
+    /// The peer has sent a message. The bytes are gone after the call.
+    Message { link: LinkId, bytes: &'a [u8] },
+    /// The link has failed, and every request of it has come back. The last event of a link; it can
+    /// only be destroyed.
+    Broken { link: LinkId, status: Status },
+    /// Something about the device has changed.
+    Device(DeviceEvents),
+}
+
+/// What has happened to the device since the last time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceEvents {
+    /// It is gone or broken. The node can only be dropped.
+    pub gone: bool,
+    /// A port went down; links fail when their peers do not answer for long enough.
+    pub port_down: bool,
+    /// A port came up.
+    pub port_up: bool,
+    /// A port has other addresses than before.
+    pub addresses: bool,
+}
+
+impl Node {
+    /// Tells what has happened: takes about `max` completions and calls `each` for what they mean,
+    /// which is more than one event where a completion tells of several requests. Answers how many
+    /// events that were; 0 says that there was nothing.
+    ///
+    /// Enters the kernel once in a thousand times, to look for events of the device.
+    pub fn poll(&mut self, max: usize, each: &mut dyn FnMut(Event<'_>)) -> usize {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            self.look_for_events();
+        }
+        self.settle();
+        let mut events = self.tell_device_events(each);
+        let mut taken = 0;
+        // Completions that mean nothing to the caller do not count, so that 0 says that the queue
+        // was empty. Not more than the queue can hold at one time.
+        let bound = self.limits.completions() as usize;
+        while taken < max || events == 0 && taken < bound {
+            let wanted = self.completions.len().min((bound - taken).max(1));
+            let wanted = match max.saturating_sub(taken) {
+                0 => wanted,
+                left => wanted.min(left),
+            };
+            let got = self.take_completions(wanted, each, &mut events);
+            taken += got;
+            if got < wanted {
+                self.reap();
+                break;
+            }
+        }
+        if self.receive.replenish().is_err() {
+            self.device_events.gone = true;
+        }
+        events + self.tell_failures(each)
+    }
+
+    /// Polls the queue once. Answers how many completions there were.
+    fn take_completions(
+        &mut self,
+        wanted: usize,
+        each: &mut dyn FnMut(Event<'_>),
+        events: &mut usize,
+    ) -> usize {
+        let start = self.completions.as_mut_ptr();
+        // SAFETY: the queue exists, and there is room for so many.
+        let got = unsafe {
+            match (*(*self.cq).context).ops.poll_cq {
+                Some(poll) => poll(self.cq, wanted as c_int, start),
+                None => -libc::EOPNOTSUPP,
+            }
+        };
+        let Ok(got) = usize::try_from(got) else {
+            self.device_events.gone = true;
+            return 0;
+        };
+        let got = got.min(wanted);
+        for at in 0..got {
+            let Some(&completion) = self.completions.get(at) else {
+                break;
+            };
+            *events += self.take_completion(&completion, each);
+        }
+        got
+    }
+
+    fn tell_device_events(&mut self, each: &mut dyn FnMut(Event<'_>)) -> usize {
+        let happened = std::mem::take(&mut self.device_events);
+        if happened == DeviceEvents::default() {
+            return 0;
+        }
+        each(Event::Device(happened));
+        1
+    }
+
+    /// Tells of links that failed and whose requests have all come back.
+    fn tell_failures(&mut self, each: &mut dyn FnMut(Event<'_>)) -> usize {
+        let mut events = 0;
+        let mut at = 0;
+        while let Some(&id) = self.failing.get(at) {
+            match self.links.get_mut(id) {
+                Some(link) if !link.is_drained() => at += 1,
+                Some(link) => {
+                    self.failing.remove(at);
+                    while let Some(finished) = link.queue.pop() {
+                        if let Some(number) = finished.id {
+                            each(Event::Failed {
+                                link: id,
+                                id: number,
+                                status: Status::FLUSHED,
+                            });
+                            events += 1;
+                        }
+                    }
+                    if let State::Failing(status) = link.state {
+                        link.state = State::Failed;
+                        each(Event::Broken { link: id, status });
+                        events += 1;
+                    }
+                }
+                None => {
+                    self.failing.remove(at);
+                }
+            }
+        }
+        events
+    }
+
+    /// Makes [`fd`](Self::fd) readable when something happens from now on. What happened before is
+    /// not told of, so that one more [`poll`](Self::poll) belongs between this call and sleeping.
+    ///
+    /// Does not block. One call arms for one wake-up.
+    ///
+    /// # Errors
+    /// [`Error::Call`]: the device is broken.
+    pub fn arm(&mut self) -> Result<(), Error> {
+        self.settle();
+        self.look_for_events();
+        self.receive.post_idle()?;
+        // SAFETY: the queue exists.
+        let answer = unsafe {
+            match (*(*self.cq).context).ops.req_notify_cq {
+                Some(arm) => arm(self.cq, 0),
+                None => libc::EOPNOTSUPP,
+            }
+        };
+        check("ibv_req_notify_cq", answer)
+    }
+
+    /// Takes what made [`fd`](Self::fd) readable.
+    fn look_for_events(&mut self) {
+        let mut ready = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: there is room for one event.
+        let count = unsafe { libc::epoll_wait(self.events_fd.as_raw_fd(), &raw mut ready, 1, 0) };
+        if count > 0 {
+            self.take_channel_events();
+            self.take_device_events();
+        }
+    }
+
+    /// Completions came since the queue was armed. Which, says the queue.
+    pub(crate) fn take_channel_events(&self) {
+        let functions = &self.device.functions;
+        let mut count = 0;
+        while count < EVENTS_AT_ONCE {
+            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: the channel exists, and its descriptor does not block.
+            let answer =
+                unsafe { (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) };
+            if answer != 0 {
+                break;
+            }
+            count += 1;
+        }
+        if count > 0 {
+            // SAFETY: the channel has one queue, so all events were of that.
+            unsafe { (functions.ack_cq_events)(self.cq, count) };
+        }
+    }
+
+    fn take_device_events(&mut self) {
+        for _ in 0..EVENTS_AT_ONCE {
+            let mut event = ibv_async_event {
+                element: ptr::null_mut(),
+                event_type: 0,
+            };
+            // SAFETY: the context is open, and its descriptor does not block.
+            let answer = unsafe {
+                (self.device.functions.get_async_event)(self.device.context, &raw mut event)
+            };
+            if answer != 0 {
+                return;
+            }
+            let happened = &mut self.device_events;
+            match event.event_type {
+                IBV_EVENT_QP_FATAL
+                | IBV_EVENT_QP_REQ_ERR
+                | IBV_EVENT_QP_ACCESS_ERR
+                | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                    if let Some(id) = self.links.by_queue_pair(event.element.cast()) {
+                        self.fail(id, Status::of_event(event.event_type));
+                    }
+                }
+                IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR | IBV_EVENT_DEVICE_FATAL => {
+                    happened.gone = true;
+                }
+                IBV_EVENT_PORT_ERR => happened.port_down = true,
+                IBV_EVENT_PORT_ACTIVE => happened.port_up = true,
+                IBV_EVENT_GID_CHANGE => happened.addresses = true,
+                _ => {}
+            }
+            // SAFETY: the event came from ibv_get_async_event, and its object still exists.
+            unsafe { (self.device.functions.ack_async_event)(&raw mut event) };
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Posting requests.
+#![allow(unsafe_code)]
+
+use std::ptr;
+
+use sluice_verbs_abi::*;
+
+use crate::error::PostError;
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::link::{Link, LinkId, State, request_id};
+use crate::node::Node;
+use crate::queue::Kind;
+use crate::region::{Remote, Slice};
+use crate::status::Status;
+
+impl Node {
+    /// Writes the slice into the peer's memory. With a number, the peer is told the number and the
+    /// length ([`Event::Arrived`](crate::Event::Arrived)) once all bytes are there, and those of
+    /// every write before. `id` is the caller's and comes back with
+    /// [`Event::Done`](crate::Event::Done) or [`Event::Failed`](crate::Event::Failed); until then
+    /// the bytes must stay what they are.
+    ///
+    /// # Errors
+    /// Nothing happened then; see [`PostError`].
+    pub fn write(
+        &mut self,
+        link: LinkId,
+        local: Slice,
+        remote: Remote,
+        number: Option<u32>,
+        id: u64,
+    ) -> Result<(), PostError> {
+        let inline_bytes = self.inline_bytes;
+        let link = connected(self.links.get_mut(link))?;
+        let signal = link.queue.wants_signal();
+        let mut entry = entry_of(local);
+        let mut request = request(link, &mut entry, signal);
+        request.opcode = match number {
+            Some(_) => IBV_WR_RDMA_WRITE_WITH_IMM,
+            None => IBV_WR_RDMA_WRITE,
+        };
+        request.imm_data = number.unwrap_or(0).to_be();
+        request.wr.rdma = send_wr_rdma {
+            remote_addr: remote.address,
+            rkey: remote.key,
+        };
+        if local.length <= inline_bytes {
+            request.send_flags |= IBV_SEND_INLINE;
+        }
+        // SAFETY: a slice is of a region, whose memory is valid by the contract of register.
+        unsafe { post(link.qp, &mut request) }.map_err(PostError::Refused)?;
+        link.remote = remote;
+        link.queue.push(id, Kind::Write, signal);
+        Ok(())
+    }
+
+    /// Sends a message, which the peer gets as [`Event::Message`](crate::Event::Message), after
+    /// everything that was written before. The bytes are copied. `id` comes back as with
+    /// [`write`](Self::write).
+    ///
+    /// # Errors
+    /// Nothing happened then; see [`PostError`].
+    pub fn send(&mut self, link: LinkId, bytes: &[u8], id: u64) -> Result<(), PostError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(PostError::TooLong);
+        }
+        let (index, inline) = (link.index(), bytes.len() <= self.inline_bytes as usize);
+        let link = connected(self.links.get_mut(link))?;
+        let mut entry = ibv_sge {
+            addr: bytes.as_ptr().expose_provenance() as u64,
+            length: bytes.len() as u32,
+            lkey: 0,
+        };
+        let kind = if inline {
+            Kind::InlineMessage
+        } else {
+            let buffer = link.queue.message_buffer().ok_or(PostError::Full)? as usize;
+            let buffer = index * self.limits.messages_max as usize + buffer;
+            let pool = &mut self.messages;
+            // SAFETY: the queue says that no message is on its way from this buffer, and only this
+            // link uses it.
+            unsafe { pool.pages.fill(buffer, bytes) };
+            entry.addr = pool.pages.address(buffer).as_ptr().expose_provenance() as u64;
+            entry.lkey = pool.region.lkey();
+            Kind::Message
+        };
+        // Messages are few, and an empty one cannot be a marker: it would use up a buffer there.
+        let mut request = request(link, &mut entry, true);
+        request.opcode = IBV_WR_SEND;
+        if inline {
+            request.send_flags |= IBV_SEND_INLINE;
+        }
+        // SAFETY: inline bytes are read before the call returns; others lie in the pool, which
+        // lives as long as the node.
+        unsafe { post(link.qp, &mut request) }.map_err(PostError::Refused)?;
+        link.queue.push(id, kind, true);
+        Ok(())
+    }
+
+    /// Posts a marker on each link that needs one.
+    pub(crate) fn settle(&mut self) {
+        while let Some(slot) = self.unsettled.pop() {
+            let Some(link) = self.links.slot(slot) else {
+                continue;
+            };
+            link.listed = false;
+            if link.state != State::Connected || !link.queue.is_unsettled() {
+                continue;
+            }
+            let id = link.id;
+            if post_marker(link).is_err() {
+                self.fail(id, Status::GENERAL);
+            }
+        }
+    }
+}
+
+/// Posts an empty write that asks for a completion.
+pub(crate) fn post_marker(link: &mut Link) -> Result<(), i32> {
+    let mut entry = entry_of(Slice::EMPTY);
+    let mut request = request(link, &mut entry, true);
+    request.opcode = IBV_WR_RDMA_WRITE;
+    // Where it writes nothing: some devices look at the key all the same.
+    request.wr.rdma = send_wr_rdma {
+        remote_addr: link.remote.address,
+        rkey: link.remote.key,
+    };
+    // SAFETY: it has no bytes.
+    unsafe { post(link.qp, &mut request) }?;
+    link.queue.push(0, Kind::Marker, true);
+    Ok(())
+}
+
+/// The link, if it takes a request.
+fn connected(link: Option<&mut Link>) -> Result<&mut Link, PostError> {
+    match link {
+        Some(link) if link.state == State::Connected => match link.queue.has_room() {
+            true => Ok(link),
+            false => Err(PostError::Full),
+        },
+        _ => Err(PostError::NotConnected),
+    }
+}
+
+fn entry_of(slice: Slice) -> ibv_sge {
+    ibv_sge {
+        addr: slice.address,
+        length: slice.length,
+        lkey: slice.key,
+    }
+}
+
+/// A request with one entry, or with none if that is empty.
+fn request(link: &Link, entry: &mut ibv_sge, signal: bool) -> ibv_send_wr {
+    // SAFETY: plain numbers and pointers, for which zero is a value.
+    let mut request: ibv_send_wr = unsafe { std::mem::zeroed() };
+    request.wr_id = request_id(link.id, link.queue.position());
+    request.sg_list = ptr::from_mut(entry);
+    request.num_sge = i32::from(entry.length > 0);
+    request.send_flags = if signal { IBV_SEND_SIGNALED } else { 0 };
+    request
+}
+
+/// `ibv_post_send` of the header. The error is an errno.
+///
+/// # Safety
+/// The queue pair exists, and the request is as ibv_post_send(3) wants it.
+unsafe fn post(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> Result<(), i32> {
+    let mut refused = ptr::null_mut();
+    // SAFETY: the caller's contract.
+    let answer = unsafe {
+        match (*(*qp).context).ops.post_send {
+            Some(post) => post(qp, request, &raw mut refused),
+            None => libc::EOPNOTSUPP,
+        }
+    };
+    match answer {
+        0 => Ok(()),
+        1.. => Err(answer),
+        _ => Err(std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO)),
+    }
+}
