@@ -123,7 +123,7 @@ fn main() -> ExitCode {
             let Ok(group) = group.parse() else {
                 return suite::fail(format!("{group} is no address"));
             };
-            cm::mckey(&mut Stage::new(source)?, group)
+            cm::mckey(&mut Stage::new(source)?, group, 1)
         }));
     }
     // One at a time: each pair polls and can use every core.

@@ -216,6 +216,20 @@ fn what_comes_early_waits_for_its_turn() {
     assert_eq!(bench.memory.counter, 7);
 }
 
+/// A packet with a number that the peer is far from, as a stranger guesses one. Catches: reports of
+/// more than the peer has sent from then on, which it drops.
+#[test]
+fn a_number_far_ahead_is_in_no_report() {
+    let mut bench = sluice();
+    let made: Vec<Made> = sends(0..6).collect();
+    bench.feed(&told(made[0].clone()));
+    bench.feed(&sends(5000..5001).next().unwrap());
+    assert_eq!(reports(&mut bench), []);
+    bench.feed(&made[2]);
+    bench.feed(&made[4]);
+    assert_eq!(reports(&mut bench), [(1, 4, vec![1, 3])]);
+}
+
 /// Catches: a report to a stranger, a report that leaves after the NAK or not at all, one about
 /// what is done.
 #[test]

@@ -12,7 +12,7 @@
 //! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
 //! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
 //! | [`gsi`], [`multicast`] | queue pair 1, and groups |
-//! | [`counters`] | what has happened, by the names of Linux's RDMA devices |
+//! | [`counters`], [`notice`] | what has happened, by the names of Linux's RDMA devices; what is told |
 //! | [`forward`], [`brought`] | several processes behind one address |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
@@ -36,6 +36,7 @@ mod machine;
 mod multicast;
 mod network;
 mod node;
+mod notice;
 mod part;
 mod path;
 mod ports;
@@ -210,6 +211,20 @@ impl RoceTransport {
             unreachable: sum(|lane| &lane.unreachable),
             crowded: sum(|lane| &lane.crowded),
         }
+    }
+}
+
+impl RoceTransport {
+    /// The engine threads end, as when the process is about to.
+    #[doc(hidden)]
+    pub fn stop_engines(&self) {
+        self.node.stop();
+    }
+
+    /// Does what is done when the process ends in the ordinary way.
+    #[doc(hidden)]
+    pub fn leave(&self) {
+        sluice_sys::at_exit::AtExit::leave(&*self.node);
     }
 }
 

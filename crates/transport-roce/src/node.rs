@@ -20,6 +20,7 @@ use crate::lane::{BROUGHT_FEW, Lane, Posting, SMALL_BYTES};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
 use crate::multicast::Groups;
 use crate::network::Network;
+use crate::notice::Notices;
 use crate::part::Part;
 use crate::path::{UDP_PORT, Way};
 use crate::tap::Below;
@@ -109,6 +110,7 @@ pub struct Node {
     /// Completion queues that wait for an event.
     pub armed: AtomicU32,
     pub stop: AtomicBool,
+    notices: Notices,
 }
 
 impl Node {
@@ -209,8 +211,7 @@ impl Node {
     /// possible. Without any lock: the lane gets more ports.
     pub fn serve_and_way(&self, path: &Path, mtu: u32) -> Result<Way> {
         if let Some(interface) = self.network.untried(path) {
-            // Where it is not, UDP does it; `sluice doctor` says why.
-            let _ = self.serve(interface);
+            self.serve_or_say_why(interface);
         }
         self.network.way(path, mtu)
     }
@@ -232,8 +233,23 @@ impl Node {
     pub fn serve_wanted(&self) {
         let wanted = core::mem::take(&mut *lock(&self.wanted));
         for interface in wanted {
-            let _ = self.serve(interface);
+            self.serve_or_say_why(interface);
         }
+    }
+
+    /// Where AF_XDP is not to be had, UDP does it.
+    fn serve_or_say_why(&self, index: u32) {
+        let Err(error) = self.serve(index) else {
+            return;
+        };
+        let interface = sluice_xdp::Interface::by_index(index);
+        let name = interface.map_or_else(
+            |_| format!("interface {index}"),
+            |found| found.name().to_owned(),
+        );
+        self.notices.say(&format!(
+            "no AF_XDP on {name}, packets go through UDP sockets: {error}"
+        ));
     }
 
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
@@ -424,6 +440,7 @@ impl Node {
             gone: Mutex::default(),
             armed: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            notices: Notices::new(),
         }))
     }
 }

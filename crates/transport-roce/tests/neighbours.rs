@@ -2,10 +2,14 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{End, QKEY, connected, until, world_of_three};
 use sluice_verbs::{QpType, UdDestination, WrOpcode};
 
 const AREA: usize = 1 << 20;
+/// Packets that nobody has taken in.
+const WAITING: u64 = 200;
 
 #[test]
 fn connections_of_both_processes_work_at_the_same_time() {
@@ -90,4 +94,48 @@ fn datagrams_have_their_sender_also_when_they_are_passed_on() {
     assert_eq!(a.run(&wr).status, 0);
     until("the count", || other.transport.dropped().unknown_qp == 1);
     assert_eq!(right.transport.dropped().unknown_qp, 0);
+}
+
+/// A process ends while packets for its neighbour wait in its sockets. Catches: a process that
+/// closes them without a look.
+#[test]
+fn what_waits_for_a_neighbour_is_handed_on_at_the_end() {
+    let [left, right, other] = world_of_three();
+    let (a, b) = connected(&left, &other, QpType::Ud, AREA);
+    let ah = End::ah_attr(&b.gid);
+    let sge = [a.sge(0, 64)];
+    let mut wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
+    wr.ud = Some(UdDestination {
+        ah: &ah,
+        qpn: b.qp.num(),
+        qkey: QKEY,
+    });
+    let comes = |number: u64| {
+        b.post_recv(number, 0, 2048);
+        assert_eq!(a.run(&wr).status, 0);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            if let Some(wc) = b.cq.poll_one() {
+                assert_eq!((wc.wr_id, wc.status), (number, 0));
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    };
+    assert!(comes(0), "the engine passes on");
+    right.transport.stop_engines();
+    // The thread ends when it gets a processor, and may pass on some until then.
+    let waits = (1..100).find(|number| !comes(*number));
+    let mut sent = waits.expect("an end of the engine");
+    // More than are taken in at once.
+    for _ in 0..WAITING {
+        sent += 1;
+        b.post_recv(sent, 0, 2048);
+        assert_eq!(a.run(&wr).status, 0);
+    }
+    right.transport.leave();
+    for number in sent - WAITING..=sent {
+        assert_eq!(b.good().wr_id, number);
+    }
 }

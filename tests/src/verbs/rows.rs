@@ -48,8 +48,10 @@ impl Row {
                 "ibv_rc_pingpong" | "ibv_uc_pingpong" | "ibv_ud_pingpong" => vec!["-c"],
                 _ => Vec::new(),
             },
-            // A processor whose clock changes is no reason to end.
-            Kind::Perftest => vec!["-F"],
+            // A processor whose clock changes is no reason to end, and neither is a peer that waits
+            // for a processor: it is given up after seconds, not after the half of one that perftest
+            // chooses for adapters, which answer by themselves.
+            Kind::Perftest => vec!["-F", "-u", "17"],
         };
         all.extend(self.arguments);
         all

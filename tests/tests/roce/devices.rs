@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
-use sluice_tests::verbs::gid_index;
+use sluice_tests::verbs::{Own, gid_index};
 
 use crate::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
 
@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         let name = format!("ibv_asyncwatch/{device}");
         trials.push(trial(name, move || asyncwatch(way)));
     }
+    trials.push(trial("refused/roce", || refused(Way::corner("roce", 0))));
     trials
 }
 
@@ -66,6 +67,24 @@ fn devinfo(way: Way) -> Verdict {
         if gid_index(&outcome.text(), address).is_none() {
             return fail(format!("no GID of {address}\n{}", outcome.describe()));
         }
+    }
+    Ok(())
+}
+
+/// An interface that AF_XDP cannot be had on is no obstacle, and the user learns why it is so.
+fn refused(way: Way) -> Verdict {
+    const WHY: &str = "no AF_XDP on eth0, packets go through UDP sockets: another XDP program";
+    let mut link = Link::new(way)?;
+    // Who is first has the interfaces.
+    let mut first = link.start_own(Own::Stream, &["-T", "14", "-R", "3"])?;
+    let client = first.client.stdout_path().to_owned();
+    first.client.await_ready(LIMIT, "stream", || {
+        std::fs::read_to_string(&client).is_ok_and(|text| text.contains("flowing"))
+    })?;
+    let (server, client) = link.pair("ib_send_bw", "-x", &["-F", "-n", "100"], LIMIT)?;
+    for outcome in [server, client] {
+        let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+        ensure(said.matches(WHY).count() == 1, || outcome.describe())?;
     }
     Ok(())
 }

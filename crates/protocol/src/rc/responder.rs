@@ -212,7 +212,10 @@ impl Responder {
             counters.duplicate_requests += 1;
         } else {
             counters.out_of_sequence += 1;
-            self.dropped_until = self.dropped_until.max(index + 1);
+            // What is farther ahead is a stranger's, or not said: no report could name it.
+            if index - self.expected < Kept::SPAN {
+                self.dropped_until = self.dropped_until.max(index + 1);
+            }
             self.report_due |= keeps;
         }
         self.report_due |= packet.bth().ack_request;
