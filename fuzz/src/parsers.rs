@@ -61,6 +61,51 @@ pub mod verbs_hello {
     }
 }
 
+/// The `sluiced` of two hosts to each other, inside of TLS: frames, and the hello and the refusal in
+/// them.
+pub mod peering_frames {
+    use sluice_peering::frame::{self, Kind};
+    use sluice_peering::hello::{Hello, Refusal};
+
+    pub fn run(data: &[u8]) {
+        hello(data);
+        let mut rest = data;
+        // Each frame takes at least its header.
+        while let Ok(Some(found)) = frame::split(rest) {
+            let mut again = Vec::new();
+            frame::append(&mut again, found.kind, found.body);
+            assert_eq!(again.len(), found.bytes());
+            assert!(rest.starts_with(&again), "two spellings of {found:?}");
+            match found.kind {
+                Kind::Hello => hello(found.body),
+                Kind::Refuse => {
+                    let refusal = Refusal::decode(found.body);
+                    assert_eq!(refusal.is_some(), found.body.len() >= 5);
+                }
+                _ => {}
+            }
+            rest = &rest[found.bytes()..];
+        }
+    }
+
+    /// What follows the known fields is not looked at.
+    fn hello(body: &[u8]) {
+        let versions = Hello::versions_of(body);
+        if let Ok(hello) = Hello::decode(body) {
+            assert_eq!(Ok(hello.versions), versions);
+            assert!(
+                body.starts_with(&hello.encode()),
+                "two spellings of {hello:?}"
+            );
+            let unproven = Hello {
+                proof: [0; 32],
+                ..hello
+            };
+            assert_eq!(Hello::decode(&Hello::without_proof(body)), Ok(unproven));
+        }
+    }
+}
+
 /// The file of a program that `sluice` is to start.
 pub mod program_file {
     use crate::private::elf;

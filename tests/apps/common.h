@@ -283,9 +283,25 @@ UNUSED static int family(void)
     return knob("APP_FAMILY", 4) == 6 ? AF_INET6 : AF_INET;
 }
 
+/* The loopback address, or APP_HOST, an address of either family. */
 UNUSED static socklen_t loopback(struct sockaddr_storage *address, int port)
 {
     memset(address, 0, sizeof *address);
+    const char *host = getenv("APP_HOST");
+    if (host && *host) {
+        struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)address;
+        struct sockaddr_in *in = (struct sockaddr_in *)address;
+        if (family() == AF_INET6 && inet_pton(AF_INET6, host, &in6->sin6_addr) == 1) {
+            in6->sin6_family = AF_INET6;
+            in6->sin6_port = htons((uint16_t)port);
+            return sizeof *in6;
+        }
+        if (inet_pton(AF_INET, host, &in->sin_addr) == 1) {
+            in->sin_family = AF_INET;
+            in->sin_port = htons((uint16_t)port);
+            return sizeof *in;
+        }
+    }
     if (family() == AF_INET6) {
         struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)address;
         in6->sin6_family = AF_INET6;

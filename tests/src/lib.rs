@@ -25,5 +25,6 @@ pub mod lab;
 pub mod net;
 pub mod random;
 pub mod stats;
+pub mod stream;
 pub mod suite;
 pub mod verbs;

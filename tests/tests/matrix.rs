@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use sluice_tests::apps::{self, BUILDS};
-use sluice_tests::job::{Job, Outcome};
+use sluice_tests::job::Job;
 use sluice_tests::lab::{Lab, Mode};
-use sluice_tests::suite::{self, Verdict, ensure, fail, trial};
+use sluice_tests::stream;
+use sluice_tests::suite::{self, Verdict, fail, trial};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const CONNECTIONS: usize = 4;
@@ -70,18 +71,7 @@ impl Case {
         let mut command = self.command(&lab, Accelerated::Server, &binary);
         command.args(["server", self.server, &CONNECTIONS.to_string()]);
         let mut server = Job::start(command, lab.path(), "server")?;
-        let mut port = None;
-        {
-            let output = lab.path().join("server.stdout");
-            server.await_ready(LIMIT, "port", || {
-                let text = std::fs::read_to_string(&output).unwrap_or_default();
-                port = port_in(&text);
-                port.is_some()
-            })?;
-        }
-        let Some(port) = port else {
-            return fail("the server printed no port");
-        };
+        let port = stream::await_port(&mut server, LIMIT)?;
 
         let records = if self.kill == Kill::Nobody {
             RECORDS
@@ -99,8 +89,8 @@ impl Case {
 
         match self.kill {
             Kill::Nobody => {
-                check_complete(&client.finish(LIMIT)?.success()?)?;
-                check_complete(&server.finish(LIMIT)?.success()?)?;
+                stream::check_complete(&client.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
+                stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
                 if self.accelerated == Accelerated::Both {
                     lab.require_lane_bytes(1)?;
                 }
@@ -131,50 +121,5 @@ fn kill_one(victim: Job, survivor: Job) -> Verdict {
         return fail("the victim has no process id");
     };
     kill_process_group(group, Signal::KILL).map_err(std::io::Error::from)?;
-    let outcome = survivor.finish(LIMIT)?.success()?;
-    let lines = connection_lines(&outcome);
-    ensure(lines.len() == CONNECTIONS, || {
-        format!("not every connection was reported\n{}", outcome.describe())
-    })?;
-    let mut received = 0;
-    for (records, ended) in lines {
-        received += records;
-        ensure(ended == "eof" || ended == "reset", || {
-            format!("a connection ended by {ended}\n{}", outcome.describe())
-        })?;
-    }
-    ensure(received > 0, || {
-        format!(
-            "nothing was transferred before the kill\n{}",
-            outcome.describe()
-        )
-    })
-}
-
-fn check_complete(outcome: &Outcome) -> Verdict {
-    let lines = connection_lines(outcome);
-    let good = lines.len() == CONNECTIONS
-        && lines
-            .iter()
-            .all(|(records, ended)| *records == u64::from(RECORDS) && ended == "done");
-    ensure(good, || {
-        format!("not all records arrived\n{}", outcome.describe())
-    })
-}
-
-fn port_in(text: &str) -> Option<u16> {
-    let (line, _) = text.split_once('\n')?;
-    line.strip_prefix("port ")?.parse().ok()
-}
-
-/// Of each "connection I: received N records, ended by X" line, N and X.
-fn connection_lines(outcome: &Outcome) -> Vec<(u64, String)> {
-    let text = outcome.text();
-    text.lines()
-        .filter_map(|line| {
-            let (_, rest) = line.split_once(": received ")?;
-            let (records, ended) = rest.split_once(" records, ended by ")?;
-            Some((records.parse().ok()?, ended.to_string()))
-        })
-        .collect()
+    stream::check_cut(&survivor.finish(LIMIT)?.success()?, CONNECTIONS)
 }

@@ -37,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
     ("sluice-peering", &["sluice-control"]),
+    ("sluice-fabric", &["sluice-shmem"]),
     (
         "sluice-preload-core",
         &[
@@ -91,7 +92,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "sluice-bpf",
             "sluice-control",
+            "sluice-fabric",
             "sluice-lane",
+            "sluice-peering",
+            "sluice-rdma",
             "sluice-shmem",
             "sluice-sys",
         ],

@@ -25,6 +25,7 @@ static long (*release)(void *socket) = (void *)BPF_FUNC_sk_release;
  */
 extern char listeners;    /* Hash: cookie of a network namespace -> struct listener. */
 extern char destinations; /* Hash: struct destination -> struct route. */
+extern char ports;        /* Array of 1024 words of 64 bits: a bit for each port. */
 extern char exempted;     /* LRU hash: cookie of a socket that is left alone -> a byte. */
 extern char originals;    /* Hash: cookie of a captured socket -> struct original. */
 extern char arrivals;     /* LRU hash: struct arrival -> struct original. */
@@ -154,6 +155,8 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 	key.address = *to;
 	key.port = (__u16)context->user_port;
 	original.port = key.port;
+	if (!has_port(&ports, BIG_ENDIAN_16(key.port)))
+		return 0;
 	route = map_lookup(&destinations, &key);
 	if (!route) {
 		key.port = 0;

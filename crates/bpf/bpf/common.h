@@ -115,6 +115,15 @@ static ALWAYS_INLINE __u16 remote_port_of(struct bpf_sock_ops *context)
 	return (__u16)BIG_ENDIAN_32(context->remote_port);
 }
 
+/* Of an array of 1024 words of 64 bits, with a bit for each port: whether this one is chosen. */
+static ALWAYS_INLINE int has_port(void *ports, __u16 port)
+{
+	__u32 word = port >> 6;
+	__u64 *bits = map_lookup(ports, &word);
+
+	return bits && *bits >> (port & 63) & 1;
+}
+
 static ALWAYS_INLINE void count_in(void *counters, __u32 which)
 {
 	__u64 *number = map_lookup(counters, &which);

@@ -21,9 +21,10 @@
  *     +---------------------------------------------------------------+
  *
  * Nothing is kept for a socket before its connection is established but what the passive end reads
- * in a SYN: a nonce is a function of the socket's cookie, so that a repeated SYN is the same.
+ * in a SYN: a nonce is a function of the socket's cookie.
  * Where the kernel's own options leave no room nothing is added, and the connection is as without
- * this program.
+ * this program. So it is when a SYN or SYN-ACK has to be repeated, as something on the way may drop
+ * what has options that it does not know.
  */
 #include "siphash.h"
 
@@ -39,6 +40,7 @@ static long (*reserve_option)(void *context, __u32 length, __u64 flags) =
 static void *(*ring_reserve)(void *ring, __u64 bytes, __u64 flags) =
 	(void *)BPF_FUNC_ringbuf_reserve;
 static void (*ring_submit)(void *record, __u64 flags) = (void *)BPF_FUNC_ringbuf_submit;
+static __u64 (*ring_query)(void *ring, __u64 what) = (void *)BPF_FUNC_ringbuf_query;
 
 /*
  * The maps. The loader makes them and puts their descriptors in place of these symbols; their
@@ -57,7 +59,8 @@ struct settings {
 	struct key answers; /* That of all who find each other. */
 	__u8 enabled;
 	__u8 other_networks; /* Whether those that are not in the trie are chosen. */
-	__u8 padding[6];
+	__u8 padding[2];
+	__u32 wake_bytes; /* So much in the ring wakes who waits for it; 0: anything. */
 };
 
 struct network {
@@ -67,10 +70,11 @@ struct network {
 
 /* The order is that of `Counter` in finder.rs. */
 enum counter {
-	OFFERED,  /* SYNs with our option, repeated ones too. */
-	ANSWERED, /* SYN-ACKs with our option, repeated ones too. */
+	OFFERED,  /* SYNs with our option. */
+	ANSWERED, /* SYN-ACKs with our option. */
 	NO_ROOM,  /* SYNs and SYN-ACKs without, as there was no room for it. */
 	LOST,     /* Events for which the ring had no room. */
+	ADOPTED,  /* Listeners of before that answer now. */
 };
 
 /* As in event.rs. */
@@ -79,6 +83,7 @@ enum peer {
 	CAN = 2,
 	ECHOED = 3,  /* It, or something in between, sent back what we sent. */
 	FOREIGN = 4, /* Our option, but with another key, of another version, or nonsense. */
+	UNHEARD = 5, /* The SYN had to be repeated, without our option. */
 };
 
 enum happening {
@@ -152,14 +157,9 @@ static ALWAYS_INLINE int chosen(struct bpf_sock_ops *context, const struct setti
 				__u16 port)
 {
 	struct network network = { .bits = 128 };
-	__u32 word = port >> 6;
-	__u64 *bits;
 	__u8 *named;
 
-	if (!set->enabled)
-		return 0;
-	bits = map_lookup(&ports, &word);
-	if (!bits || !(*bits >> (port & 63) & 1))
+	if (!set->enabled || !has_port(&ports, port))
 		return 0;
 	remote_of(context, &network.address);
 	named = map_lookup(&networks, &network);
@@ -235,8 +235,22 @@ static ALWAYS_INLINE __u64 answer_to(const struct settings *set, __u64 nonce)
 	return siphash(&set->answers, nonce, ANSWER);
 }
 
+/* A reader that is woken for each event costs more than everything else here. */
+static ALWAYS_INLINE void tell(struct event *event, const struct settings *set)
+{
+	__u64 flags = 0;
+
+	/* Without flags the kernel wakes a reader that has read all that was there. */
+	if (set && set->wake_bytes)
+		flags = ring_query(&events, BPF_RB_AVAIL_DATA) >= set->wake_bytes ?
+				BPF_RB_FORCE_WAKEUP :
+				BPF_RB_NO_WAKEUP;
+	ring_submit(event, flags);
+}
+
 /* Keeps and tells what is known of a connection that is established now. */
-static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct verdict *verdict)
+static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct settings *set,
+				 const struct verdict *verdict)
 {
 	__u64 cookie = socket_cookie(context);
 	struct event *event;
@@ -259,7 +273,7 @@ static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct verd
 	event->peer = verdict->peer;
 	event->active = verdict->active;
 	event->padding = 0;
-	ring_submit(event, 0);
+	tell(event, set);
 }
 
 /* The SYN-ACK has come. */
@@ -283,12 +297,14 @@ static ALWAYS_INLINE void established_actively(struct bpf_sock_ops *context)
 		} else if (value == verdict.nonce) {
 			verdict.peer = ECHOED;
 		}
+	} else if (context->total_retrans) {
+		verdict.peer = UNHEARD;
 	}
 	if (verdict.repeats)
 		add_callbacks(context, BPF_SOCK_OPS_PARSE_ALL_HDR_OPT_CB_FLAG);
 	else
 		remove_callbacks(context, BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
-	decide(context, &verdict);
+	decide(context, set, &verdict);
 }
 
 /*
@@ -320,7 +336,7 @@ static ALWAYS_INLINE void established_passively(struct bpf_sock_ops *context)
 			verdict.nonce = value_of(&option);
 		}
 	}
-	decide(context, &verdict);
+	decide(context, set, &verdict);
 }
 
 /* What this segment is to carry, and the nonce behind it: false for nothing. */
@@ -332,13 +348,12 @@ static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *op
 	__u64 cookie = socket_cookie(context);
 	struct verdict *verdict;
 	struct option found;
-	__u64 *offered;
 
 	if (!set)
 		return 0;
 	prepare(option);
 	if ((flags & (SYN | ACK)) == SYN) {
-		if (!chosen(context, set, remote_port_of(context)))
+		if (context->total_retrans || !chosen(context, set, remote_port_of(context)))
 			return 0;
 		*nonce = nonce_of(context, set);
 		option->version_and_role = VERSION_AND(OFFER);
@@ -348,15 +363,15 @@ static ALWAYS_INLINE int compose(struct bpf_sock_ops *context, struct option *op
 	if (flags & SYN) {
 		if (!chosen(context, set, (__u16)context->local_port))
 			return 0;
-		/* A repeated SYN-ACK comes without the SYN, and so does a simultaneous open's. */
-		offered = map_lookup(&offers, &cookie);
-		if (offered)
-			*nonce = *offered;
-		else if (find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) &&
-			 found.version_and_role == VERSION_AND(OFFER))
-			*nonce = value_of(&found);
-		else
+		/*
+		 * It is repeated if there is an offer already. In a simultaneous open (RFC 9293
+		 * §3.5) there is no SYN to be found.
+		 */
+		if (map_lookup(&offers, &cookie) ||
+		    !find(context, &found, BPF_LOAD_HDR_OPT_TCP_SYN) ||
+		    found.version_and_role != VERSION_AND(OFFER))
 			return 0;
+		*nonce = value_of(&found);
 		option->version_and_role = VERSION_AND(ANSWER);
 		set_value(option, answer_to(set, *nonce));
 		if (context->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)
@@ -436,7 +451,7 @@ static ALWAYS_INLINE void closed(struct bpf_sock_ops *context)
 	__builtin_memset(event, 0, sizeof(*event));
 	event->cookie = cookie;
 	event->happening = CLOSED;
-	ring_submit(event, 0);
+	tell(event, current_settings());
 }
 
 SECTION("sockops")
@@ -475,4 +490,44 @@ int find_peer(struct bpf_sock_ops *context)
 		break;
 	}
 	return PROCEED;
+}
+
+static void *(*to_tcp)(void *socket) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static long (*set_option)(void *socket, int level, int name, void *value, int length) =
+	(void *)BPF_FUNC_setsockopt;
+static long (*get_option)(void *socket, int level, int name, void *value, int length) =
+	(void *)BPF_FUNC_getsockopt;
+
+#define SOL_TCP 6
+/* Linux 6.12; here because the system's headers may be older. */
+#define SOCK_OPS_CB_FLAGS 1008
+/* skc_state of the kernel's struct sock_common: finder.rs compares it. */
+#define STATE_OFFSET 18
+
+/* What the iterator over TCP sockets has for each; the second is the socket. */
+struct iteration {
+	__u64 state;
+	__u64 socket;
+	__u64 owner;
+};
+
+/* Listeners that are older than the program are told to ask it, too. */
+SECTION("iterator")
+int adopt(struct iteration *context)
+{
+	void *socket = (void *)context->socket;
+	int flags = 0;
+
+	if (!socket)
+		return 0;
+	socket = to_tcp(socket);
+	if (!socket || *(volatile __u8 *)(socket + STATE_OFFSET) != BPF_TCP_LISTEN)
+		return 0;
+	if (get_option(socket, SOL_TCP, SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)) ||
+	    flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
+		return 0;
+	flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (!set_option(socket, SOL_TCP, SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
+		count_in(&counters, ADOPTED);
+	return 0;
 }

@@ -10,6 +10,7 @@ use crate::address::{self, canonical, field};
 use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::load::{self, Part};
+use crate::rules::{PortMap, PortSet};
 
 /// What clang made of `bpf/capture.bpf.c`, by the names of its functions.
 macro_rules! parts {
@@ -146,6 +147,7 @@ pub struct Capture {
     links: Vec<Link>,
     listeners: Map,
     destinations: Map,
+    ports: PortMap,
     exempted: Map,
     arrivals: Map,
     pending: Map,
@@ -204,6 +206,7 @@ impl Capture {
                 ROUTE_BYTES,
                 options.destinations_max,
             )?,
+            ports: PortMap::new()?,
             exempted: load::map("sluice_exempted", Kind::LruHash, 8, 1, EXEMPTED_MAX)?,
             arrivals: load::map(
                 "sluice_arrivals",
@@ -224,9 +227,11 @@ impl Capture {
             held: HashMap::new(),
             destinations_max: options.destinations_max,
         };
+        capture.ports.set(&PortSet::all())?;
         let maps = [
             ("listeners", &capture.listeners),
             ("destinations", &capture.destinations),
+            ("ports", capture.ports.map()),
             ("exempted", &capture.exempted),
             ("originals", &originals),
             ("arrivals", &capture.arrivals),
@@ -302,6 +307,11 @@ impl Capture {
         let key = destination_key(address, port);
         gone(self.destinations.remove(&key))?;
         Ok(self.held.remove(&key).is_some())
+    }
+
+    /// Of connections to the destinations, captures those to these ports; all, at first.
+    pub fn set_ports(&mut self, ports: &PortSet) -> Result<(), Error> {
+        self.ports.set(ports)
     }
 
     fn put(&mut self, key: [u8; DESTINATION_BYTES], route: [u8; ROUTE_BYTES]) -> Result<(), Error> {

@@ -15,8 +15,8 @@ pub enum Error {
     NotPermitted {
         /// What the kernel refused: "to …".
         what: &'static str,
-        /// Which of CAP_BPF and CAP_NET_ADMIN this process does not have. Empty in a user
-        /// namespace, where it has them but they do not count.
+        /// Which of CAP_BPF, CAP_NET_ADMIN and, where it is needed, CAP_PERFMON this process does
+        /// not have. Empty in a user namespace, where it has them but they do not count.
         missing: Vec<&'static str>,
     },
     /// Somebody else's program is attached to the cgroup, or above it, so that it is the only one.
@@ -100,8 +100,8 @@ impl fmt::Display for Error {
             ),
             Self::NotPermitted { what, missing } => write!(
                 f,
-                "not permitted {what}: this process lacks {}; run it as root, or with CAP_BPF \
-                 and CAP_NET_ADMIN",
+                "not permitted {what}: this process lacks {}; run it as root, or give it what it \
+                 lacks",
                 missing.join(" and ")
             ),
             Self::Exclusive { program } => write!(
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             missing(&["CAP_BPF"]),
             "not permitted to load a BPF program: this process lacks CAP_BPF; run it as root, or \
-             with CAP_BPF and CAP_NET_ADMIN"
+             give it what it lacks"
         );
         assert!(missing(&[]).contains("user namespace"));
     }

@@ -16,6 +16,11 @@ pub enum Peer {
     Echoed,
     /// It answered with our option, but not as our key and version have it.
     Foreign,
+    /// The SYN got no answer until it was repeated, which is without our option; so was the
+    /// answer. If that happens again and again, something on the way drops SYNs with options that
+    /// it does not know, which costs each connection a second: the network is to be left alone
+    /// ([`crate::Rules::networks`]).
+    Unheard,
 }
 
 impl Peer {
@@ -25,6 +30,7 @@ impl Peer {
             2 => Some(Self::Can),
             3 => Some(Self::Echoed),
             4 => Some(Self::Foreign),
+            5 => Some(Self::Unheard),
             _ => None,
         }
     }
@@ -33,8 +39,8 @@ impl Peer {
 /// What is known of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Verdict {
-    /// The other end. The end that accepts takes the word of the one that connects: an echo can
-    /// only come back to where it started.
+    /// The other end. The end that accepts takes the word of the one that connects, as an echo can
+    /// only come back to where it started, and may be wrong if its answer was lost.
     pub peer: Peer,
     /// This end connected.
     pub active: bool,

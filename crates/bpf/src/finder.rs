@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 
-use sluice_sys::bpf::{AttachType, Code, Kind, Link, Map, ProgramKind, RingBuffer};
+use sluice_sys::bpf::{AttachType, Btf, Code, Kind, Link, Map, ProgramKind, RingBuffer};
+use sluice_sys::capability::{Capability, missing};
 use sluice_sys::errno::Errno;
 use sluice_sys::process::random;
 
@@ -11,16 +12,19 @@ use crate::cgroup::Cgroup;
 use crate::error::Error;
 use crate::event::{Event, VERDICT_BYTES, Verdict};
 use crate::load::{self, Part};
-use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PORT_WORDS, PortSet, Rules};
+use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PortMap, Rules};
 
 /// What clang made of `bpf/finder.bpf.c`.
 const FIND_PEER: Code = include!(concat!(env!("OUT_DIR"), "/find_peer.rs"));
+const ADOPT: Code = include!(concat!(env!("OUT_DIR"), "/adopt.rs"));
 
 /// Bytes of `struct settings` of finder.bpf.c.
 const SETTINGS_BYTES: usize = 40;
 /// More connections than this cannot be asked for: a gigabyte of kernel memory.
 const CONNECTIONS_MAX: u32 = 1 << 23;
 const EVENTS_BYTES_MAX: u32 = 1 << 28;
+/// What an event takes in the ring.
+const EVENT_ROOM_BYTES: u32 = 72;
 
 /// What the program counts, in the order of finder.bpf.c.
 enum Counter {
@@ -28,8 +32,12 @@ enum Counter {
     Answered,
     NoRoom,
     Lost,
+    Adopted,
 }
-const COUNTERS: u32 = 4;
+const COUNTERS: u32 = 5;
+
+/// `STATE_OFFSET` of finder.bpf.c.
+const STATE_BITS: u32 = 18 * 8;
 
 /// Sizes, and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,17 +48,22 @@ pub struct FinderOptions {
     /// Room for events, a power of two, at least a page and at most 256 MiB. An event takes 72
     /// bytes.
     pub events_bytes: u32,
+    /// So many events wake a thread that sleeps in epoll; fewer wait until it looks
+    /// ([`Finder::read`]) by itself. To be woken for each of them costs more than all else, some
+    /// 20 µs for each connection. At most half of those for which there is room.
+    pub wake_after_events: u32,
     /// The key by which answers are made. Ends find each other if they have the same. It keeps
     /// foreign clusters apart; it is no proof of who the peer is, which daemons give each other.
     pub key: [u8; 16],
 }
 
 impl Default for FinderOptions {
-    /// 65536 connections, 256 KiB for events, and a key that everybody knows.
+    /// 65536 connections, 256 KiB for events, each of which wakes, and a key that everybody knows.
     fn default() -> Self {
         Self {
             connections_max: 65536,
             events_bytes: 256 * 1024,
+            wake_after_events: 1,
             key: *b"sluice option v1",
         }
     }
@@ -59,14 +72,16 @@ impl Default for FinderOptions {
 /// What the program has done. On a busy host the numbers are of slightly different moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FinderCounters {
-    /// SYNs with our option, repeated ones too.
+    /// SYNs with our option.
     pub offered: u64,
-    /// SYN-ACKs with our option, repeated ones too.
+    /// SYN-ACKs with our option.
     pub answered: u64,
     /// SYNs and SYN-ACKs that went without, as other options left no room for it.
     pub no_room: u64,
     /// Events for which there was no room. [`Finder::for_each`] tells what is known.
     pub lost: u64,
+    /// Listeners that [`Finder::adopt_listeners`] has found.
+    pub adopted: u64,
 }
 
 /// The attached program. It is detached when this is dropped, and when the process ends.
@@ -74,15 +89,15 @@ pub struct FinderCounters {
 pub struct Finder {
     settings: Map,
     networks: Map,
-    ports: Map,
+    ports: PortMap,
     verdicts: Map,
     counters: Map,
     events: RingBuffer,
     /// Ours alone, and that of the options.
     keys: [[u8; 16]; 2],
+    wake_bytes: u32,
     /// What the maps hold.
     trie: BTreeMap<[u8; NETWORK_KEY_BYTES], u8>,
-    words: Box<[u64; PORT_WORDS]>,
     /// First of all, the program is detached.
     _link: Option<Link>,
 }
@@ -90,7 +105,8 @@ pub struct Finder {
 impl Finder {
     /// Attaches the program to a cgroup, for connections that the rules choose. Connections of
     /// before are not known. A listener answers if listen() was called since; of those of before,
-    /// the ones that an earlier [`Finder`] knew answer as well.
+    /// the ones that an earlier [`Finder`] knew answer as well, and those of
+    /// [`Finder::adopt_listeners`].
     pub fn attach(cgroup: &Cgroup, options: &FinderOptions, rules: &Rules) -> Result<Self, Error> {
         if !(1..=CONNECTIONS_MAX).contains(&options.connections_max) {
             return Err(Error::Invalid {
@@ -102,6 +118,15 @@ impl Finder {
         {
             return Err(Error::Invalid {
                 why: "events_bytes must be a power of two from the size of a page to 256 MiB",
+            });
+        }
+        let wake_bytes = match options.wake_after_events {
+            0 | 1 => 0,
+            events => events.saturating_mul(EVENT_ROOM_BYTES),
+        };
+        if wake_bytes > options.events_bytes / 2 {
+            return Err(Error::Invalid {
+                why: "wake_after_events must be at most half of the events for which there is room",
             });
         }
         let own = random().map_err(Error::system("getrandom"))?;
@@ -125,7 +150,7 @@ impl Finder {
                 // One more is the root of IPv4.
                 NETWORKS_MAX + 1,
             )?,
-            ports: load::map("sluice_ports", Kind::Array, 4, 8, PORT_WORDS as u32)?,
+            ports: PortMap::new()?,
             verdicts: load::map(
                 "sluice_verdicts",
                 Kind::LruHash,
@@ -136,8 +161,8 @@ impl Finder {
             counters: load::counters(COUNTERS)?,
             events: load::ring("sluice_events", options.events_bytes)?,
             keys: [nonces, options.key],
+            wake_bytes,
             trie: BTreeMap::new(),
-            words: Box::new(*PortSet::none().words()),
             _link: None,
         };
         finder.set_rules(rules)?;
@@ -150,7 +175,7 @@ impl Finder {
         let maps = [
             ("settings", &finder.settings),
             ("networks", &finder.networks),
-            ("ports", &finder.ports),
+            ("ports", finder.ports.map()),
             ("offers", &offers),
             ("verdicts", &finder.verdicts),
             ("events", finder.events.map()),
@@ -159,6 +184,41 @@ impl Finder {
         let link = load::attach(cgroup, &part, &maps)?;
         finder._link = Some(link);
         Ok(finder)
+    }
+
+    /// Has listeners answer that are older than the program, those of the calling thread's network
+    /// namespace (setns(2)). Takes CAP_PERFMON, Linux 6.12 and its types (`/sys/kernel/btf`). It
+    /// goes through all TCP sockets of the namespace, and marks listeners of other cgroups too,
+    /// which makes no difference to them.
+    pub fn adopt_listeners(&self) -> Result<(), Error> {
+        const LACKS: Error = Error::Kernel {
+            lacks: "its types (CONFIG_DEBUG_INFO_BTF) or the iterator over TCP sockets (Linux 5.8)",
+        };
+        let types = Btf::of_kernel().map_err(|_| LACKS)?;
+        let target = types.function("bpf_iter_tcp").map_err(|_| LACKS)?;
+        if types.member_bits("sock_common", "skc_state") != Ok(STATE_BITS) {
+            return Err(Error::Kernel {
+                lacks: "the state of a socket where all of Linux up to 6.18 have it",
+            });
+        }
+        let part = Part {
+            name: "adopt",
+            code: ADOPT,
+            kind: ProgramKind::Tracing,
+            attach_type: AttachType::Iterator,
+        };
+        let program = load::load(&part, target, &[("counters", &self.counters)]).map_err(
+            |error| match error {
+                Error::NotPermitted { what, .. } => Error::NotPermitted {
+                    what,
+                    missing: missing(&[Capability::Bpf, Capability::NetAdmin, Capability::Perfmon]),
+                },
+                error => error,
+            },
+        )?;
+        program
+            .iterate()
+            .map_err(Error::system("read(an iterator over TCP sockets)"))
     }
 
     /// Other rules, for connections from now on. What the old and the new ones agree upon holds
@@ -186,14 +246,7 @@ impl Finder {
                 self.trie.insert(key, value);
             }
         }
-        for (index, (held, wanted)) in self.words.iter_mut().zip(rules.ports.words()).enumerate() {
-            if held != wanted {
-                let key = (index as u32).to_ne_bytes();
-                let set = self.ports.set(&key, &wanted.to_ne_bytes());
-                set.map_err(&update)?;
-                *held = *wanted;
-            }
-        }
+        self.ports.set(&rules.ports)?;
         let mut settings = [0; SETTINGS_BYTES];
         for (index, half) in self.keys.as_flattened().chunks_exact(8).enumerate() {
             // A key is bytes; the program reads it as numbers, little-endian.
@@ -204,6 +257,7 @@ impl Finder {
         }
         settings[32] = u8::from(rules.enabled);
         settings[33] = u8::from(rules.other_networks);
+        settings[36..].copy_from_slice(&self.wake_bytes.to_ne_bytes());
         self.settings.set(&[0; 4], &settings).map_err(&update)
     }
 
@@ -242,13 +296,15 @@ impl Finder {
         Ok(())
     }
 
-    /// A descriptor that is readable when there are events, for poll and epoll.
+    /// A descriptor for epoll, which is readable when there are
+    /// [`FinderOptions::wake_after_events`] events.
+    /// poll(2) looks before it sleeps, and finds it readable when there are any.
     pub fn raw(&self) -> RawFd {
         self.events.map().raw()
     }
 
     /// Gives all events that have come to `take`, in their order, and says how many. Does not
-    /// block. An edge-triggered epoll needs no more than one call for each edge.
+    /// block.
     pub fn read(&mut self, take: &mut dyn FnMut(Event)) -> usize {
         let mut count = 0;
         self.events.read(&mut |record| {
@@ -268,6 +324,7 @@ impl Finder {
             answered: sum(Counter::Answered)?,
             no_room: sum(Counter::NoRoom)?,
             lost: sum(Counter::Lost)?,
+            adopted: sum(Counter::Adopted)?,
         })
     }
 }

@@ -15,7 +15,8 @@
 //! ends or calls exec.
 //!
 //! Needed: CAP_BPF and CAP_NET_ADMIN, once, to load and attach; what comes later needs descriptors
-//! only. Linux 5.15, cgroups of version 2. The design: `docs/decisions/0017`.
+//! only (before Linux 5.19, unless `kernel.unprivileged_bpf_disabled` is set). Linux 5.15, of which
+//! 6.18 was tried, and cgroups of version 2. The design: `docs/decisions/0017`.
 
 #![warn(missing_docs)]
 

@@ -48,8 +48,8 @@ fn map_error(errno: Errno) -> Error {
     }
 }
 
-/// Loads a program and attaches it: until the link is dropped, beside others.
-pub fn attach(cgroup: &Cgroup, part: &Part, maps: &[(&str, &Map)]) -> Result<Link, Error> {
+/// Loads a program; `target` is that of a tracing program.
+pub fn load(part: &Part, target: u32, maps: &[(&str, &Map)]) -> Result<Program, Error> {
     let title = format!("sluice_{}", part.name);
     let load = Load {
         title: &title,
@@ -58,8 +58,9 @@ pub fn attach(cgroup: &Cgroup, part: &Part, maps: &[(&str, &Map)]) -> Result<Lin
         kind: part.kind,
         attach_type: part.attach_type,
         fragments: false,
+        target,
     };
-    let program = Program::load(&load, part.code, maps).map_err(|refusal| {
+    Program::load(&load, part.code, maps).map_err(|refusal| {
         // The verifier's own refusals come with words; EPERM is also what it has for nonsense.
         if refusal.errno.0 == libc::EPERM && refusal.log.is_empty() {
             return Error::not_permitted("to load a BPF program");
@@ -69,8 +70,12 @@ pub fn attach(cgroup: &Cgroup, part: &Part, maps: &[(&str, &Map)]) -> Result<Lin
             log: refusal.log,
             errno: refusal.errno.0,
         }
-    })?;
-    program
+    })
+}
+
+/// Loads a program and attaches it: until the link is dropped, beside others.
+pub fn attach(cgroup: &Cgroup, part: &Part, maps: &[(&str, &Map)]) -> Result<Link, Error> {
+    load(part, 0, maps)?
         .attach_to_cgroup(cgroup.raw())
         .map_err(|errno| match errno.0 {
             libc::EPERM if missing_capabilities().is_empty() => {

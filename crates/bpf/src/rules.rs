@@ -6,12 +6,16 @@ use core::str::FromStr;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use sluice_sys::bpf::{Kind, Map};
+
 use crate::address;
+use crate::error::Error;
+use crate::load;
 
 /// More networks than this are refused.
 pub const NETWORKS_MAX: u32 = 16 * 1024;
 /// A bit for each port.
-pub(crate) const PORT_WORDS: usize = 1024;
+const PORT_WORDS: usize = 1024;
 /// Bits in front of an IPv4 address in [`address::bytes`].
 const MAPPED_BITS: u8 = 96;
 
@@ -120,9 +124,39 @@ impl PortSet {
         }
         self
     }
+}
 
-    pub(crate) fn words(&self) -> &[u64; PORT_WORDS] {
-        &self.words
+/// What the array of a program holds: nothing at first.
+#[derive(Debug)]
+pub(crate) struct PortMap {
+    map: Map,
+    held: PortSet,
+}
+
+impl PortMap {
+    pub fn new() -> Result<Self, Error> {
+        Ok(Self {
+            map: load::map("sluice_ports", Kind::Array, 4, 8, PORT_WORDS as u32)?,
+            held: PortSet::none(),
+        })
+    }
+
+    pub const fn map(&self) -> &Map {
+        &self.map
+    }
+
+    pub fn set(&mut self, ports: &PortSet) -> Result<(), Error> {
+        let words = self.held.words.iter_mut().zip(ports.words.iter());
+        for (index, (held, wanted)) in words.enumerate() {
+            if held != wanted {
+                let key = (index as u32).to_ne_bytes();
+                self.map
+                    .set(&key, &wanted.to_ne_bytes())
+                    .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), ports"))?;
+                *held = *wanted;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -241,8 +275,8 @@ mod tests {
         let ports = PortSet::none()
             .with(80..=80, true)
             .with(65535..=65535, true);
-        assert_eq!(ports.words()[1], 1 << 16);
-        assert_eq!(ports.words()[1023], 1 << 63);
+        assert_eq!(ports.words[1], 1 << 16);
+        assert_eq!(ports.words[1023], 1 << 63);
         let ports = PortSet::all().with(0..=65535, false);
         assert_eq!(ports, PortSet::none());
     }

@@ -9,9 +9,13 @@ use std::process::{Child, Command, Stdio};
 
 use common::{Agent, End, Group, Host, Net, can_run, until};
 use sluice_bpf::{
-    Capture, CaptureCounters, CaptureOptions, Destination, Error, Listener, Original,
+    Capture, CaptureCounters, CaptureOptions, Destination, Error, Listener, Original, PortSet,
 };
 use sluice_sys::tcp::netns_cookie;
+use sluice_sys::unix::wait_readable;
+
+/// Longest time that a test waits for a connection.
+const PATIENCE_MS: i32 = 30_000;
 
 #[test]
 fn agent() {
@@ -47,6 +51,8 @@ impl Daemon {
     /// What has arrived, and what it was to be.
     fn accept(&self, capture: &Capture, v6: bool) -> (TcpStream, Option<Original>) {
         let listener = if v6 { &self.v6 } else { &self.v4 };
+        let waiting = wait_readable(listener.as_raw_fd(), PATIENCE_MS);
+        assert_eq!(waiting, Ok(true), "nobody came");
         let (stream, remote) = listener.accept().expect("accepts");
         let local = stream.local_addr().expect("a name");
         let original = capture.original(self.netns, remote, local);
@@ -251,6 +257,15 @@ fn what_is_not_chosen_goes_its_own_way() {
     client.ask(&format!("join {id} {to}")).expect("connects");
     server.accept(listener.id);
 
+    // A port that is left alone.
+    let mut ports = |chosen: bool| {
+        let ports = PortSet::all().with(to.port()..=to.port(), chosen);
+        scene.capture.set_ports(&ports).expect("set");
+    };
+    ports(false);
+    direct(&mut client, &mut server, &listener);
+    ports(true);
+
     // Another port, and nothing.
     let one = Destination {
         address: scene.net.b.v4,
@@ -368,6 +383,29 @@ fn a_full_map_lets_connections_go_their_own_way() {
         let end = client.connect(listener.local).expect("connects");
         end.peer == listener.local && scene.counters().captured > 6
     });
+}
+
+#[test]
+fn entries_go_with_their_sockets() {
+    if !can_run("entries_go_with_their_sockets") {
+        return;
+    }
+    const CONNECTIONS: u64 = 1000;
+    let scene = Scene::new(&CaptureOptions {
+        connections_max: 4,
+        ..CaptureOptions::default()
+    });
+    let mut client = scene.client();
+    let listener = scene.daemon.v4.try_clone().expect("a copy");
+    std::thread::spawn(move || while listener.accept().is_ok() {});
+    let to = SocketAddr::new(scene.net.b.v4, 4321);
+    let order = format!("hammer {to} {CONNECTIONS}");
+    assert_eq!(client.ask(&order), Ok("0".into()));
+    let counters = CaptureCounters {
+        captured: CONNECTIONS,
+        ..CaptureCounters::default()
+    };
+    assert_eq!(scene.counters(), counters);
 }
 
 #[test]

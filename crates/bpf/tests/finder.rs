@@ -5,96 +5,18 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
-use common::segment::{ACK, ANSWER, OFFER, Puppet, REPEAT, SYN, Segment, Wire, option, proper};
-use common::{Agent, End, Group, Net, can_run, until};
+use common::pair::{Pair, default_answer, established, events, is_syn, meet};
+use common::segment::{ANSWER, OFFER, REPEAT, Segment, Wire};
+use common::{Agent, End, Group, can_run, until};
 use sluice_bpf::{
     Connection, Error, Event, Finder, FinderCounters, FinderOptions, Network, Peer, PortSet, Rules,
     Verdict,
 };
-use sluice_sys::unix::wait_readable;
+use sluice_sys::wake::Epoll;
 
 #[test]
 fn agent() {
     common::run_as_agent();
-}
-
-/// All events that have come.
-fn events(finder: &mut Finder) -> Vec<Event> {
-    let mut all = Vec::new();
-    finder.read(&mut |event| all.push(event));
-    all
-}
-
-/// What comes of the connection with this cookie.
-fn established(finder: &mut Finder, cookie: u64) -> Connection {
-    let mut found = None;
-    until("an event", || {
-        for event in events(finder) {
-            if let Event::Established(connection) = event
-                && connection.cookie == cookie
-            {
-                found = Some(connection);
-            }
-        }
-        found.is_some()
-    });
-    found.expect("just found")
-}
-
-/// Two hosts, each with a cgroup of its own.
-struct Pair {
-    net: Net,
-    groups: [Group; 2],
-}
-
-impl Pair {
-    fn new() -> Self {
-        Self {
-            net: Net::new(),
-            groups: [Group::new(), Group::new()],
-        }
-    }
-
-    fn finders(&self) -> [Finder; 2] {
-        [0, 1].map(|end| {
-            let cgroup = self.groups[end].open();
-            Finder::attach(&cgroup, &FinderOptions::default(), &Rules::all()).expect("attaches")
-        })
-    }
-
-    /// A client at the first host, a server at the second.
-    fn agents(&self) -> (Agent, Agent) {
-        (
-            Agent::start(&self.net.a, Some(&self.groups[0])),
-            Agent::start(&self.net.b, Some(&self.groups[1])),
-        )
-    }
-}
-
-fn meet(client: &mut Agent, server: &mut Agent, listener: &End) -> (End, End) {
-    let connected = client.connect(listener.local).expect("connects");
-    let accepted = server.accept(listener.id);
-    assert_eq!(connected.local, accepted.peer);
-    (connected, accepted)
-}
-
-/// SipHash-2-4, of the standard library.
-#[allow(deprecated)]
-fn answer_to(key: [u8; 16], nonce: u64) -> u64 {
-    use std::hash::{Hasher, SipHasher};
-    let half = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().expect("eight"));
-    let mut hasher = SipHasher::new_with_keys(half(0), half(8));
-    hasher.write(&nonce.to_le_bytes());
-    hasher.write(&2_u64.to_le_bytes());
-    hasher.finish()
-}
-
-fn default_answer(nonce: u64) -> u64 {
-    answer_to(FinderOptions::default().key, nonce)
-}
-
-fn is_syn(segment: &Segment) -> bool {
-    segment.flags & SYN != 0
 }
 
 #[test]
@@ -139,7 +61,7 @@ fn both_ends_find_each_other() {
 
         client.write(connected.id, "question");
         assert_eq!(server.read(accepted.id, 8), Ok("question".into()));
-        let segments = wire.drain();
+        let segments = wire.between(connected.local, listener.local);
         let [syn, answer] = &segments[..2] else {
             panic!("{segments:?}");
         };
@@ -168,6 +90,7 @@ fn both_ends_find_each_other() {
             answered,
             no_room: 0,
             lost: 0,
+            adopted: 0,
         };
         assert_eq!(finder.counters(), Ok(counters));
     }
@@ -257,215 +180,14 @@ fn a_peer_without_the_program_cannot() {
         let verdict = established(&mut finder, cookie).verdict;
         assert_eq!(verdict.peer, Peer::Cannot);
         assert_eq!(verdict.active, end == 0);
-        let ours: Vec<_> = wire.drain().iter().map(Segment::ours).collect();
+        let segments = wire.between(connected.local, listener.local);
+        let ours: Vec<_> = segments.iter().map(Segment::ours).collect();
         // Nobody is answered who has not asked.
         let expected = (end == 0).then_some((OFFER, 0, verdict.nonce));
         assert_eq!(ours[..2], [expected, None]);
         client.write(connected.id, "question");
         assert_eq!(server.read(accepted.id, 8), Ok("question".into()));
     }
-}
-
-/// What a peer, or something on the way to it, answers to a SYN with our option, and what is
-/// thought of it.
-#[test]
-fn answers_are_told_from_echoes_and_from_nonsense() {
-    if !can_run("answers_are_told_from_echoes_and_from_nonsense") {
-        return;
-    }
-    let pair = Pair::new();
-    let [mut a, _b] = pair.finders();
-    let (mut client, _server) = pair.agents();
-    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
-    type Reply = fn(u64) -> Vec<u8>;
-    let rows: [(&str, Peer, Reply); 15] = [
-        ("right", Peer::Can, |n| proper(ANSWER, 0, default_answer(n))),
-        ("unknown flags", Peer::Can, |n| {
-            proper(ANSWER, 0xfe, default_answer(n))
-        }),
-        ("behind others", Peer::Can, |n| {
-            [
-                &[1, 1, 254, 4, 1, 2, 253, 6, 1, 2, 3, 4],
-                &proper(ANSWER, 0, default_answer(n))[..],
-            ]
-            .concat()
-        }),
-        ("nothing", Peer::Cannot, |_| Vec::new()),
-        ("echo", Peer::Echoed, |n| proper(OFFER, 0, n)),
-        ("echo, as if an answer", Peer::Echoed, |n| {
-            proper(ANSWER, 0, n)
-        }),
-        ("echo of a repetition", Peer::Echoed, |n| {
-            proper(REPEAT, 0, n)
-        }),
-        ("echo with flags", Peer::Echoed, |n| proper(OFFER, 0xff, n)),
-        ("answer in a wrong role", Peer::Foreign, |n| {
-            proper(OFFER, 0, default_answer(n))
-        }),
-        ("another key's answer", Peer::Foreign, |n| {
-            proper(ANSWER, 0, answer_to([7; 16], n))
-        }),
-        ("another connection's answer", Peer::Foreign, |n| {
-            proper(ANSWER, 0, default_answer(n ^ 1))
-        }),
-        ("another version", Peer::Foreign, |n| {
-            proper(0x22, 0, default_answer(n))
-        }),
-        ("too short", Peer::Foreign, |_| {
-            option(&[ANSWER, 0, 1, 2, 3])
-        }),
-        ("nothing behind the ExID", Peer::Foreign, |_| option(&[])),
-        ("too long", Peer::Foreign, |n| {
-            let mut longer = proper(ANSWER, 0, default_answer(n));
-            longer[1] += 4;
-            longer.extend([0; 4]);
-            longer
-        }),
-    ];
-    for (port, (what, peer, reply)) in (5000..).zip(rows) {
-        let to = SocketAddr::new(puppet.address.into(), port);
-        client.tell(&format!("connect {to}"));
-        let syn = puppet.receive(SYN);
-        let (role, flags, nonce) = syn.ours().expect("an offer");
-        assert_eq!((role, flags), (OFFER, 0));
-        puppet.answer(&syn, SYN | ACK, 1000, reply(nonce));
-        client.answer().expect(what);
-        assert_eq!(puppet.receive(ACK).ours(), None, "{what}");
-        let mut got = None;
-        until(what, || {
-            got = events(&mut a).into_iter().find_map(|event| match event {
-                Event::Established(connection) if connection.remote == to => Some(connection),
-                _ => None,
-            });
-            got.is_some()
-        });
-        assert_eq!(got.map(|got| got.verdict.peer), Some(peer), "{what}");
-    }
-}
-
-/// What a kernel's listener makes of SYNs with all sorts of options.
-#[test]
-fn only_proper_offers_are_answered() {
-    if !can_run("only_proper_offers_are_answered") {
-        return;
-    }
-    let pair = Pair::new();
-    let [_a, mut b] = pair.finders();
-    let (_client, mut server) = pair.agents();
-    let listener = server.listen(pair.net.b.v4_any());
-    let mut puppet = Puppet::new(&pair.net.a, &pair.net.b);
-    let nonce = 0x0123_4567_89ab_cdef;
-    let rows: [(&str, Peer, Vec<u8>); 8] = [
-        ("offer", Peer::Can, proper(OFFER, 0, nonce)),
-        ("offer with flags", Peer::Can, proper(OFFER, 0xff, nonce)),
-        ("nothing", Peer::Cannot, Vec::new()),
-        ("answer", Peer::Cannot, proper(ANSWER, 0, nonce)),
-        ("repetition", Peer::Cannot, proper(REPEAT, 0, nonce)),
-        ("another version", Peer::Cannot, proper(0x21, 0, nonce)),
-        ("too short", Peer::Cannot, option(&[OFFER, 0])),
-        ("another experiment", Peer::Cannot, {
-            let mut other = proper(OFFER, 0, nonce);
-            other[5] = b'K';
-            other
-        }),
-    ];
-    for (port, (what, peer, options)) in (6000..).zip(rows) {
-        let source = SocketAddr::new(puppet.address.into(), port);
-        let syn = Segment {
-            source,
-            destination: listener.local,
-            sequence: 7000,
-            acknowledgement: 0,
-            flags: SYN,
-            options,
-            data: Vec::new(),
-        };
-        puppet.send(&syn);
-        let answer = puppet.receive(SYN | ACK);
-        assert_eq!(answer.destination, source);
-        let expected = (peer == Peer::Can).then(|| (ANSWER, 0, default_answer(nonce)));
-        assert_eq!(answer.ours(), expected, "{what}");
-        if peer == Peer::Can {
-            // The SYN-ACK was lost.
-            puppet.send(&syn);
-            assert_eq!(puppet.receive(SYN | ACK).ours(), expected, "{what}");
-        }
-        puppet.answer(&answer, ACK, 7001, Vec::new());
-        let accepted = server.accept(listener.id);
-        assert_eq!(accepted.peer, source);
-        let verdict = established(&mut b, accepted.cookie).verdict;
-        assert_eq!(verdict.peer, peer, "{what}");
-        assert_eq!(verdict.nonce, if peer == Peer::Can { nonce } else { 0 });
-    }
-}
-
-#[test]
-fn a_repeated_syn_is_the_same() {
-    if !can_run("a_repeated_syn_is_the_same") {
-        return;
-    }
-    let pair = Pair::new();
-    let [mut a, _b] = pair.finders();
-    let (mut client, _server) = pair.agents();
-    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
-    let mut nonces = Vec::new();
-    for port in [5000, 5001] {
-        let to = SocketAddr::new(puppet.address.into(), port);
-        client.tell(&format!("connect {to}"));
-        let first = puppet.receive(SYN);
-        let second = puppet.receive(SYN);
-        assert_eq!(first.sequence, second.sequence);
-        assert_eq!(first.ours(), second.ours());
-        let (_, _, nonce) = second.ours().expect("an offer");
-        let answer = proper(ANSWER, 0, default_answer(nonce));
-        puppet.answer(&second, SYN | ACK, 1000, answer);
-        client.answer().expect("connects");
-        puppet.receive(ACK);
-        nonces.push(nonce);
-    }
-    assert_ne!(nonces[0], nonces[1], "another connection's");
-    let peers: Vec<_> = events(&mut a)
-        .into_iter()
-        .filter_map(|event| match event {
-            Event::Established(connection) => Some(connection.verdict.peer),
-            Event::Closed { .. } => None,
-        })
-        .collect();
-    assert_eq!(peers, [Peer::Can, Peer::Can]);
-}
-
-#[test]
-fn a_simultaneous_open_stays_as_it_is() {
-    if !can_run("a_simultaneous_open_stays_as_it_is") {
-        return;
-    }
-    let pair = Pair::new();
-    let [mut a, _b] = pair.finders();
-    let (mut client, _server) = pair.agents();
-    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
-    let to = SocketAddr::new(puppet.address.into(), 5000);
-    client.tell(&format!("connect {to}"));
-    let syn = puppet.receive(SYN);
-    let crossing = Segment {
-        source: to,
-        destination: syn.source,
-        sequence: 1000,
-        acknowledgement: 0,
-        flags: SYN,
-        options: proper(OFFER, 0, 99),
-        data: Vec::new(),
-    };
-    puppet.send(&crossing);
-    let answer = puppet.receive(SYN | ACK);
-    assert_eq!(answer.ours(), None);
-    puppet.answer(&syn, SYN | ACK, 1000, Vec::new());
-    let connected = client.answer().expect("connects");
-    let cookie = connected
-        .split(' ')
-        .nth(1)
-        .and_then(|word| word.parse().ok());
-    let verdict = established(&mut a, cookie.expect("a number")).verdict;
-    assert_eq!(verdict.peer, Peer::Cannot);
 }
 
 #[test]
@@ -488,13 +210,8 @@ fn syn_cookies_are_survived() {
         assert_eq!(passive.peer, Peer::Can);
         assert_eq!(active.nonce, passive.nonce);
         let repeated = Some((REPEAT, 0, active.nonce));
-        let segments = wire.drain().into_iter();
-        let ends = [connected.local, listener.local];
-        // The last connection's may still be on their way.
-        let ours: Vec<_> = segments
-            .filter(|segment| ends.contains(&segment.source) && ends.contains(&segment.destination))
-            .map(|segment| segment.ours())
-            .collect();
+        let segments = wire.between(connected.local, listener.local);
+        let ours: Vec<_> = segments.iter().map(Segment::ours).collect();
         let answer = Some((ANSWER, 1, default_answer(active.nonce)));
         assert_eq!(
             ours[..3],
@@ -800,14 +517,31 @@ fn epoll_says_when_there_are_events() {
     if !can_run("epoll_says_when_there_are_events") {
         return;
     }
+    const MOST_NS: Option<u64> = Some(30_000_000_000);
     let pair = Pair::new();
-    let [mut a, _b] = pair.finders();
     let (mut client, mut server) = pair.agents();
     let listener = server.listen(pair.net.b.v4_any());
-    for _ in 0..3 {
-        assert_eq!(wait_readable(a.raw(), 0), Ok(false));
+    for wake_after_events in [1, 3] {
+        let options = FinderOptions {
+            wake_after_events,
+            ..FinderOptions::default()
+        };
+        let cgroup = pair.groups[0].open();
+        let mut a = Finder::attach(&cgroup, &options, &Rules::all()).expect("attaches");
+        let epoll = Epoll::new().expect("made");
+        epoll.add(a.raw(), 7).expect("added");
+        let mut tokens = [0; 64];
+        for _ in 0..3 {
+            for number in 1..=wake_after_events {
+                assert_eq!(epoll.wait(&mut tokens, Some(0)), Ok(&[][..]), "{number}");
+                let (connected, _) = meet(&mut client, &mut server, &listener);
+                assert!(a.verdict(connected.cookie).expect("works").is_some());
+            }
+            assert_eq!(epoll.wait(&mut tokens, MOST_NS), Ok(&[7][..]));
+            assert_eq!(events(&mut a).len(), wake_after_events as usize);
+        }
+        // Who looks by itself sees the first one.
         meet(&mut client, &mut server, &listener);
-        assert_eq!(wait_readable(a.raw(), 10_000), Ok(true));
         assert_eq!(events(&mut a).len(), 1);
     }
 }
@@ -845,22 +579,75 @@ fn it_goes_with_its_owner_and_the_next_one_goes_on() {
 }
 
 #[test]
+fn listeners_of_before_are_adopted() {
+    let test = "listeners_of_before_are_adopted";
+    if !can_run(test) {
+        return;
+    }
+    let pair = Pair::new();
+    let (mut client, mut server) = pair.agents();
+    let listeners = [
+        server.listen(pair.net.b.v4_any()),
+        server.listen(pair.net.b.v6_any()),
+    ];
+    let [mut a, b] = pair.finders();
+    let mut peers = |a: &mut Finder| {
+        listeners.clone().map(|listener| {
+            let (connected, _) = meet(&mut client, &mut server, &listener);
+            established(a, connected.cookie).verdict.peer
+        })
+    };
+    assert_eq!(peers(&mut a), [Peer::Cannot; 2]);
+    // Elsewhere.
+    match pair.net.a.enter(|| b.adopt_listeners()) {
+        Err(Error::Kernel { lacks }) => {
+            common::skip(test, &format!("this kernel lacks {lacks}"));
+            return;
+        }
+        adopted => adopted.expect("goes through the sockets"),
+    }
+    assert_eq!(peers(&mut a), [Peer::Cannot; 2]);
+    pair.net
+        .b
+        .enter(|| b.adopt_listeners())
+        .expect("goes through the sockets");
+    assert_eq!(b.counters().expect("counters").adopted, 2);
+    assert_eq!(peers(&mut a), [Peer::Can; 2]);
+    pair.net
+        .b
+        .enter(|| b.adopt_listeners())
+        .expect("goes through the sockets");
+    assert_eq!(b.counters().expect("counters").adopted, 2, "no more");
+    assert_eq!(b.counters().expect("counters").answered, 2);
+}
+
+#[test]
 fn options_without_sense_are_refused() {
     if !can_run("options_without_sense_are_refused") {
         return;
     }
     let group = Group::new();
-    let attach = |connections_max, events_bytes| {
+    let attach = |connections_max, events_bytes, wake_after_events| {
         let options = FinderOptions {
             connections_max,
             events_bytes,
+            wake_after_events,
             ..FinderOptions::default()
         };
         Finder::attach(&group.open(), &options, &Rules::all())
     };
-    for (connections, events) in [(0, 4096), (u32::MAX, 4096), (1, 0), (1, 4095), (1, 2048)] {
-        let refused = attach(connections, events);
+    for (connections, events, wake) in [
+        (0, 4096, 1),
+        (u32::MAX, 4096, 1),
+        (1, 0, 1),
+        (1, 4095, 1),
+        (1, 2048, 1),
+        (1, 4096, 29),
+        (1, 4096, u32::MAX),
+    ] {
+        let refused = attach(connections, events, wake);
         assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
     }
-    attach(1, 4096).expect("the smallest");
+    attach(1, 4096, 0).expect("the smallest");
+    attach(1, 4096, 28).expect("the latest");
 }

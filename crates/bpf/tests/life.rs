@@ -233,6 +233,7 @@ fn give_up(numbers: &[u32]) {
 
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
+const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
 #[test]
@@ -265,6 +266,19 @@ fn a_missing_capability_is_named() {
         }
     }
     assert_eq!(all_attached(&group), []);
+    let finder = finder(&group).expect("attaches");
+    let refused = thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            give_up(&[PERFMON, SYS_ADMIN]);
+            finder.adopt_listeners().expect_err("not permitted")
+        });
+        thread.join().expect("the thread ends well")
+    });
+    let missing = vec!["CAP_PERFMON"];
+    let what = "to load a BPF program";
+    if !matches!(refused, Error::Kernel { .. }) {
+        assert_eq!(refused, Error::NotPermitted { what, missing });
+    }
 }
 
 #[test]

@@ -436,6 +436,7 @@ impl<'a> Reader<'a, '_> {
         yield_processor();
         if self.held_awake > HELD_AWAKE_MAX {
             check_carrier();
+            self.end.check_reset(self.fd);
             self.stopped = self.naps.nap(self.done > 0).err();
         }
     }

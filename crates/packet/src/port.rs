@@ -114,8 +114,9 @@ pub trait Port: Send {
     /// Packets that [`Port::send`] takes now without [`SendError::NoRoom`].
     fn room(&self) -> usize;
 
-    /// Readable when something has come (level-triggered). More than one where a port is made of
-    /// several sockets.
+    /// Readable when something has come (level-triggered); what [`Port::receive`] has given may
+    /// count until the next call of that or of [`Port::flush`]. More than one where a port is made
+    /// of several sockets.
     fn descriptors(&self) -> Vec<RawFd>;
 
     /// Takes part in a multicast group on an interface, or no longer. Packets to groups that

@@ -33,13 +33,14 @@ pub enum Event {
         /// For people.
         software: String,
     },
-    /// The peer was also found at this address.
+    /// The peer is at this address as well, which somebody asked about.
     Address { peer: PeerId, address: IpAddr },
     /// The session has ended, and what was sent last may not have arrived.
     Down { peer: PeerId, why: Why },
     /// Messages of one session come complete and in order.
     Message { peer: PeerId, bytes: Vec<u8> },
-    /// No daemon to talk to was found at the address.
+    /// No daemon to talk to was found at the address, which somebody asked about, or which is
+    /// that of a peer of the configuration.
     Unreachable { address: IpAddr, why: Why },
 }
 

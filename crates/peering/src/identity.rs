@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use ring::digest;
+use ring::{digest, hmac};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,7 +24,7 @@ pub struct Identity {
     /// By the peer's name.
     psks: HashMap<String, Psk>,
     fingerprints: HashMap<String, Fingerprint>,
-    /// SHA-256 of the authorities' file.
+    /// SHA-256 of the authorities' certificates.
     authorities: Option<[u8; 32]>,
     problems: Vec<String>,
 }
@@ -129,10 +129,15 @@ impl Identity {
         let key =
             key.map_err(|_| IdentityError::Contents(private_key.to_owned(), "private key (PEM)"))?;
         let mut roots = RootCertStore::empty();
-        for root in certificates(ca)? {
-            let added = roots.add(root);
+        let mut authorities = certificates(ca)?;
+        authorities.sort_by(|a, b| a.as_ref().cmp(b.as_ref()));
+        authorities.dedup();
+        for root in &authorities {
+            let added = roots.add(root.clone());
             added.map_err(|_| IdentityError::Contents(ca.to_owned(), "authority's certificate"))?;
         }
+        let all: Vec<&[u8]> = authorities.iter().map(AsRef::as_ref).collect();
+        let authorities = sha256(&all.concat());
         let mut problems = Vec::new();
         if let Err(error) = verify_own(&chain, &roots) {
             let why = match &error {
@@ -163,7 +168,7 @@ impl Identity {
             common: None,
             psks: HashMap::new(),
             fingerprints: pinned.collect(),
-            authorities: Some(sha256(&read_public(ca)?)),
+            authorities: Some(authorities),
             problems,
         })
     }
@@ -171,6 +176,22 @@ impl Identity {
     /// Why peers will refuse this daemon, as far as it can tell: its certificate has expired, say.
     pub fn problems(&self) -> &[String] {
         &self.problems
+    }
+
+    /// 16 bytes that are the same for all daemons with one pre-shared key, or with the same
+    /// authorities, to tell what they send from what others do. With certificates whoever has
+    /// `ca` can compute them; without authentication, and where each peer has a key of its own,
+    /// everybody can. They say nothing of the key.
+    pub fn cluster(&self) -> [u8; 16] {
+        let nothing = [0; 32];
+        let secret = match (&self.common, &self.authorities) {
+            (Some(psk), _) => psk.bytes(),
+            (None, Some(authorities)) => authorities,
+            (None, None) => &nothing,
+        };
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        let tag = hmac::sign(&key, b"sluice peering 1 cluster\0");
+        tag.as_ref().first_chunk().copied().unwrap_or_default()
     }
 
     /// The key that this daemon and that peer have; `None` for an address that no peer is known

@@ -42,6 +42,9 @@ pub const SEEKS_MAX: usize = 32;
 /// Addresses that wait for that.
 pub const SEEKS_WAITING_MAX: usize = 256;
 
+/// Addresses of one configured peer that somebody asks about, while it has no session.
+pub const SOUGHT_PER_PEER_MAX: usize = 256;
+
 /// Addresses of which it is remembered whether a daemon is there.
 pub const PLACES_MAX: usize = 4_096;
 

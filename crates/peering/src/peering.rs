@@ -286,7 +286,8 @@ impl Peering {
     }
 
     /// What is known of the daemon of the host with this address; it is asked if that is not
-    /// known. An event follows when this returned [`Sought::Asking`].
+    /// known. When this returned [`Sought::Asking`], one of [`Event::Up`], [`Event::Address`] and
+    /// [`Event::Unreachable`] follows that has this address (in canonical form, IPv4 if it can be).
     pub fn seek(&mut self, address: IpAddr, now: Instant) -> Sought {
         self.now = now.max(self.now);
         self.look_for(address.to_canonical())

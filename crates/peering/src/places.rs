@@ -84,6 +84,11 @@ impl Places {
         }
     }
 
+    /// Knows nothing more of the address.
+    pub fn remove(&mut self, address: IpAddr) {
+        self.entries.remove(&address);
+    }
+
     /// Knows nothing more of these.
     pub fn forget(&mut self, place: Place) {
         self.entries.retain(|_, entry| entry.place != place);

@@ -75,8 +75,8 @@ impl Strangers {
         self.present.retain(|(other, _)| *other != token);
     }
 
-    /// An attempt from there came to nothing.
-    pub fn fail(&mut self, from: IpAddr, now: Instant) {
+    /// An attempt from there came to nothing. Returns how many did of late.
+    pub fn fail(&mut self, from: IpAddr, now: Instant) -> u32 {
         let origin = Origin::of(from);
         let count = self.failures(origin, now).saturating_add(1);
         if self.failing.len() >= FAILING_ADDRESSES_MAX && !self.failing.contains_key(&origin) {
@@ -89,6 +89,7 @@ impl Strangers {
             counted_at: now,
         };
         self.failing.insert(origin, failures);
+        count
     }
 
     /// Failures that are not forgotten yet.

@@ -409,3 +409,25 @@ fn files_that_cannot_be_used_are_named() {
         text(&nothing)
     );
 }
+
+#[test]
+fn daemons_of_one_cluster_have_the_same_number() {
+    let lab = Lab::new();
+    let number = |rest: &str| {
+        Identity::load(&lab.config("alpha", address(), rest))
+            .unwrap()
+            .cluster()
+    };
+    let (one, other) = (number(&lab.psk("one")), number(&lab.psk("other")));
+    assert_eq!(one, number(&lab.psk("one")));
+    assert_ne!(one, other);
+    let authority = number(&lab.certificate("ca", "alpha"));
+    assert_eq!(authority, number(&lab.certificate("ca", "beta")));
+    // However the file is written.
+    let file = lab.path("ca").join("ca.pem");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("# ours\n{text}\n{text}")).unwrap();
+    assert_eq!(authority, number(&lab.certificate("ca", "alpha")));
+    assert_ne!(authority, number(&lab.certificate("other-ca", "alpha")));
+    assert_ne!(authority, one);
+}

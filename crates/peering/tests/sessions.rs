@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_peering::limits::QUEUE_BYTES_MAX;
 use sluice_peering::{Event, MESSAGE_BYTES_MAX, PORT_DEFAULT, SendError, Sought, VERSIONS, Why};
 
 mod common;
 
-use common::{DISCOVERY, Lab, Node, address, idle, join, peer, run};
+use common::{ALIVE, DISCOVERY, HANDSHAKE, Lab, Node, SILENCE, address, idle, join, peer, run};
 
 /// Two that have one key; the first one connects.
 fn pair(lab: &Lab) -> (Node, Node) {
@@ -110,13 +111,13 @@ fn a_quiet_session_stays_and_a_silent_peer_is_given_up() {
     let (mut alpha, mut beta) = pair(&lab);
     join((&mut alpha, "alpha"), (&mut beta, "beta"));
     for _ in 0..20 {
-        alpha.wait(Duration::from_secs(4));
-        beta.wait(Duration::from_secs(4));
+        alpha.wait(ALIVE * 4 / 5);
+        beta.wait(ALIVE * 4 / 5);
         idle([&mut alpha, &mut beta], 5);
     }
     assert_eq!((alpha.downs(), beta.downs()), (vec![], vec![]));
     // Beta's host has lost its power: nothing comes, not even a reset.
-    alpha.wait(Duration::from_secs(16));
+    alpha.wait(SILENCE);
     run([&mut alpha], "the end", |[alpha]| {
         alpha.with("beta").is_none()
     });
@@ -135,21 +136,15 @@ fn nothing_is_to_do_when_nothing_happens() {
     idle([&mut alpha, &mut beta], 5);
     for node in [&mut alpha, &mut beta] {
         let now = node.now();
-        let wait = node
-            .get()
-            .next_deadline()
-            .unwrap()
-            .saturating_duration_since(now);
-        assert!(wait > Duration::from_secs(1), "{wait:?}");
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(
-            node.get().fd(),
-            rustix::event::PollFlags::IN,
-        )];
-        let at_once = rustix::event::Timespec {
+        let deadline = node.get().next_deadline().unwrap();
+        let wait = deadline.saturating_duration_since(now);
+        assert!(wait > ALIVE / 2, "{wait:?}");
+        let mut fds = [PollFd::from_borrowed_fd(node.get().fd(), PollFlags::IN)];
+        let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&at_once)), Ok(0));
+        assert_eq!(poll(&mut fds, Some(&at_once)), Ok(0));
     }
 }
 
@@ -238,7 +233,9 @@ fn two_that_connect_at_the_same_time_have_one_session() {
 
 #[test]
 fn two_that_seek_one_another_have_one_session_in_the_end() {
-    for round in 0..10 {
+    // Who gets a turn is chance, but the same in every run.
+    let mut chance = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..30 {
         let lab = Lab::new();
         let (here, there) = (address(), address());
         let rest = format!("{}{DISCOVERY}", lab.psk("key"));
@@ -247,8 +244,16 @@ fn two_that_seek_one_another_have_one_session_in_the_end() {
         let now = alpha.now();
         assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
         assert_eq!(beta.get().seek(here.into(), now), Sought::Asking);
-        for _ in 0..round {
-            alpha.turn();
+        for _ in 0..40 {
+            chance ^= chance << 13;
+            chance ^= chance >> 7;
+            chance ^= chance << 17;
+            match chance >> 62 {
+                0 => alpha.turn(),
+                1 => beta.turn(),
+                // What was sent gets there.
+                _ => std::thread::yield_now(),
+            }
         }
         run([&mut alpha, &mut beta], "one session", |[alpha, beta]| {
             let (a, b) = (alpha.get().status(), beta.get().status());
@@ -286,9 +291,8 @@ fn an_address_without_a_daemon_is_remembered_for_a_while() {
     });
     let refused = Why::Io(std::io::ErrorKind::ConnectionRefused);
     assert_eq!(alpha.unreachable(), [(nobody.into(), refused)]);
-    let now = alpha.now();
     assert_eq!(alpha.get().seek(nobody.into(), now), Sought::Nobody);
-    let later = now + Duration::from_secs(6);
+    let later = alpha.now() + Duration::from_secs(6);
     assert_eq!(alpha.get().seek(nobody.into(), later), Sought::Asking);
     // Those outside of the networks are not asked.
     let outside = "192.0.2.1".parse().unwrap();
@@ -436,4 +440,70 @@ fn a_reload_moves_the_listening_address() {
     assert_eq!(alpha.get().local_addresses(), [at]);
     idle([&mut alpha, &mut beta], 5);
     assert_eq!(alpha.downs(), []);
+}
+
+#[test]
+fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
+    let lab = Lab::new();
+    let (here, there) = (address(), address());
+    let psk = lab.psk("key");
+    let mut alpha = lab.node("alpha", here, &format!("{psk}{DISCOVERY}"));
+    // It listens, and never answers.
+    let _mute = std::net::TcpListener::bind((there, PORT_DEFAULT)).unwrap();
+    let now = alpha.now();
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
+    alpha.turn();
+    alpha.reload(lab.config("alpha", here, &psk));
+    run([&mut alpha], "an answer", |[alpha]| {
+        !alpha.unreachable().is_empty()
+    });
+    assert_eq!(alpha.unreachable(), [(there.into(), Why::Reconfigured)]);
+    let now = alpha.now();
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Nobody);
+    // With discovery it is asked again at once.
+    alpha.reload(lab.config("alpha", here, &format!("{psk}{DISCOVERY}")));
+    assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
+    alpha.turn();
+    alpha.wait(HANDSHAKE);
+    run([&mut alpha], "an answer", |[alpha]| {
+        alpha.unreachable().len() == 2
+    });
+    assert_eq!(alpha.unreachable()[1], (there.into(), Why::Slow));
+}
+
+#[test]
+fn each_address_of_a_peer_that_was_asked_about_gets_its_answer() {
+    let lab = Lab::new();
+    let (here, there) = (address(), address());
+    let psk = lab.psk("key");
+    let networks = format!("addresses = ['10.8.0.0/24', '{there}']\n");
+    let rest = format!("{psk}{}{networks}", peer("beta", there));
+    let mut alpha = lab.node("alpha", here, &rest);
+    let pods = ["10.8.0.1", "10.8.0.2"].map(|text| text.parse().unwrap());
+    let now = alpha.now();
+    for pod in pods {
+        assert_eq!(alpha.get().seek(pod, now), Sought::Asking);
+    }
+    run([&mut alpha], "an answer", |[alpha]| {
+        alpha.unreachable().len() == 3
+    });
+    let refused = Why::Io(std::io::ErrorKind::ConnectionRefused);
+    for asked in [pods[0], pods[1], there.into()] {
+        let answer = (asked, refused.clone());
+        assert!(alpha.unreachable().contains(&answer), "{:?}", alpha.events);
+    }
+    // It is tried again later, and until then the answer stays.
+    assert_eq!(alpha.get().seek(pods[0], now), Sought::Nobody);
+    let mut beta = lab.node("beta", there, &format!("{psk}{DISCOVERY}"));
+    alpha.wait(Duration::from_secs(2));
+    alpha.turn();
+    assert_eq!(alpha.get().seek(pods[0], now), Sought::Asking);
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+    let peer = alpha.with("beta").unwrap();
+    let found = Event::Address {
+        peer,
+        address: pods[0],
+    };
+    assert_eq!(alpha.events.last(), Some(&found));
+    assert_eq!(alpha.get().seek(pods[1], now), Sought::Peer(peer));
 }

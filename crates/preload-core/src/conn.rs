@@ -294,6 +294,17 @@ pub fn lose_carrier() {
     });
 }
 
+/// Looks whether connections to other hosts were reset while sluiced keeps their readers awake.
+pub fn check_resets() {
+    fds::for_each(0, i32::MAX, |fd, entry| {
+        if let Entry::Conn { index, generation } = entry
+            && let Some(conn) = from_entry(fd, index, generation)
+        {
+            conn.end.check_reset(fd);
+        }
+    });
+}
+
 /// A lane that sluiced assigned.
 pub fn attach(lane: &Lane, mut assignment: Assignment) {
     let entry = Entry::Conn {

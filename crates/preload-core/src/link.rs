@@ -229,6 +229,7 @@ pub fn check_daemon() {
         // SAFETY: as in `check_mail`.
         take_mail(unsafe { &*MAILBOX.load(Ordering::Relaxed) });
     }
+    check_mail();
 }
 
 #[cold]
@@ -470,7 +471,11 @@ impl Link {
             (false, false) => (None, None),
         };
         let chunk = match chunk_fd {
-            Some(fd) => self.mapped.map_chunk(lane, &fd)?,
+            // Twice is once: its ready lines are to be found in one place.
+            Some(fd) => match self.mapped.chunk(lane.chunk) {
+                Some(chunk) => chunk,
+                None => self.mapped.map_chunk(lane, &fd)?,
+            },
             None => self.mapped.chunk(lane.chunk)?,
         };
         if let Some(fd) = board_fd {

@@ -152,6 +152,11 @@ impl Scheduler {
         self.waiting.peek().map(|Reverse((until, _, _))| *until)
     }
 
+    /// Nobody is ready but the one whose turn it is.
+    pub fn is_last(&self) -> bool {
+        self.queue.len() == 1
+    }
+
     /// Nobody is ready.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()

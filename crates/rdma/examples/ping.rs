@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! ping DEVICE LIBRARY LOCAL PORT               # one host; waits for the other
-//! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat or bw
+//! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat, bw or rate
 //! ```
+//!
+//! Words `send_depth=N`, `receive_depth=N` and `inline_bytes=N` behind these change the limits.
 //!
 //! DEVICE is `shm`, `roce`, `roce-udp` or `hw:NAME`; LIBRARY is the path of our libibverbs.so.1;
 //! LOCAL and PEER are addresses of the hosts. The endpoints cross by TCP.
@@ -24,7 +26,9 @@ const MEMORY_BYTES: usize = 1 << 20;
 const LATENCY_BYTES: u32 = 8;
 const LATENCY_ROUNDS: usize = 20_000;
 const BANDWIDTH_BYTES: u32 = 64 << 10;
-const BANDWIDTH_WRITES: u64 = 50_000;
+const BANDWIDTH_WRITES: u64 = 20_000;
+const RATE_BYTES: u32 = 64;
+const RATE_WRITES: u64 = 200_000;
 
 struct End {
     node: Node,
@@ -34,13 +38,16 @@ struct End {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    let (settings, words): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|word| word.contains('='));
+    let limits = limits(&settings)?;
     let (device, library, local, port, peer) = match &words[..] {
         [device, library, local, port] => (device, library, local, port, None),
         [device, library, local, port, peer, what] => {
             (device, library, local, port, Some((peer, what)))
         }
-        _ => return Err("ping DEVICE LIBRARY LOCAL PORT [PEER lat|bw]".into()),
+        _ => return Err("ping DEVICE LIBRARY LOCAL PORT [PEER lat|bw|rate]".into()),
     };
     let choice: DeviceChoice = device.parse()?;
     // SAFETY: there is no other thread.
@@ -50,24 +57,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut control, what) = match peer {
         None => {
             let (mut control, _) = TcpListener::bind((local, port))?.accept()?;
-            let mut what = [0; 3];
+            let mut what = [0; 4];
             control.read_exact(&mut what)?;
             (control, String::from_utf8_lossy(&what).into_owned())
         }
         Some((peer, what)) => {
             let mut control = TcpStream::connect((peer.parse::<IpAddr>()?, port))?;
-            control.write_all(format!("{what:<3.3}").as_bytes())?;
+            control.write_all(format!("{what:<4.4}").as_bytes())?;
             (control, what.clone())
         }
     };
     let library = Library::load(&choice, library.as_ref())?;
-    let mut end = connect(&mut control, &library, &choice, local)?;
+    let mut end = connect(&mut control, &library, &choice, local, limits)?;
     match (what.trim(), peer.is_some()) {
         ("lat", client) => latency(&mut end, client),
-        ("bw", true) => bandwidth(&mut end),
-        // The peer says when it has all.
+        ("bw", true) => bandwidth(&mut end, BANDWIDTH_BYTES, BANDWIDTH_WRITES),
+        ("rate", true) => bandwidth(&mut end, RATE_BYTES, RATE_WRITES),
         ("bw", false) => wait_for(&mut end, BANDWIDTH_WRITES),
-        _ => return Err("lat or bw".into()),
+        ("rate", false) => wait_for(&mut end, RATE_WRITES),
+        _ => return Err("lat, bw or rate".into()),
     }?;
     // Nobody leaves before both are done.
     control.write_all(&[0])?;
@@ -75,13 +83,28 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn limits(settings: &[String]) -> Result<Limits, Box<dyn Error>> {
+    let mut limits = Limits::default();
+    for (name, value) in settings.iter().filter_map(|word| word.split_once('=')) {
+        match name {
+            "send_depth" => limits.send_depth = value.parse()?,
+            "receive_depth" => limits.receive_depth = value.parse()?,
+            "inline_bytes" => limits.inline_bytes = value.parse()?,
+            _ => return Err(format!("there is no limit {name}").into()),
+        }
+    }
+    limits.messages_max = limits.messages_max.min(limits.send_depth);
+    Ok(limits)
+}
+
 fn connect(
     control: &mut TcpStream,
     library: &Library,
     choice: &DeviceChoice,
     local: IpAddr,
+    limits: Limits,
 ) -> Result<End, Box<dyn Error>> {
-    let mut node = Node::open(library, choice, local, Limits::default())?;
+    let mut node = Node::open(library, choice, local, limits)?;
     let memory = NonNull::from(Box::leak(vec![0_u8; MEMORY_BYTES].into_boxed_slice()));
     // SAFETY: the memory is never freed, and nobody looks at it.
     let region = unsafe { node.register(memory.cast(), MEMORY_BYTES, Access::Target) }?;
@@ -156,12 +179,12 @@ fn latency(end: &mut End, client: bool) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn bandwidth(end: &mut End) -> Result<(), Box<dyn Error>> {
+fn bandwidth(end: &mut End, bytes: u32, writes: u64) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
     let (mut posted, mut done) = (0, 0);
-    while done < BANDWIDTH_WRITES {
-        while posted < BANDWIDTH_WRITES {
-            match write(end, BANDWIDTH_BYTES, posted as u32) {
+    while done < writes {
+        while posted < writes {
+            match write(end, bytes, posted as u32) {
                 Ok(()) => posted += 1,
                 Err(PostError::Full) => break,
                 Err(error) => return Err(error.into()),
@@ -174,11 +197,12 @@ fn bandwidth(end: &mut End) -> Result<(), Box<dyn Error>> {
         });
     }
     let seconds = started.elapsed().as_secs_f64();
-    let bits = BANDWIDTH_WRITES as f64 * f64::from(BANDWIDTH_BYTES) * 8.0;
+    let sum = writes as f64 * f64::from(bytes);
     println!(
-        "bandwidth of {BANDWIDTH_BYTES} bytes: {:.2} Gb/s, {:.1} MiB/s",
-        bits / seconds / 1e9,
-        bits / seconds / 8.0 / 1_048_576.0
+        "writes of {bytes} bytes: {:.2} Gb/s, {:.1} MiB/s, {:.3} M/s",
+        sum * 8.0 / seconds / 1e9,
+        sum / seconds / 1_048_576.0,
+        writes as f64 / seconds / 1e6
     );
     Ok(())
 }

@@ -60,6 +60,8 @@ mod queue;
 mod receive;
 mod region;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use device::{DEVICES_VARIABLE, DeviceChoice};
 pub use endpoint::{ENDPOINT_BYTES, Endpoint};

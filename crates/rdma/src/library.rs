@@ -68,6 +68,12 @@ impl Library {
         })
     }
 
+    /// One that a test has made.
+    #[cfg(test)]
+    pub(crate) fn fake(functions: Arc<Functions>, path: PathBuf) -> Self {
+        Self { functions, path }
+    }
+
     /// What was loaded: a file, or the name that the dynamic linker was given.
     pub fn path(&self) -> &Path {
         &self.path

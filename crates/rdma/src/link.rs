@@ -24,6 +24,20 @@ impl LinkId {
     pub fn index(self) -> usize {
         usize::from(self.slot)
     }
+
+    /// The same as a number, for tables and messages of the caller.
+    pub fn to_number(self) -> u32 {
+        u32::from(self.generation) << 16 | u32::from(self.slot)
+    }
+
+    /// What [`to_number`](Self::to_number) was called for. A number that no link has is no link of
+    /// any node.
+    pub fn from_number(number: u32) -> Self {
+        Self {
+            slot: number as u16,
+            generation: (number >> 16) as u16,
+        }
+    }
 }
 
 impl fmt::Debug for LinkId {
@@ -209,6 +223,7 @@ mod tests {
             let number = request_id(id, position);
             assert_eq!(number & RECEIVE, 0);
             assert_eq!(requested(number), (id, position));
+            assert_eq!(LinkId::from_number(id.to_number()), id);
         }
     }
 

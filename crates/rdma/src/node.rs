@@ -27,6 +27,10 @@ use crate::status::Status;
 /// Work completions that are taken with one call.
 pub(crate) const COMPLETIONS_AT_ONCE: usize = 32;
 
+/// What [`Node::events_fd`] says of the completion channel, and of the device.
+pub(crate) const CHANNEL: u64 = 0;
+const DEVICE: u64 = 1;
+
 /// Routers between the hosts.
 const HOP_LIMIT: u8 = 64;
 /// Who finds no receive buffer asks again after 0.16 ms (IBTA table 45): time for a busy node to
@@ -54,6 +58,8 @@ pub struct Node {
     pub(crate) retiring: Vec<LinkId>,
     /// Happened and not told.
     pub(crate) device_events: DeviceEvents,
+    /// The device is gone.
+    pub(crate) lost: bool,
     pub(crate) polls: u32,
     pub(crate) receive: ReceiveQueue,
     pub(crate) messages: MessagePool,
@@ -110,6 +116,7 @@ impl Node {
             failing: Vec::with_capacity(limits.links_max.into()),
             retiring: Vec::with_capacity(limits.links_max.into()),
             device_events: DeviceEvents::default(),
+            lost: false,
             polls: 0,
             receive,
             messages,
@@ -119,9 +126,9 @@ impl Node {
         // SAFETY: both objects exist.
         let (channel_fd, device_fd) =
             unsafe { ((*node.channel).fd, (*node.device.context).async_fd) };
-        for fd in [channel_fd, device_fd] {
+        for (fd, mark) in [(channel_fd, CHANNEL), (device_fd, DEVICE)] {
             never_block(fd)?;
-            watch(&node.events_fd, fd)?;
+            watch(&node.events_fd, fd, mark)?;
         }
         Ok(node)
     }
@@ -338,7 +345,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.take_channel_events();
+        self.take_channel_event();
         let functions = &self.device.functions;
         for link in self.links.iter_mut() {
             if link.state != State::Free {
@@ -457,10 +464,10 @@ fn epoll() -> Result<OwnedFd, Error> {
 }
 
 /// Has the instance be readable when the descriptor is.
-fn watch(instance: &OwnedFd, fd: RawFd) -> Result<(), Error> {
+fn watch(instance: &OwnedFd, fd: RawFd, mark: u64) -> Result<(), Error> {
     let mut event = libc::epoll_event {
         events: libc::EPOLLIN as u32,
-        u64: 0,
+        u64: mark,
     };
     // SAFETY: the event is read.
     let answer = unsafe {

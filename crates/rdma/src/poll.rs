@@ -10,13 +10,13 @@ use sluice_verbs_abi::*;
 use crate::error::Error;
 use crate::library::check;
 use crate::link::{LinkId, State};
-use crate::node::Node;
+use crate::node::{CHANNEL, Node};
 use crate::status::Status;
 
 /// Who polls all the time hears of events of the device after so many times: looking for them is
 /// a system call.
 const POLLS_PER_LOOK: u32 = 1024;
-/// Events of one kind that are taken in one go. More are found the next time.
+/// Events of the device that are taken in one go. More are found the next time.
 const EVENTS_AT_ONCE: u32 = 64;
 
 /// What happened.
@@ -78,11 +78,11 @@ impl Node {
         // was empty. Not more than the queue can hold at one time.
         let bound = self.limits.completions() as usize;
         while taken < max || events == 0 && taken < bound {
-            let wanted = self.completions.len().min((bound - taken).max(1));
-            let wanted = match max.saturating_sub(taken) {
-                0 => wanted,
-                left => wanted.min(left),
+            let left = match max.saturating_sub(taken) {
+                0 => bound - taken,
+                left => left,
             };
+            let wanted = self.completions.len().min(left);
             let got = self.take_completions(wanted, each, &mut events);
             taken += got;
             if got < wanted {
@@ -91,7 +91,7 @@ impl Node {
             }
         }
         if self.receive.replenish().is_err() {
-            self.device_events.gone = true;
+            self.lose_device();
         }
         events + self.tell_failures(each)
     }
@@ -112,7 +112,7 @@ impl Node {
             }
         };
         let Ok(got) = usize::try_from(got) else {
-            self.device_events.gone = true;
+            self.lose_device();
             return 0;
         };
         let got = got.min(wanted);
@@ -123,6 +123,11 @@ impl Node {
             *events += self.take_completion(&completion, each);
         }
         got
+    }
+
+    fn lose_device(&mut self) {
+        self.device_events.gone |= !self.lost;
+        self.lost = true;
     }
 
     fn tell_device_events(&mut self, each: &mut dyn FnMut(Event<'_>)) -> usize {
@@ -178,6 +183,9 @@ impl Node {
         self.settle();
         self.look_for_events();
         self.receive.post_idle()?;
+        if self.lost {
+            return check("the device", libc::EIO);
+        }
         // SAFETY: the queue exists.
         let answer = unsafe {
             match (*(*self.cq).context).ops.req_notify_cq {
@@ -190,32 +198,35 @@ impl Node {
 
     /// Takes what made [`fd`](Self::fd) readable.
     fn look_for_events(&mut self) {
-        let mut ready = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: there is room for one event.
-        let count = unsafe { libc::epoll_wait(self.events_fd.as_raw_fd(), &raw mut ready, 1, 0) };
-        if count > 0 {
-            self.take_channel_events();
-            self.take_device_events();
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        // SAFETY: there is room for so many events.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.events_fd.as_raw_fd(),
+                ready.as_mut_ptr(),
+                ready.len() as c_int,
+                0,
+            )
+        };
+        for event in ready.iter().take(usize::try_from(count).unwrap_or(0)) {
+            match event.u64 {
+                CHANNEL => self.take_channel_event(),
+                _ => self.take_device_events(),
+            }
         }
     }
 
-    /// Completions came since the queue was armed. Which, says the queue.
-    pub(crate) fn take_channel_events(&self) {
+    /// Completions came since the queue was armed. Which, says the queue. It is armed for one event
+    /// at a time, so that there is rarely a second one; that makes the descriptor readable again.
+    pub(crate) fn take_channel_event(&self) {
         let functions = &self.device.functions;
-        let mut count = 0;
-        while count < EVENTS_AT_ONCE {
-            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel exists, and its descriptor does not block.
-            let answer =
-                unsafe { (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) };
-            if answer != 0 {
-                break;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel exists, and its descriptor does not block; it has one queue, so the
+        // event was of that.
+        unsafe {
+            if (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (functions.ack_cq_events)(self.cq, 1);
             }
-            count += 1;
-        }
-        if count > 0 {
-            // SAFETY: the channel has one queue, so all events were of that.
-            unsafe { (functions.ack_cq_events)(self.cq, count) };
         }
     }
 
@@ -232,7 +243,6 @@ impl Node {
             if answer != 0 {
                 return;
             }
-            let happened = &mut self.device_events;
             match event.event_type {
                 IBV_EVENT_QP_FATAL
                 | IBV_EVENT_QP_REQ_ERR
@@ -243,11 +253,11 @@ impl Node {
                     }
                 }
                 IBV_EVENT_CQ_ERR | IBV_EVENT_SRQ_ERR | IBV_EVENT_DEVICE_FATAL => {
-                    happened.gone = true;
+                    self.lose_device();
                 }
-                IBV_EVENT_PORT_ERR => happened.port_down = true,
-                IBV_EVENT_PORT_ACTIVE => happened.port_up = true,
-                IBV_EVENT_GID_CHANGE => happened.addresses = true,
+                IBV_EVENT_PORT_ERR => self.device_events.port_down = true,
+                IBV_EVENT_PORT_ACTIVE => self.device_events.port_up = true,
+                IBV_EVENT_GID_CHANGE => self.device_events.addresses = true,
                 _ => {}
             }
             // SAFETY: the event came from ibv_get_async_event, and its object still exists.

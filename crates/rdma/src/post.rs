@@ -81,7 +81,7 @@ impl Node {
             // link uses it.
             unsafe { pool.pages.fill(buffer, bytes) };
             entry.addr = pool.pages.address(buffer).as_ptr().expose_provenance() as u64;
-            entry.lkey = pool.region.lkey();
+            entry.lkey = pool.region.local_key();
             Kind::Message
         };
         // Messages are few, and an empty one cannot be a marker: it would use up a buffer there.

@@ -44,7 +44,7 @@ impl ReceiveQueue {
         let entries = (0..buffers).map(|buffer| ibv_sge {
             addr: pages.address(buffer as usize).as_ptr().expose_provenance() as u64,
             length: MESSAGE_BYTES_MAX as u32,
-            lkey: region.lkey(),
+            lkey: region.local_key(),
         });
         let mut entries: Box<[ibv_sge]> = entries.collect();
         let requests = (0_u64..)

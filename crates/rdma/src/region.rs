@@ -74,6 +74,21 @@ impl Slice {
         key: 0,
     };
 
+    /// The part of a region that begins at the address. `key` is [`Region::local_key`]; another one
+    /// makes the request fail with [`Status::LOCAL_PROTECTION`](crate::Status::LOCAL_PROTECTION),
+    /// and with it the link.
+    ///
+    /// # Safety
+    /// So many bytes can be read as long as the slice is used: short ones are copied when they are
+    /// posted.
+    pub unsafe fn from_parts(start: NonNull<u8>, length: u32, key: u32) -> Self {
+        Self {
+            address: start.as_ptr().expose_provenance() as u64,
+            length,
+            key,
+        }
+    }
+
     /// In bytes.
     pub fn length(&self) -> u32 {
         self.length
@@ -107,7 +122,7 @@ impl Region {
         (end <= self.length).then(|| Slice {
             address: self.remote().address + offset as u64,
             length,
-            key: self.lkey(),
+            key: self.local_key(),
         })
     }
 
@@ -127,7 +142,8 @@ impl Region {
         self.length
     }
 
-    pub(crate) fn lkey(&self) -> u32 {
+    /// What this node's own requests say of the region (`lkey`).
+    pub fn local_key(&self) -> u32 {
         // SAFETY: the region is registered.
         unsafe { (*self.mr).lkey }
     }

@@ -53,7 +53,8 @@ pub struct Sleeper {
     watching: Epoll,
     ports: Mutex<Ports>,
     kick: LocalFd,
-    /// Until when it sleeps, nanoseconds; 0: it is awake.
+    /// Until when it sleeps, nanoseconds; 0: it is awake. The lowest bit is set if that was more
+    /// than a nap when it began, so that nobody else has to look at the clock.
     until: AtomicU64,
     /// It is woken by every packet, or is about to look.
     hears: AtomicBool,
@@ -139,12 +140,16 @@ impl Sleeper {
         }
     }
 
+    /// Sleeps until then, or until it is woken.
+    fn sleeps_until(&self, until: u64, now: u64) {
+        let long = until > now.saturating_add(NAP_NS);
+        let until = if long { until | 1 } else { until & !1 };
+        self.until.store(until, Ordering::SeqCst);
+    }
+
     /// Whether it sleeps, and for longer than a nap: until it is woken.
     pub fn is_asleep(&self) -> bool {
-        match self.until.load(Ordering::SeqCst) {
-            u64::MAX => true,
-            until => until > now_ns() + NAP_NS,
-        }
+        self.until.load(Ordering::SeqCst) & 1 == 1
     }
 
     /// Sees to it that it does not sleep for long while something is due.
@@ -152,7 +157,8 @@ impl Sleeper {
         if deadline == u64::MAX {
             return;
         }
-        if self.until.load(Ordering::SeqCst) > deadline && self.is_asleep() {
+        let until = self.until.load(Ordering::SeqCst);
+        if until > deadline && until & 1 == 1 {
             self.wake();
         }
     }
@@ -265,7 +271,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             true => deadline.max(now + WATCH_NS),
             false => now + WATCH_NS,
         };
-        sleeper.until.store(until, Ordering::SeqCst);
+        sleeper.sleeps_until(until, now);
         // One that was set in between did not see for how long we sleep.
         let sooner = lane.deadline.load(Ordering::SeqCst);
         if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {

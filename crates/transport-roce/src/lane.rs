@@ -10,8 +10,12 @@
 //! Whoever posts holds a send half already. So it only tries the other two, reports nothing, and
 //! leaves a note ([`Lane::inbox`]) that the lane's present holder reads when it lets go.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex};
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::compiler_fence;
+#[cfg(not(target_arch = "x86_64"))]
+use core::sync::atomic::fence;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluice_packet::{Port, Received, SendError};
 use sluice_protocol::{Instant, Scheduler};
@@ -21,6 +25,7 @@ use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::brought::Brought;
+use crate::burst::Burst;
 use crate::engine::Sleeper;
 use crate::gsi;
 use crate::held::Held;
@@ -35,16 +40,8 @@ use crate::path::UDP_PORT;
 const TURN_PACKETS: usize = 32;
 /// Turns in one round, so that what comes in is looked at in between.
 const TURNS: usize = 64;
-/// Requests that leave at once, each by a call of the kernel, before whoever posts and posts
-/// without polling is taken to be in full flow. From then on packets are gathered.
-const BURST_ALONE: u32 = 4;
 /// Packets that are gathered at most.
 const BURST_PACKETS: u32 = 32;
-/// In full flow small requests are not even looked at one by one: so many at once, which saves
-/// half of what a request costs.
-const BURST_POSTS: u32 = 32;
-/// Who has posted so many between two looks is in full flow from the first one after the second.
-const FLOW_POSTS: u32 = 8;
 /// Bytes of a small request: it has one packet or few.
 pub const SMALL_BYTES: u64 = 1024;
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
@@ -61,7 +58,7 @@ const BLOCKED_NS: u64 = 100_000;
 const TIMER_ROUNDS: u32 = 32;
 /// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller, and
 /// in each of so many behind one in which it had something.
-const UDP_ROUNDS: u32 = 256;
+const UDP_ROUNDS: u32 = 1024;
 const UDP_WARM_ROUNDS: u32 = 128;
 
 /// How long who ends waits for whoever is at it.
@@ -118,12 +115,7 @@ pub struct Lane {
     pub deadline: AtomicU64,
     /// Packets that pollers have found.
     pub polled: AtomicU64,
-    /// Requests posted since anybody has looked for packets.
-    burst: AtomicU32,
-    /// The last burst was a long one.
-    flows: AtomicBool,
-    /// Somebody polls: the engine thread has found nothing that was left for later since.
-    polls: AtomicBool,
+    burst: Burst,
     pub counters: LaneCounters,
 }
 
@@ -161,6 +153,8 @@ struct State {
     gathered: u32,
     /// Of these, when the ports last handed on what need not wait.
     handed_on: u32,
+    /// How often the kernel was told of packets.
+    flushes: u32,
     /// A poller has left answers to be sent.
     owes: bool,
     /// Acknowledgements that wait for what the program posts.
@@ -190,6 +184,7 @@ impl Lane {
                 blocked: false,
                 gathered: 0,
                 handed_on: 0,
+                flushes: 0,
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
@@ -204,9 +199,7 @@ impl Lane {
             fed_by: AtomicU64::new(0),
             deadline: AtomicU64::new(u64::MAX),
             polled: AtomicU64::new(0),
-            burst: AtomicU32::new(0),
-            flows: AtomicBool::new(false),
-            polls: AtomicBool::new(false),
+            burst: Burst::default(),
             counters: LaneCounters::default(),
         })
     }
@@ -229,7 +222,7 @@ impl Lane {
     /// Whether somebody has left a note since the lane was taken. To be asked after it was let
     /// go: who left one in the meantime did not get it.
     fn is_noted(&self) -> bool {
-        fence(Ordering::SeqCst);
+        lock_let_go();
         self.pending.load(Ordering::SeqCst) != 0 || !self.brought.is_empty()
     }
 
@@ -253,12 +246,10 @@ impl Lane {
             let Some(mut state) = try_lock(&self.state) else {
                 return (rounds > 0).then_some(came);
             };
-            self.end_burst();
+            self.burst.end();
             match worker {
-                Worker::Poller => self.polls.store(true, Ordering::Relaxed),
-                Worker::Engine { .. } if self.has_left(&state) => {
-                    self.polls.store(false, Ordering::Relaxed);
-                }
+                Worker::Poller => self.burst.polled(true),
+                Worker::Engine { .. } if self.has_left(&state) => self.burst.polled(false),
                 _ => {}
             }
             state.release(false);
@@ -271,7 +262,9 @@ impl Lane {
             }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(self, node);
-            if !idle {
+            if idle {
+                drop(state);
+            } else {
                 state.report();
                 if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
                     state.owes = !state.scheduler.is_idle();
@@ -279,15 +272,15 @@ impl Lane {
                     state.send(self, node, None);
                 }
                 self.set_deadline(&state);
-            }
-            let mads = core::mem::take(&mut state.mads);
-            handed.add(core::mem::take(&mut state.handed));
-            // A note of the meantime is read below, also by who found nothing.
-            drop(state);
-            for (path, mad) in mads {
-                node.gsi.came(&path, &mad, false);
+                let mads = core::mem::take(&mut state.mads);
+                handed.add(core::mem::take(&mut state.handed));
+                drop(state);
+                for (path, mad) in mads {
+                    node.gsi.came(&path, &mad, false);
+                }
             }
             rounds += 1;
+            // A note of the meantime is read, also by who found nothing.
             if !self.is_noted() {
                 break;
             }
@@ -375,20 +368,46 @@ impl Lane {
     /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
-        let burst = self.burst.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        let flows = burst > BURST_ALONE || self.flows.load(Ordering::Relaxed);
-        if flows && posting.small && !burst.is_multiple_of(BURST_POSTS) {
-            if burst == BURST_ALONE + 1 || burst % BURST_POSTS == 1 {
+        let gathers = false;
+        self.send_by_poster(node, Poster { posting, gathers }, None)
+    }
+
+    /// The same for a queue pair that has been posted to, and is noted if it cannot send at once.
+    pub fn send_posted(&self, node: &Node, posting: &Posting) -> Option<SendDone> {
+        let gathers = |post| posting.small && self.burst.gathers(post);
+        // A note is in front of the count: who ends the burst takes it, or it counts to the next.
+        let noted = gathers(self.burst.next());
+        if noted {
+            self.note(posting.index);
+        }
+        let post = self.burst.post();
+        if noted && gathers(post) {
+            if Burst::begins(post) {
                 self.leave();
             }
             return None;
         }
-        let poster = Poster {
-            posting,
-            gathers: flows && !posting.small,
-        };
+        let mut first = None;
+        if !noted {
+            first = try_lock(&self.state);
+            match &mut first {
+                Some(state) => state.scheduler.wake(posting.index),
+                None => self.note(posting.index),
+            }
+        }
+        let gathers = !posting.small && self.burst.is_flowing(post);
+        self.send_by_poster(node, Poster { posting, gathers }, first)
+    }
+
+    /// `state`: the lane, if it has been taken already.
+    fn send_by_poster<'a>(
+        &'a self,
+        node: &Node,
+        poster: Poster<'_>,
+        mut state: Option<MutexGuard<'a, State>>,
+    ) -> Option<SendDone> {
         let mut done = None;
-        while let Some(mut state) = try_lock(&self.state) {
+        while let Some(mut state) = state.take().or_else(|| try_lock(&self.state)) {
             let gathered = state.gathered;
             done = done.or(state.send(self, node, Some(poster)));
             let left = gathered == 0 && state.gathered > 0;
@@ -397,7 +416,7 @@ impl Lane {
             if left {
                 self.leave();
             }
-            fence(Ordering::SeqCst);
+            lock_let_go();
             if self.pending.load(Ordering::SeqCst) == 0 {
                 break;
             }
@@ -410,14 +429,6 @@ impl Lane {
         done
     }
 
-    /// Somebody looks for packets: what is posted from now on is another burst.
-    fn end_burst(&self) {
-        if self.burst.load(Ordering::Relaxed) != 0 {
-            let burst = self.burst.swap(0, Ordering::Relaxed);
-            self.flows.store(burst >= FLOW_POSTS, Ordering::Relaxed);
-        }
-    }
-
     /// Whether a poster has left something.
     fn has_left(&self, state: &State) -> bool {
         state.gathered > 0 || self.pending.load(Ordering::Relaxed) != 0
@@ -428,7 +439,7 @@ impl Lane {
     /// program still polls. The next time it is woken then.
     fn leave(&self) {
         self.deadline.store(0, Ordering::SeqCst);
-        if self.polls.load(Ordering::Relaxed) {
+        if self.burst.is_polled() {
             self.wake_for_deadline();
         } else {
             self.sleeper.wake();
@@ -463,6 +474,16 @@ impl Lane {
     pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {
         look(&mut lock(&self.state).ports)
     }
+}
+
+/// A lock was let go in front of this, and what follows is not to be read before.
+fn lock_let_go() {
+    // On x86-64 that is one already: who lets a lock go for which others may wait exchanges a
+    // word, and the processor lets no read pass an exchange.
+    #[cfg(target_arch = "x86_64")]
+    compiler_fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    fence(Ordering::SeqCst);
 }
 
 /// How a queue pair's turn ended.
@@ -599,6 +620,7 @@ impl State {
                 self.scheduler.wake(index);
             }
         }
+        let flushes = self.flushes;
         let mut done = None;
         for _ in 0..TURNS {
             let Some(index) = self.scheduler.turn(now) else {
@@ -629,7 +651,8 @@ impl State {
                 }
             }
         }
-        if !gathers || self.gathered >= BURST_PACKETS {
+        let flushed = poster.is_some() && self.gathered == 0 && flushes != self.flushes;
+        if !flushed && (!gathers || self.gathered >= BURST_PACKETS) {
             // What the kernel does not take now goes with the next flush.
             self.blocked |= !self.flush();
         }
@@ -639,9 +662,15 @@ impl State {
         done
     }
 
+    /// A program posts one request and this is all that leaves with it.
+    fn is_prompt(&self, poster: Option<Poster<'_>>) -> bool {
+        poster.is_some_and(|poster| !poster.gathers) && self.scheduler.is_last()
+    }
+
     /// Hands the kernel what was put into the ports. False: it did not take all.
     fn flush(&mut self) -> bool {
         (self.gathered, self.handed_on) = (0, 0);
+        self.flushes = self.flushes.wrapping_add(1);
         let mut all = true;
         for port in &mut self.ports {
             all &= port.flush();
@@ -667,7 +696,7 @@ impl State {
         };
         part.absorb(&mut machine);
         machine.expire(now);
-        let flows = lane.flows.load(Ordering::Relaxed);
+        let flows = lane.burst.flows();
         let mut packets = 0;
         let end = loop {
             if packets == TURN_PACKETS {
@@ -677,6 +706,10 @@ impl State {
                 break Turn::Blocked;
             }
             let Some(outgoing) = machine.transmit(now, flows) else {
+                if packets > 0 && self.is_prompt(poster) {
+                    // What is left to do here is done while the peer looks at it.
+                    self.blocked |= !self.flush();
+                }
                 break Turn::Nothing(machine.deadline());
             };
             packets += 1;

@@ -20,6 +20,7 @@
 mod bridge;
 mod brought;
 mod bulk;
+mod burst;
 mod counters;
 mod directions;
 mod engine;
@@ -329,7 +330,10 @@ impl CqTransport for RoceCq {
             self.idle_polls.store(0, Ordering::Relaxed);
             return;
         }
-        let idle = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+        // Threads that poll the same queue may lose some, which does no harm.
+        let idle = self.idle_polls.load(Ordering::Relaxed);
+        self.idle_polls
+            .store(idle.wrapping_add(1), Ordering::Relaxed);
         if idle >= PATIENT_POLLS && idle.is_multiple_of(YIELD_POLLS) {
             std::thread::yield_now();
         }

@@ -294,13 +294,12 @@ impl Node {
     /// A queue pair was given a request of so many bytes. Its end, if that is all there is to tell.
     pub fn posted(&self, part: &Part, seq: u64, bytes: u64) -> Option<SendDone> {
         let lane = part.lane();
-        lane.note(part.index);
         let posting = Posting {
             index: part.index,
             seq,
             small: bytes <= SMALL_BYTES,
         };
-        lane.send_noted(self, &posting)
+        lane.send_posted(self, &posting)
     }
 
     /// Sends what was put into queues that belong to no queue pair.

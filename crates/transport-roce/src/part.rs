@@ -64,11 +64,9 @@ impl DerefMut for Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        loop {
+        // Only this thread asks while it holds the machine.
+        while self.part.asked.load(Ordering::Relaxed) != 0 {
             let asked = self.part.asked.swap(0, Ordering::AcqRel);
-            if asked == 0 {
-                break;
-            }
             carry_out(&mut self.machine, asked);
         }
         self.part.holder.store(0, Ordering::Release);

@@ -35,6 +35,10 @@ pub struct XdpPort {
     free: Vec<u32>,
     /// Of each slot: how many pieces the kernel has.
     pieces: Box<[u8]>,
+    /// Chunks of packets that were taken in, on their way back to the kernel. They wait for the
+    /// next look or flush: the words that tell the kernel are in the cache of the processor that
+    /// brought the packet, and whoever was just given that should not have to wait for them.
+    taken: Vec<u64>,
     /// Put into the ring since the last flush.
     staged: u64,
     /// An acknowledgement that may ride with the packet that follows.
@@ -120,6 +124,7 @@ impl XdpPort {
             packet_bytes_max,
             free: (0..layout.send_slots as u32).rev().collect(),
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
+            taken: Vec::with_capacity(BATCH as usize),
             staged: 0,
             waiting: None,
             flows: Flows::default(),
@@ -195,6 +200,22 @@ impl XdpPort {
             *pieces = pieces.saturating_sub(1);
         }
         self.socket.completion.release();
+    }
+
+    /// Gives the kernel the memory of what was taken in.
+    fn give_back(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
+        for chunk in self.taken.drain(..) {
+            let room = self.socket.fill.push(chunk);
+            debug_assert!(room, "an entry for every chunk");
+        }
+        self.socket.receive.release();
+        self.socket.fill.publish();
+        if self.socket.fill.needs_wakeup() {
+            self.socket.kick_receive();
+        }
     }
 
     /// One call to send what is in the transmit ring. It may send a part only.
@@ -349,10 +370,11 @@ fn outer(path: &Path, ecn: Ecn) -> Option<Outer> {
 
 impl Port for XdpPort {
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        self.reap();
+        self.give_back();
         let count = self.socket.receive.waiting().min(BATCH);
         if count == 0 {
-            if self.socket.fill.needs_wakeup() {
+            self.reap();
+            if self.socket.fill.still_needs_wakeup() {
                 self.socket.kick_receive();
             }
             return 0;
@@ -362,8 +384,8 @@ impl Port for XdpPort {
             let piece = self.socket.receive.take();
             let (at, len) = (piece.address as usize, piece.len as usize);
             let more = piece.options & libc::XDP_PKT_CONTD != 0;
-            // SAFETY: the receive ring gave the chunk to us, and it goes back below, when nothing
-            // refers to it any more.
+            // SAFETY: the receive ring gave the chunk to us, and it goes back with the next call, when
+            // nothing refers to it any more.
             let bytes = unsafe { self.socket.umem.bytes(at, len) }.unwrap_or_default();
             if more || self.assembly.started {
                 self.assembly.add(bytes, more);
@@ -383,13 +405,7 @@ impl Port for XdpPort {
                 );
             }
             let chunk = at - at % self.layout.chunk_bytes;
-            let room = self.socket.fill.push(chunk as u64);
-            debug_assert!(room, "an entry for every chunk");
-        }
-        self.socket.receive.release();
-        self.socket.fill.publish();
-        if self.socket.fill.needs_wakeup() {
-            self.socket.kick_receive();
+            self.taken.push(chunk as u64);
         }
         // A packet of which only the first pieces are there is something, too.
         packets.max(1)
@@ -489,6 +505,7 @@ impl Port for XdpPort {
                 return false;
             }
         }
+        self.give_back();
         self.reap();
         true
     }

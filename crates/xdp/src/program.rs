@@ -59,6 +59,7 @@ pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
             kind: ProgramKind::Xdp,
             attach_type: AttachType::Xdp,
             fragments,
+            target: 0,
         };
         Program::load(&load, STEER, &named)
     };

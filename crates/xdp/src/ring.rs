@@ -158,6 +158,12 @@ impl<T: Entry> Producer<T> {
         // What was published must be visible before the flag is read: the kernel sets the flag
         // and then looks once more.
         fence(Ordering::SeqCst);
+        self.still_needs_wakeup()
+    }
+
+    /// The same when nothing was published since, and what is seen now or the next time makes no
+    /// difference.
+    pub fn still_needs_wakeup(&self) -> bool {
         self.ring.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }

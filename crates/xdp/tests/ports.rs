@@ -339,6 +339,14 @@ fn the_descriptor_is_readable_while_something_waits() {
         b.receive(&mut |_| got += 1);
         got == 2
     });
+    // The kernel is told with the next call.
+    assert!(b.flush());
+    assert_eq!(readable(0), Ok(false));
+    send(&mut a, &path, QPN, 2, 8).expect("sent");
+    flush(&mut a);
+    assert_eq!(readable(30_000), Ok(true));
+    until("the third", || b.receive(&mut |_| ()) == 1);
+    assert_eq!(b.receive(&mut |_| ()), 0);
     assert_eq!(readable(0), Ok(false));
 }
 

@@ -30,6 +30,7 @@ pub fn run(words: &Words) -> Outcome {
         "killed" => killed(Side::open(words, limits)?),
         "wrong-key" => wrong_key(Side::open(words, limits)?),
         "sleep" => sleep(Side::open(words, limits)?, words.count),
+        "reconnect" => reconnect(Side::open(words, limits)?),
         "idle" => idle(Side::open(words, limits)?),
         "churn" => {
             let limits = Limits {
@@ -137,7 +138,12 @@ fn killed(mut side: Side) -> Outcome {
             flowing = true;
         }
         if last_done.elapsed() > LIMIT {
-            return Err("nobody told that the peer is gone".into());
+            let left = side.node.unfinished(link);
+            return Err(format!(
+                "nobody told that the peer is gone: {posted} were posted, {ended} came back, \
+                 {failed} failed, {left} are unfinished"
+            )
+            .into());
         }
     }
     let waited = last_done.elapsed();
@@ -157,6 +163,42 @@ fn loop_until_killed(mut side: Side) -> Outcome {
     }
 }
 
+/// The cable is pulled while both ends write; both say so when their links are broken. When it is
+/// back, a new link between the same nodes takes up the work.
+fn reconnect(mut side: Side) -> Outcome {
+    let memory = side.memory(1 << 16, Access::Target)?;
+    let remote = side.exchange_remote(&memory.region)?;
+    let first = side.link()?;
+    let slice = memory.region.slice(0, 4096).ok_or("no slice")?;
+    let (mut done, mut broken) = (0_u64, false);
+    let started = Instant::now();
+    while !broken {
+        match side.node.write(first, slice, remote, Some(1), 0) {
+            Ok(()) | Err(PostError::Full | PostError::NotConnected) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let before = done;
+        side.node.poll(64, &mut |event| match event {
+            Event::Done { .. } => done += 1,
+            Event::Broken { .. } => broken = true,
+            _ => {}
+        });
+        if before < FLOWING && done >= FLOWING {
+            println!("flowing");
+        }
+        if started.elapsed() > LIMIT {
+            return Err("nobody told that the cable is gone".into());
+        }
+    }
+    println!("broken");
+    side.node.destroy_link(first);
+    let second = side.link()?;
+    for number in 0..1000 {
+        round(&mut side, second, slice, remote, number)?;
+    }
+    side.meet()
+}
+
 /// Keys and places that the left end was not told break the link that they are used on, at both
 /// ends, change nothing, and do not touch the other link.
 fn wrong_key(mut side: Side) -> Outcome {
@@ -168,6 +210,15 @@ fn wrong_key(mut side: Side) -> Outcome {
     let not_writable = side.exchange_remote(&source.region)?;
     let steady = side.link()?;
     let slice = source.region.slice(0, 64).ok_or("no slice")?;
+    if side.is_left {
+        // A sign of life needs neither place nor key.
+        let nowhere = Remote::default();
+        side.node.write(steady, Slice::EMPTY, nowhere, None, 5)?;
+        side.poll_until("a sign of life", |event| match event {
+            Event::Done { id: 5, .. } => Some(()),
+            _ => None,
+        })?;
+    }
     let end = good.address + BYTES as u64;
     let attempts = [
         Remote {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::guest::RXE;
-use sluice_tests::guest::stranger;
+use sluice_tests::guest::stranger::{self, Stranger};
 use sluice_tests::hosts::{Host, Pair, Settings};
 use sluice_tests::job::{Job, command};
 use sluice_tests::lab::find_sluice;
@@ -48,15 +48,17 @@ const CASES: &[(&str, &str, u32, u32)] = &[
 
 const KILLED: &[&str] = &["shm", "roce-udp", "roce"];
 
-/// Case, device here, how often. The other end is the kernel's device in the guest, by the system's
+/// Case, device here, how often, whether the kernel has the left end. The other end is the kernel's device in the guest, by the system's
 /// library.
-const WITH_THE_KERNEL: &[(&str, &str, u32)] = &[
-    ("payload", "roce-udp", 2000),
-    ("payload", "roce", 2000),
-    ("pressure", "roce", 500),
-    ("sleep", "roce", 100),
-    ("wrong-key", "roce", 1),
-    ("churn", "roce-udp", 20),
+const WITH_THE_KERNEL: &[(&str, &str, u32, bool)] = &[
+    ("payload", "roce-udp", 2000, false),
+    ("payload", "roce", 2000, false),
+    ("pressure", "roce", 500, false),
+    ("sleep", "roce", 100, false),
+    ("wrong-key", "roce", 1, false),
+    ("wrong-key", "roce-udp", 1, true),
+    ("pressure", "roce-udp", 500, true),
+    ("churn", "roce-udp", 20, false),
 ];
 
 pub fn trials() -> Vec<Trial> {
@@ -73,9 +75,26 @@ pub fn trials() -> Vec<Trial> {
     for &device in KILLED {
         trials.push(trial(format!("killed/{device}"), move || killed(device)));
     }
-    for &(case, device, count) in WITH_THE_KERNEL {
-        let name = format!("kernel/{case}/{device}");
-        trials.push(trial(name, move || with_the_kernel(case, device, count)));
+    for device in ["roce-udp", "roce"] {
+        let name = format!("reconnect/{device}");
+        trials.push(trial(name, move || reconnect(device)));
+    }
+    for &(case, device, count, kernel_left) in WITH_THE_KERNEL {
+        let ends = if kernel_left {
+            "kernel-left"
+        } else {
+            "kernel-right"
+        };
+        let name = format!("kernel/{case}/{device}/{ends}");
+        trials.push(trial(name, move || {
+            with_the_kernel(case, device, count, kernel_left)
+        }));
+    }
+    for (survivor, kernel_survives) in [("kernel", true), ("sluice", false)] {
+        let name = format!("kernel/killed/{survivor}-survives");
+        trials.push(trial(name, move || {
+            killed_with_the_kernel("roce-udp", kernel_survives)
+        }));
     }
     trials
 }
@@ -176,48 +195,116 @@ fn finish(left: Job, right: Job, limit: Duration) -> Verdict {
 
 fn killed(device: &'static str) -> Verdict {
     let stage = Stage::new(device, 1500)?;
-    let mut left = stage.start(true, "killed", 1)?;
+    let left = stage.start(true, "killed", 1)?;
     let right = stage.start(false, "killed", 1)?;
-    let mut flowing = false;
+    kill_right(left, right, LIMIT)
+}
+
+/// Kills the right end when the requests flow; the left one must end well, after it was told.
+fn kill_right(mut left: Job, right: Job, limit: Duration) -> Verdict {
     let out = left.stdout_path().to_owned();
-    left.await_ready(LIMIT, "writes", || {
-        flowing = std::fs::read_to_string(&out).is_ok_and(|text| text.contains("flowing"));
-        flowing
+    left.await_ready(limit, "writes", || {
+        std::fs::read_to_string(&out).is_ok_and(|text| text.contains("flowing"))
     })?;
     right.signal(Signal::KILL)?;
-    let outcome = left.finish(LIMIT)?.success()?;
+    let outcome = left.finish(limit)?.success()?;
     ensure(outcome.text().contains("failed, "), || outcome.describe())
 }
 
-fn with_the_kernel(case: &str, device: &str, count: u32) -> Verdict {
+fn reconnect(device: &'static str) -> Verdict {
+    let stage = Stage::new(device, 1500)?;
+    let mut ends = [
+        stage.start(true, "reconnect", 1)?,
+        stage.start(false, "reconnect", 1)?,
+    ];
+    await_words(&mut ends, "flowing")?;
+    let Stage::Two(pair, _) = &stage else {
+        return skip("shared memory has no cable");
+    };
+    let cable = pair.left.device();
+    pair.left.ip(&format!("link set {cable} down"))?;
+    let broken = await_words(&mut ends, "broken");
+    pair.left.ip(&format!("link set {cable} up"))?;
+    broken?;
+    let [left, right] = ends;
+    finish(left, right, LIMIT)
+}
+
+/// Waits until both ends have said the word.
+fn await_words(ends: &mut [Job; 2], word: &str) -> Verdict {
+    for end in ends {
+        let out = end.stdout_path().to_owned();
+        end.await_ready(LIMIT, word, || {
+            std::fs::read_to_string(&out).is_ok_and(|text| text.contains(word))
+        })?;
+    }
+    Ok(())
+}
+
+fn with_the_kernel(case: &str, device: &str, count: u32, kernel_left: bool) -> Verdict {
     let lab = stranger::borrow()?;
     let dir = tempfile::tempdir_in(lab.path())?;
+    let start = |left| {
+        let in_guest = left == kernel_left;
+        start_with_the_kernel(&lab, dir.path(), case, count, device, left, in_guest)
+    };
+    finish(start(true)?, start(false)?, LIMIT_GUEST)
+}
+
+fn killed_with_the_kernel(device: &str, kernel_survives: bool) -> Verdict {
+    let lab = stranger::borrow()?;
+    let dir = tempfile::tempdir_in(lab.path())?;
+    let start = |left| {
+        let in_guest = left == kernel_survives;
+        start_with_the_kernel(&lab, dir.path(), "killed", 1, device, left, in_guest)
+    };
+    kill_right(start(true)?, start(false)?, LIMIT_GUEST)
+}
+
+/// Starts an end here, with a device of ours, or in the guest, with the kernel's.
+fn start_with_the_kernel(
+    lab: &Stranger,
+    dir: &Path,
+    case: &str,
+    count: u32,
+    device: &str,
+    left: bool,
+    in_guest: bool,
+) -> Verdict<Job> {
+    // The left end listens on its own address.
+    let control = match left == in_guest {
+        true => lab.guest.v4(),
+        false => lab.host.v4(),
+    };
     let program = std::env::current_exe()?;
-    let control = lab.host.v4();
-    let mut here = command(&program);
-    here.args(words(
-        true,
-        case,
-        count,
-        device,
-        &library()?,
-        control,
-        control,
-    ));
-    lab.host.place(&mut here);
-    let hardware = format!("hw:{RXE}");
-    let none = Path::new("");
-    let mut there = lab.guest.command(&lab.host, &program);
-    there.args(words(
-        false,
-        case,
-        count,
-        &hardware,
-        none,
-        lab.guest.v4(),
-        control,
-    ));
-    let left = Job::start(here, dir.path(), "left")?;
-    let right = Job::start(there, dir.path(), "right")?;
-    finish(left, right, LIMIT_GUEST)
+    let command = if in_guest {
+        let hardware = format!("hw:{RXE}");
+        let words = words(
+            left,
+            case,
+            count,
+            &hardware,
+            Path::new(""),
+            lab.guest.v4(),
+            control,
+        );
+        let mut command = lab.guest.command(&lab.host, &program);
+        command.args(words);
+        command
+    } else {
+        let words = words(
+            left,
+            case,
+            count,
+            device,
+            &library()?,
+            lab.host.v4(),
+            control,
+        );
+        let mut command = command(&program);
+        command.args(words);
+        lab.host.place(&mut command);
+        command
+    };
+    Job::start(command, dir, role(left))
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, dead_code, unused_imports)]
 
 mod agent;
+pub mod pair;
 pub mod segment;
 
 use std::fs::{self, File};
@@ -64,8 +65,12 @@ fn unique(what: &str) -> String {
 }
 
 /// Waits for something that must come.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, done);
+}
+
+pub fn until_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + patience;
     while !done() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(2));
@@ -150,6 +155,18 @@ impl Host {
         ip(&format!("-n {} {arguments}", self.namespace))
     }
 
+    pub fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+
+    /// Knows from the beginning that an address is behind another host's interface.
+    pub fn neighbour(&self, address: IpAddr, other: &Host) {
+        let mac = other.mac_text();
+        self.ip(&format!(
+            "neigh replace {address} lladdr {mac} dev {INTERFACE} nud permanent"
+        ));
+    }
+
     pub fn sysctl(&self, name: &str, value: &str) {
         let path = Path::new("/proc/sys/net").join(name);
         self.enter(|| fs::write(path, value).expect("a setting of the namespace"));
@@ -191,12 +208,23 @@ impl Net {
             "-n {a} link add {INTERFACE} type veth peer name {INTERFACE} netns {b}"
         ));
         for host in [&net.a, &net.b] {
-            let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
             host.ip("link set lo up");
-            host.ip(&format!("link set {INTERFACE} address {mac}"));
+            host.ip(&format!("link set {INTERFACE} address {}", host.mac_text()));
             host.ip(&format!("addr add {}/24 dev {INTERFACE}", host.v4));
             host.ip(&format!("addr add {}/64 dev {INTERFACE} nodad", host.v6));
             host.ip(&format!("link set {INTERFACE} up"));
+        }
+        for (host, other) in [(&net.a, &net.b), (&net.b, &net.a)] {
+            // Until then packets are dropped, and a SYN that is lost is repeated. One work queue
+            // does it for all links of the machine, under a lock that is also taken to remove
+            // network namespaces.
+            until_within(4 * PATIENCE, "the link is up", || {
+                host.ip(&format!("link show {INTERFACE}"))
+                    .contains("state UP")
+            });
+            for address in [other.v4, other.v6] {
+                host.neighbour(address, other);
+            }
         }
         net
     }

@@ -243,6 +243,16 @@ impl Wire {
         all
     }
 
+    /// Of everything until now, what went between two ends: earlier connections may still send.
+    pub fn between(&mut self, a: SocketAddr, b: SocketAddr) -> Vec<Segment> {
+        let mut all = self.drain();
+        all.retain(|segment| {
+            let ends = (segment.source, segment.destination);
+            ends == (a, b) || ends == (b, a)
+        });
+        all
+    }
+
     pub fn send(&self, frame: &[u8]) {
         // SAFETY: send reads the frame.
         let sent = unsafe {
@@ -268,10 +278,7 @@ impl Puppet {
     /// Behind `host`, for the kernel of `peer` to talk to.
     pub fn new(host: &Host, peer: &Host) -> Self {
         let address = Ipv4Addr::new(192, 0, 2, 77);
-        let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
-        peer.ip(&format!(
-            "neigh replace {address} lladdr {mac} dev {INTERFACE} nud permanent"
-        ));
+        peer.neighbour(address.into(), host);
         Self {
             wire: Wire::open(host),
             address,
@@ -279,11 +286,11 @@ impl Puppet {
         }
     }
 
-    /// The next segment that comes to this end with exactly these of SYN and ACK.
-    pub fn receive(&mut self, flags: u8) -> Segment {
-        let address = IpAddr::from(self.address);
+    /// The next segment that comes to this port with exactly these of SYN and ACK.
+    pub fn receive(&mut self, port: u16, flags: u8) -> Segment {
+        let own = SocketAddr::new(self.address.into(), port);
         let wanted = |segment: &Segment| {
-            segment.destination.ip() == address && segment.flags & (SYN | ACK | RST) == flags
+            segment.destination == own && segment.flags & (SYN | ACK | RST) == flags
         };
         self.wire.next("a segment", wanted)
     }

@@ -149,7 +149,12 @@ impl Introducer {
         std::mem::take(&mut self.actions)
     }
 
-    /// The program has the descriptor of the lane's chunk.
+    /// Whether the program has the descriptor of the lane's chunk.
+    pub fn is_given(&mut self, lane: &GivenLane) -> bool {
+        self.memory.is_given(lane.announced.key.client, &lane.taken)
+    }
+
+    /// It has it now.
     pub fn set_given(&mut self, lane: &GivenLane) {
         self.memory
             .set_given(lane.announced.key.client, &lane.taken);

@@ -128,8 +128,6 @@ impl OwnBoard {
 pub struct Taken {
     pub chunk: Arc<Shared>,
     pub lane: u32,
-    /// The program does not have the chunk's descriptor yet.
-    pub is_new_to_program: bool,
 }
 
 #[derive(Debug)]
@@ -198,8 +196,13 @@ impl Memory {
         Ok(Taken {
             chunk: chunk.shared.clone(),
             lane,
-            is_new_to_program: !chunk.given,
         })
+    }
+
+    /// Whether the program has the chunk's descriptor. It must get it once: a program that maps a
+    /// chunk twice would look for its lanes in two places.
+    pub fn is_given(&mut self, client: ClientId, taken: &Taken) -> bool {
+        self.find(client, taken).is_some_and(|chunk| chunk.given)
     }
 
     /// The program has the chunk's descriptor.
@@ -251,24 +254,25 @@ mod tests {
     fn lanes_are_given_once_and_come_back() {
         let mut memory = Memory::new(4096, 20);
         let mut taken = Vec::new();
+        let mut given = 0;
         for _ in 0..20 {
-            let lane = memory.take(3).expect("a lane");
-            memory.set_given(3, &lane);
-            taken.push(lane);
+            taken.push(memory.take(3).expect("a lane"));
         }
+        for lane in &taken {
+            given += u32::from(!memory.is_given(3, lane));
+            memory.set_given(3, lane);
+        }
+        assert_eq!(given, 2, "once for each chunk");
         assert_eq!(memory.take(3).err(), Some(Errno(libc::ENOSPC)));
         let numbers = |it: &Taken| (it.chunk.number, it.lane);
         let mut all: Vec<_> = taken.iter().map(numbers).collect();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), 20);
-        // Told once for each of the two chunks.
-        assert_eq!(taken.iter().filter(|it| it.is_new_to_program).count(), 2);
         memory.give_back(3, &taken[0]);
         assert_eq!(memory.in_use(), 19);
         let again = memory.take(3).expect("the one that came back");
         assert_eq!(numbers(&again), numbers(&taken[0]));
-        assert!(!again.is_new_to_program);
         memory.program_gone(3);
         assert!(memory.programs.contains_key(&3), "its lanes are in use");
         for lane in taken {

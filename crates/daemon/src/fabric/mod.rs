@@ -229,7 +229,12 @@ impl Fabric {
         self.introducer.may_come(key)
     }
 
-    /// The program has the descriptor of the chunk.
+    /// Whether the program has the descriptor of the lane's chunk.
+    pub fn is_given(&mut self, lane: &GivenLane) -> bool {
+        self.introducer.is_given(lane)
+    }
+
+    /// It has it now.
     pub fn set_given(&mut self, lane: &GivenLane) {
         self.introducer.set_given(lane);
     }

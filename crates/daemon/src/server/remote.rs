@@ -66,12 +66,13 @@ impl Server {
 
     fn give_lane(&mut self, lane: &GivenLane) -> bool {
         let client = lane.announced.key.client;
-        let (Some(fabric), Some(state)) = (&self.fabric, self.clients.get(&client)) else {
+        let (Some(fabric), Some(state)) = (&mut self.fabric, self.clients.get(&client)) else {
             return false;
         };
-        let (chunk, needs_board) = (&lane.taken.chunk, !state.has_our_board);
+        let (needs_chunk, needs_board) = (!fabric.is_given(lane), !state.has_our_board);
+        let chunk = &lane.taken.chunk;
         let mut fds = Vec::with_capacity(2);
-        if lane.taken.is_new_to_program {
+        if needs_chunk {
             fds.push(chunk.memory.raw());
         }
         if needs_board {
@@ -86,7 +87,7 @@ impl Server {
             lanes: geometry.lanes(),
             ring_bytes: geometry.ring_bytes(),
             side: lane.side,
-            has_chunk_fd: lane.taken.is_new_to_program,
+            has_chunk_fd: needs_chunk,
             has_board_fd: needs_board,
             is_remote: true,
             peer: SLUICED,

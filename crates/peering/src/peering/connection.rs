@@ -304,9 +304,12 @@ impl Peering {
             _ => {
                 // These are no fault of whoever connected.
                 if !matches!(why, Why::Duplicate | Why::Crowded | Why::Reconfigured) {
-                    tracing::info!("{remote} gets no session: {why}");
                     self.counters.failed += 1;
-                    self.strangers.fail(remote.ip(), self.now);
+                    // Who goes on does not fill the log.
+                    match self.strangers.fail(remote.ip(), self.now) {
+                        1 => tracing::info!("{remote} gets no session: {why}"),
+                        _ => tracing::debug!("{remote} gets no session: {why}"),
+                    }
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Connecting: to the peers of the configuration, for ever, and to addresses that somebody asks
 //! about, once.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use super::connection::{Connection, Stage};
 use super::{Peering, Sought};
 use crate::channel::Channel;
 use crate::event::{Event, PeerId, Why};
-use crate::limits::{SEEKS_MAX, SEEKS_WAITING_MAX};
+use crate::limits::{SEEKS_MAX, SEEKS_WAITING_MAX, SOUGHT_PER_PEER_MAX};
 use crate::places::Place;
 use crate::proof::Side;
 use crate::tls::Method;
@@ -43,6 +44,8 @@ pub(super) struct Dial {
     /// In a row.
     failures: u32,
     next: Instant,
+    /// Its addresses that somebody asked about and has no answer for.
+    sought: BTreeSet<IpAddr>,
 }
 
 impl Peering {
@@ -55,6 +58,7 @@ impl Peering {
                 token: None,
                 failures: 0,
                 next: now,
+                sought: BTreeSet::new(),
             };
             self.dials.entry(peer.name.clone()).or_insert_with(dial);
         }
@@ -150,16 +154,14 @@ impl Peering {
                     if failures == 1 {
                         tracing::info!("{name} at {remote} is out of reach: {why}");
                     }
-                    *dial = Dial {
-                        address: dial.address,
-                        token: None,
-                        failures,
-                        next,
-                    };
+                    dial.token = None;
+                    dial.failures = failures;
+                    dial.next = next;
                     self.due(next);
                 }
-                let (address, why) = (remote.ip(), why.clone());
-                self.hand_over(Event::Unreachable { address, why });
+                let mut unreachable = self.take_sought(&name);
+                unreachable.insert(remote.ip());
+                self.all_unreachable(unreachable, &why);
             }
             Some(Target::Address(address)) => {
                 // Somebody may have come from there meanwhile, and then it is known who.
@@ -168,15 +170,29 @@ impl Peering {
             None => {}
         }
         // What was asked, and others that waited for this one.
-        for address in self.places.with(Place::Asking(token)) {
+        let asked = self.places.with(Place::Asking(token));
+        for address in &asked {
             let random = self.random_u32();
-            self.places.fail(address, &self.timing, random, self.now);
-            let why = why.clone();
-            self.hand_over(Event::Unreachable { address, why });
+            self.places.fail(*address, &self.timing, random, self.now);
         }
+        self.all_unreachable(asked, &why);
         if !self.waiting.is_empty() {
             self.soon();
         }
+    }
+
+    pub(super) fn all_unreachable(&mut self, all: impl IntoIterator<Item = IpAddr>, why: &Why) {
+        for address in all {
+            let why = why.clone();
+            self.hand_over(Event::Unreachable { address, why });
+        }
+    }
+
+    /// The addresses of the peer that an answer is owed for.
+    pub(super) fn take_sought(&mut self, name: &str) -> BTreeSet<IpAddr> {
+        let dial = self.dials.get_mut(name);
+        dial.map(|dial| std::mem::take(&mut dial.sought))
+            .unwrap_or_default()
     }
 
     /// A connection of our own has found the peer, with which there is a session.
@@ -209,13 +225,15 @@ impl Peering {
             if let Some(token) = self.sessions.get(&peer.name) {
                 return Sought::Peer(PeerId(*token));
             }
-            let dial = self.dials.get(&peer.name);
-            let is_tried = dial.is_some_and(|dial| dial.token.is_some() || dial.failures == 0);
-            return if is_tried {
-                Sought::Asking
-            } else {
-                Sought::Nobody
+            let Some(dial) = self.dials.get_mut(&peer.name) else {
+                return Sought::Nobody;
             };
+            let is_tried = dial.token.is_some() || dial.failures == 0;
+            if !is_tried || dial.sought.len() >= SOUGHT_PER_PEER_MAX {
+                return Sought::Nobody;
+            }
+            dial.sought.insert(address);
+            return Sought::Asking;
         }
         match self.places.get(address, self.now) {
             Some(Place::At(token)) => return Sought::Peer(PeerId(token)),
@@ -239,6 +257,8 @@ impl Peering {
 
     /// Has no plan for the peer any more.
     pub(super) fn forget_dial(&mut self, name: &str) {
+        let sought = self.take_sought(name);
+        self.all_unreachable(sought, &Why::Reconfigured);
         self.dials.remove(name);
     }
 

@@ -262,17 +262,17 @@ impl Peering {
         };
         connection.channel.queue(Kind::Known, &[]);
         self.part(token, connection.channel);
-        match connection.target {
-            Some(Target::Address(address)) if self.is_up(other) => {
+        for address in self.places.with(Place::Asking(token)) {
+            if self.is_up(other) {
                 self.places.found(address, other);
                 let peer = PeerId(other);
                 self.hand_over(Event::Address { peer, address });
-            }
-            Some(Target::Address(address)) => {
+            } else {
                 self.places.set(address, Place::Asking(other));
             }
-            Some(Target::Peer(name)) => self.dial_settled(&name),
-            None => {}
+        }
+        if let Some(Target::Peer(name)) = connection.target {
+            self.dial_settled(&name);
         }
         self.release_held();
     }
@@ -377,7 +377,7 @@ impl Peering {
         connection.since = now;
         connection.last_heard = now;
         connection.last_said = now;
-        let (address, target) = (connection.remote, connection.target.clone());
+        let (remote, target) = (connection.remote, connection.target.clone());
         self.strangers.leave(token);
         self.sessions.insert(who.name.clone(), token);
         if let Some(current) = current {
@@ -390,17 +390,22 @@ impl Peering {
         self.hand_over(Event::Up {
             peer,
             name: who.name,
-            address,
+            address: remote,
             version: who.version,
             software: who.software,
         });
-        self.places.found(address.ip(), token);
+        self.places.found(remote.ip(), token);
         for address in self.places.with(Place::Asking(token)) {
             self.places.found(address, token);
             self.hand_over(Event::Address { peer, address });
         }
         if let Some(Target::Peer(_)) = target {
             self.dial_settled(&name);
+        }
+        for address in self.take_sought(&name) {
+            if address != remote.ip() {
+                self.hand_over(Event::Address { peer, address });
+            }
         }
         self.release_held();
     }

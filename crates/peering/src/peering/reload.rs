@@ -3,7 +3,7 @@
 use super::connection::Stage;
 use super::{Peering, PeeringError};
 use crate::config::{Changes, Config};
-use crate::event::Why;
+use crate::event::{Event, Why};
 use crate::frame::Kind;
 use crate::identity::Identity;
 use crate::places::Place;
@@ -42,11 +42,14 @@ impl Peering {
             self.forget_dial(name);
         }
         self.places.forget_nobody();
-        let config = &self.config;
-        self.waiting
-            .retain(|address| config.is_discovered(*address));
-        if self.waiting.is_empty() {
-            self.places.forget(Place::Waiting);
+        for address in std::mem::take(&mut self.waiting) {
+            if self.config.is_discovered(address) {
+                self.waiting.push_back(address);
+            } else {
+                self.places.remove(address);
+                let why = Why::Reconfigured;
+                self.hand_over(Event::Unreachable { address, why });
+            }
         }
         let sessions: Vec<(String, u64)> = self
             .sessions

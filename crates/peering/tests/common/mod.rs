@@ -2,14 +2,17 @@
 //! can turn forward.
 #![allow(dead_code)]
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use sluice_peering::authority::{create_authority, issue_certificate};
+use sluice_peering::limits::Timing;
 use sluice_peering::{Config, Event, Identity, PeerId, Peering, Why, generate_psk};
 use tempfile::TempDir;
 
@@ -93,20 +96,43 @@ pub fn peer(name: &str, address: Ipv4Addr) -> String {
     format!("[[peer]]\nname = '{name}'\ncontrol = '{address}'\n")
 }
 
+/// Times that only the clocks of tests reach: a machine that does other things for a while ends
+/// nothing.
+fn timing() -> Timing {
+    Timing {
+        handshake: HANDSHAKE,
+        alive: ALIVE,
+        silence: SILENCE,
+        ..Timing::default()
+    }
+}
+
+pub const HANDSHAKE: Duration = Duration::from_secs(500);
+pub const ALIVE: Duration = Duration::from_secs(500);
+pub const SILENCE: Duration = Duration::from_secs(1_500);
+
 /// One daemon's part.
 pub struct Node {
     pub peering: Option<Peering>,
     pub events: Vec<Event>,
     ahead: Duration,
+    /// Its network namespace, if it has one of its own: sockets are made where the thread is.
+    place: Option<File>,
 }
 
 impl Node {
     pub fn new(config: Config) -> Node {
+        Node::in_place(config, None)
+    }
+
+    pub fn in_place(config: Config, place: Option<File>) -> Node {
         let identity = Identity::load(&config).unwrap();
+        enter(place.as_ref());
         Node {
-            peering: Some(Peering::new(config, identity).unwrap()),
+            peering: Some(Peering::with_timing(config, identity, timing()).unwrap()),
             events: Vec::new(),
             ahead: Duration::ZERO,
+            place,
         }
     }
 
@@ -124,6 +150,7 @@ impl Node {
     }
 
     pub fn turn(&mut self) {
+        enter(self.place.as_ref());
         let now = self.now();
         if let Some(peering) = &mut self.peering {
             peering.advance(now, &mut |event| self.events.push(event));
@@ -176,6 +203,14 @@ impl Node {
 
     pub fn listens_at(&mut self) -> SocketAddr {
         self.get().local_addresses()[0]
+    }
+}
+
+/// Moves this thread into a network namespace.
+fn enter(place: Option<&File>) {
+    if let Some(place) = place {
+        let kind = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(place.as_fd(), kind).unwrap();
     }
 }
 

@@ -4,6 +4,7 @@
 use super::instance::{Instance, instance};
 use super::item::{Glance, Kind};
 use super::state::{State, tagged};
+use crate::conn;
 use crate::io::{LOWEST_ADDRESS, cancellation_point};
 use crate::link;
 use crate::lock::SpinGuard;
@@ -51,6 +52,7 @@ impl Awake {
             return Timeout::Ns(0);
         }
         link::check_daemon();
+        conn::check_resets();
         Self::NAP
     }
 }

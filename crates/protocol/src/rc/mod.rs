@@ -22,7 +22,7 @@ use crate::request::{Completion, PostError, Request, Status};
 use crate::segment::Path;
 use crate::time::{Instant, earlier};
 use crate::transmit::Transmit;
-use requester::Requester;
+use requester::{Entry, Requester};
 use responder::Responder;
 
 /// What the two ends have agreed on and the program has chosen (`ibv_modify_qp`).
@@ -110,9 +110,10 @@ pub struct Connection {
 }
 
 /// Who sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Turn {
-    Requester,
+    /// This packet of that request.
+    Requester(u64, Entry),
     Responder,
 }
 
@@ -199,9 +200,9 @@ impl Connection {
         let counters = &mut self.counters;
         let packet = match turn {
             Turn::Responder => self.responder.transmit(counters),
-            Turn::Requester => {
+            Turn::Requester(index, entry) => {
                 let slow = self.congestion.limit().is_some();
-                self.requester.transmit(now, slow, counters)
+                self.requester.transmit(index, &entry, now, slow, counters)
             }
         }?;
         if packet.ecn != Ecn::NotCapable {
@@ -217,16 +218,17 @@ impl Connection {
         if responder && !self.responder.has_data() {
             return Some(Turn::Responder);
         }
-        let requester = self.requester.is_ready();
-        if !(responder || requester) || !self.congestion.may_send(now) {
+        let turn = match self.requester.candidate() {
+            Some((index, entry)) if self.requester_next || !responder => {
+                Turn::Requester(index, *entry)
+            }
+            _ if responder => Turn::Responder,
+            _ => return None,
+        };
+        if !self.congestion.may_send(now) {
             return None;
         }
-        let turn = if requester && (self.requester_next || !responder) {
-            Turn::Requester
-        } else {
-            Turn::Responder
-        };
-        self.requester_next = turn == Turn::Responder;
+        self.requester_next = matches!(turn, Turn::Responder);
         Some(turn)
     }
 

@@ -232,8 +232,8 @@ impl Requester {
         at(place)
     }
 
-    /// The packet that would be sent now.
-    fn candidate(&self) -> Option<(u64, &Entry)> {
+    /// The packet that would be sent now, and its request.
+    pub fn candidate(&self) -> Option<(u64, &Entry)> {
         if self.failed || self.rnr_until.is_some() {
             return None;
         }
@@ -281,15 +281,16 @@ impl Requester {
         self.candidate().is_some()
     }
 
-    /// `slow`: packets are spread over time, so that more of them ask for an acknowledgement.
+    /// Sends the [`Requester::candidate`]. `slow`: packets are spread over time, so that more of
+    /// them ask for an acknowledgement.
     pub fn transmit(
         &mut self,
+        index: u64,
+        entry: &Entry,
         now: Instant,
         slow: bool,
         counters: &mut Counters,
     ) -> Option<Transmit> {
-        let (index, entry) = self.candidate()?;
-        let entry = *entry;
         let place = (index - entry.first) as u32;
         let psn = self.sequence.psn(index);
         let path = Path {

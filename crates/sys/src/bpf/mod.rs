@@ -5,10 +5,12 @@
 //! its descriptors: nothing is pinned, so that the end of the process is the end of it all.
 #![allow(unsafe_code)]
 
+mod btf;
 mod map;
 mod program;
 mod ring;
 
+pub use btf::Btf;
 pub use map::{Kind, Map};
 pub use program::{AttachType, Code, Link, Load, Program, ProgramKind, Refusal};
 pub use ring::RingBuffer;
@@ -25,6 +27,7 @@ const MAP_DELETE: usize = 3;
 const MAP_NEXT_KEY: usize = 4;
 const PROGRAM_LOAD: usize = 5;
 const LINK_CREATE: usize = 28;
+const ITERATOR_CREATE: usize = 33;
 
 /// # Safety
 ///

@@ -5,9 +5,10 @@ use core::ffi::CStr;
 use std::os::fd::RawFd;
 
 use super::map::Map;
-use super::{LINK_CREATE, PROGRAM_LOAD, bpf, name};
+use super::{ITERATOR_CREATE, LINK_CREATE, PROGRAM_LOAD, bpf, name};
 use crate::errno::Errno;
 use crate::private::Private;
+use crate::raw::{check, int, syscall3};
 use crate::unix::Fd;
 
 /// `BPF_F_XDP_HAS_FRAGS`: the program copes with packets of several buffers (Linux 5.18).
@@ -32,6 +33,8 @@ pub enum ProgramKind {
     SocketOperations = 13,
     /// Addresses in socket calls of a cgroup.
     CgroupAddress = 18,
+    /// A function of the kernel, or what it goes through.
+    Tracing = 26,
 }
 
 /// Where a program is attached; a program of most kinds is loaded for one place.
@@ -40,6 +43,7 @@ pub enum AttachType {
     SocketOperations = 3,
     Connect4 = 10,
     Connect6 = 11,
+    Iterator = 28,
     PeerName4 = 29,
     PeerName6 = 30,
     SocketName4 = 31,
@@ -70,6 +74,15 @@ struct ProgramLoad {
     name: [u8; 16],
     interface: u32,
     attach_type: u32,
+    // Types of our own, and lines of the source: none.
+    types: u32,
+    function_record_bytes: u32,
+    functions: u64,
+    function_count: u32,
+    line_record_bytes: u32,
+    lines: u64,
+    line_count: u32,
+    target: u32,
 }
 
 /// Of `bpf_attr.link_create`, what links to interfaces and cgroups use.
@@ -108,6 +121,8 @@ pub struct Load<'a> {
     pub attach_type: AttachType,
     /// Of an XDP program: it copes with packets of several buffers (Linux 5.18).
     pub fragments: bool,
+    /// Of a tracing program: the function's number in the kernel's types ([`super::Btf`]).
+    pub target: u32,
 }
 
 /// A loaded program.
@@ -152,6 +167,14 @@ impl Program {
             name: name(load.title),
             interface: 0,
             attach_type: load.attach_type as u32,
+            types: 0,
+            function_record_bytes: 0,
+            functions: 0,
+            function_count: 0,
+            line_record_bytes: 0,
+            lines: 0,
+            line_count: 0,
+            target: load.target,
         };
         let own = |fd| Self {
             fd: Private::own(Fd::own(fd as RawFd)),
@@ -194,6 +217,29 @@ impl Program {
     /// `EPERM`: one is there, or above, that was attached so that it is the only one.
     pub fn attach_to_cgroup(&self, cgroup: RawFd) -> Result<Link, Errno> {
         self.attach(cgroup as u32, 0)
+    }
+
+    /// Runs an iterator's program for all that it goes through (Linux 5.8). Of sockets: those of
+    /// the calling thread's network namespace. What the program prints is dropped.
+    pub fn iterate(&self) -> Result<(), Errno> {
+        let link = self.attach(0, 0)?;
+        let mut attribute = [link.raw() as u32, 0];
+        // SAFETY: this is ITER_CREATE's attribute, and it has no address.
+        let fd = unsafe { bpf(ITERATOR_CREATE, &mut attribute) }?;
+        let iterator = Fd::own(fd as RawFd);
+        let mut printed = [0u8; 4096];
+        loop {
+            let address = printed.as_mut_ptr() as usize;
+            // SAFETY: read writes at most as many bytes as the buffer has.
+            let read = check(unsafe {
+                syscall3(libc::SYS_read, int(iterator.raw()), address, printed.len())
+            });
+            match read {
+                Ok(0) => return Ok(()),
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
     }
 
     fn attach(&self, target: u32, flags: u32) -> Result<Link, Errno> {

@@ -32,6 +32,8 @@ pub struct RingBuffer {
 // SAFETY: the memory is this object's until it is dropped, and is accessed by atomics, except for
 // records, which the kernel does not change between their header and our position.
 unsafe impl Send for RingBuffer {}
+// SAFETY: by a shared reference only the map can be reached; reading takes an exclusive one.
+unsafe impl Sync for RingBuffer {}
 
 impl RingBuffer {
     /// `bytes`: room for records, a power of two of at least one page.

@@ -75,10 +75,14 @@ pub fn within_host(workloads: &[WorkloadReport]) -> Vec<Verdict> {
 /// Every floor between two hosts. All are about AF_XDP.
 pub fn between_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
     const LOSSY_SHARE_MIN: f64 = 0.5;
+    /// Half a round trip of bare AF_XDP where these floors were set, microseconds.
+    const RAW_US: f64 = 1.75;
     use roce::{bandwidth, latency, loss, messages};
     let variant = Variant::RoceXdp;
     let latency = |group, us| Floor {
         variant,
+        floor: format!("{us} µs, {:.2}× raw AF_XDP of {RAW_US} µs", us / RAW_US),
+        limit: Limit::AtMostBesideRaw(us),
         ..latency_floor(latency::WORKLOAD.name, group, us)
     };
     let bandwidth = |label, share: f64| Floor {
@@ -164,6 +168,8 @@ struct Floor {
 enum Limit {
     /// In the points' unit.
     AtMost(f64),
+    /// The same, with what it is of bare AF_XDP's figure at the point, if that was measured.
+    AtMostBesideRaw(f64),
     /// In the points' unit.
     AtLeast(f64),
     /// So many times as good as the points' baseline.
@@ -212,6 +218,15 @@ impl Limit {
     fn judge(self, found: &[Found]) -> Option<(String, bool)> {
         match self {
             Self::AtMost(most) => Some((figures(found)?, worst(found, f64::max)? <= most)),
+            Self::AtMostBesideRaw(most) => {
+                let (point, series) = found.first()?;
+                let own = series.median?;
+                let raw = point.of(Variant::RawXdp).and_then(|raw| raw.median);
+                let times = raw.map_or(String::new(), |raw| {
+                    format!(", {} raw AF_XDP", ratio(Some(own / raw)))
+                });
+                Some((figures(found)? + &times, own <= most))
+            }
             Self::AtLeast(least) => Some((figures(found)?, worst(found, f64::min)? >= least)),
             Self::OfBaseline(share_min) => {
                 let (point, series) = found.first()?;

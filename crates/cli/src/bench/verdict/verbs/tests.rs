@@ -101,6 +101,34 @@ fn floors_between_hosts_are_about_af_xdp_alone() {
 }
 
 #[test]
+fn latencies_between_hosts_stand_beside_bare_af_xdp() {
+    for (what, most, late) in [
+        ("ib_write_lat, 8 B", 1.71, 3.4),
+        ("ib_send_lat, 8 B", 2.29, 4.4),
+    ] {
+        let it = outcome(&ROCE, what, |_, variant| {
+            Some(if variant == Variant::RawXdp {
+                2.0
+            } else {
+                late
+            })
+        });
+        assert_eq!(
+            it.outcome,
+            Outcome::BelowFloor,
+            "the floor is in microseconds"
+        );
+        let times = format!(", {:.2}× raw AF_XDP", late / 2.0);
+        assert!(it.measured.ends_with(&times), "{}", it.measured);
+        assert!(
+            it.floor.contains(&format!("{most:.2}× raw AF_XDP")),
+            "{}",
+            it.floor
+        );
+    }
+}
+
+#[test]
 fn floors_that_are_shares_of_another_variant_have_an_edge() {
     let against = |rival: Variant, others: f64| {
         move |figure: f64, _: &PointSpec, variant| {

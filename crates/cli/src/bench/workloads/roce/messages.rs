@@ -13,7 +13,8 @@ pub const WORKLOAD: Workload = Workload {
     about: "perftest's average over all its pairs of queues, with its defaults: 128 SENDs under \
             way on each pair, one completion for 100, 512 receives posted. Both ends have as many \
             engine threads as the table says; queue pairs are dealt to them in turn, and perftest \
-            polls all from one thread.",
+            polls all from one thread. Where AF_XDP copies its device hands so many small messages \
+            to sockets, and only what answers them comes past the kernel.",
     programs: &[PROGRAM],
     compared_with: &[],
     obstacle: None,

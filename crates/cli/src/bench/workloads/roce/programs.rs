@@ -18,8 +18,8 @@ const SERVER_GRACE: Duration = Duration::from_secs(20);
 /// from before the neighbour is known, and what is not RoCEv2.
 const KERNEL_SHARE_MAX: f64 = 0.05;
 
-/// The same where bulk is measured, whose data takes sockets that segment if AF_XDP copies: only
-/// what answers it must come past the kernel.
+/// The same where bulk is measured, or many small messages, whose data takes sockets that segment
+/// if AF_XDP copies: only what answers it must come past the kernel.
 const KERNEL_SHARE_MAX_BULK: f64 = 0.95;
 
 /// The option of `sluice verbs` for faults on purpose.
@@ -32,7 +32,7 @@ pub struct Perftest {
     /// Of the link, in bytes.
     pub mtu: u32,
     pub arguments: Vec<String>,
-    /// Its messages are of many packets each.
+    /// Its messages are of many packets each, or many are posted at a time.
     pub bulk: bool,
     /// What `sluice verbs` is to do to the packets of both ends.
     pub faults: Option<&'static str>,

@@ -1,0 +1,170 @@
+//! Two hosts: network namespaces joined by a pair of virtual Ethernet devices.
+
+use std::fs::File;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use sluice_peering::{Config, Sought, Why};
+
+mod common;
+
+use common::{HANDSHAKE, Lab, Node, SILENCE, idle, join, run};
+
+const LEFT: usize = 0;
+const RIGHT: usize = 1;
+const FOUR: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
+const SIX: [&str; 2] = ["fd77::1", "fd77::2"];
+
+struct Hosts {
+    names: [String; 2],
+    /// Where the thread was.
+    home: File,
+}
+
+fn ip(arguments: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(arguments.split(' ')).output();
+    let output = output.map_err(|error| format!("ip cannot be run: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+impl Hosts {
+    /// None, with a line that says why, where namespaces cannot be made.
+    fn new(test: &str) -> Option<Hosts> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let base = format!("sluice-peers-{}-{number}", std::process::id());
+        let hosts = Hosts {
+            names: [format!("{base}-left"), format!("{base}-right")],
+            home: File::open("/proc/thread-self/ns/net").unwrap(),
+        };
+        for name in &hosts.names {
+            if let Err(reason) = ip(&format!("netns add {name}")) {
+                let forbidden = std::env::var_os("SLUICE_NO_SKIP").is_some_and(|v| v == "1");
+                assert!(!forbidden, "skips are forbidden here: {reason}");
+                println!("SKIP {test}: {}", reason.trim());
+                return None;
+            }
+        }
+        let [left, right] = &hosts.names;
+        let pair = format!("link add wire netns {left} type veth peer name wire netns {right}");
+        ip(&pair).unwrap();
+        for host in [LEFT, RIGHT] {
+            hosts.ip(host, "link set lo up");
+            hosts.ip(host, &format!("addr add {}/24 dev wire", FOUR[host]));
+            hosts.ip(host, &format!("addr add {}/64 dev wire nodad", SIX[host]));
+            hosts.ip(host, "link set wire up");
+        }
+        Some(hosts)
+    }
+
+    fn ip(&self, host: usize, arguments: &str) {
+        ip(&format!("-n {} {arguments}", self.names[host])).unwrap();
+    }
+
+    /// A daemon on that host, listening where daemons do when nothing is said.
+    fn node(&self, host: usize, lab: &Lab, name: &str, rest: &str) -> Node {
+        let text = format!("[daemon]\nname = '{name}'\n{}{rest}", lab.psk("key"));
+        let config = Config::parse(&lab.path("sluiced.toml"), &text).unwrap();
+        let place = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
+        Node::in_place(config, Some(place))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+        use std::os::fd::AsFd;
+        let kind = Some(LinkNameSpaceType::Network);
+        let _ = move_into_link_name_space(self.home.as_fd(), kind);
+        for name in &self.names {
+            let _ = ip(&format!("netns del {name}"));
+        }
+    }
+}
+
+#[test]
+fn hosts_that_seek_one_another_at_the_same_time_have_one_session() {
+    let Some(hosts) = Hosts::new("hosts_that_seek_one_another") else {
+        return;
+    };
+    for addresses in [FOUR, SIX] {
+        let lab = Lab::new();
+        let mut alpha = hosts.node(LEFT, &lab, "alpha", "[discovery]\n");
+        let mut beta = hosts.node(RIGHT, &lab, "beta", "[discovery]\n");
+        let (here, there) = (
+            addresses[LEFT].parse().unwrap(),
+            addresses[RIGHT].parse().unwrap(),
+        );
+        let now = alpha.now();
+        assert_eq!(alpha.get().seek(there, now), Sought::Asking);
+        assert_eq!(beta.get().seek(here, now), Sought::Asking);
+        join((&mut alpha, "alpha"), (&mut beta, "beta"));
+        idle([&mut alpha, &mut beta], 10);
+        // Each sees where the other's connection comes from, so none begins only to end.
+        assert_eq!(
+            (alpha.ups(), beta.ups()),
+            (1, 1),
+            "{:?} {:?}",
+            alpha.events,
+            beta.events
+        );
+        assert_eq!((alpha.downs(), beta.downs()), (vec![], vec![]));
+        let (a, b) = (alpha.with("beta"), beta.with("alpha"));
+        assert_eq!(
+            (alpha.get().peer_at(there), beta.get().peer_at(here)),
+            (a, b)
+        );
+        assert_eq!(alpha.get().status()[0].address.ip(), there);
+    }
+}
+
+#[test]
+fn a_link_that_fails_ends_the_session_and_a_link_that_comes_back_begins_one() {
+    let Some(hosts) = Hosts::new("a_link_that_fails") else {
+        return;
+    };
+    let lab = Lab::new();
+    let peer = |name: &str, host: usize| {
+        format!("[[peer]]\nname = '{name}'\ncontrol = '{}'\n", FOUR[host])
+    };
+    let mut alpha = hosts.node(LEFT, &lab, "alpha", &peer("beta", RIGHT));
+    let mut beta = hosts.node(RIGHT, &lab, "beta", &peer("alpha", LEFT));
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+    let session = alpha.with("beta").unwrap();
+    // For a moment nobody notices, and what is sent meanwhile arrives after it.
+    hosts.ip(LEFT, "link set wire down");
+    alpha.get().send(session, b"later").unwrap();
+    idle([&mut alpha, &mut beta], 10);
+    assert!(beta.messages().is_empty());
+    hosts.ip(LEFT, "link set wire up");
+    run([&mut alpha, &mut beta], "the message", |[_, beta]| {
+        beta.messages() == [b"later"]
+    });
+    assert_eq!((alpha.downs(), beta.downs()), (vec![], vec![]));
+    // For longer.
+    hosts.ip(LEFT, "link set wire down");
+    for node in [&mut alpha, &mut beta] {
+        node.wait(SILENCE);
+    }
+    run([&mut alpha, &mut beta], "the end", |[alpha, beta]| {
+        alpha.with("beta").is_none() && beta.with("alpha").is_none()
+    });
+    assert_eq!(
+        (alpha.downs(), beta.downs()),
+        (vec![Why::Silent], vec![Why::Silent])
+    );
+    for _ in 0..5 {
+        alpha.wait(HANDSHAKE);
+        beta.wait(HANDSHAKE);
+        idle([&mut alpha, &mut beta], 5);
+    }
+    assert!(alpha.unreachable().len() >= 2, "{:?}", alpha.events);
+    hosts.ip(LEFT, "link set wire up");
+    for node in [&mut alpha, &mut beta] {
+        node.wait(HANDSHAKE);
+    }
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+}
