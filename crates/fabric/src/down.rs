@@ -235,8 +235,9 @@ impl Down {
                 self.direction.publish_mode(Mode::Ring, bytes);
                 self.direction.begin_write(self.board);
             }
-            // Of an offer that is settled.
+            // Of an offer that is settled, or that ended with the stream while it was taken back.
             Note::Tcp(_) => {}
+            Note::Settled if self.is_done => {}
             Note::Left => {
                 self.direction.publish_mode(Mode::Tcp, 0);
                 // What follows by TCP can be read only when the offer is over.

@@ -12,7 +12,7 @@ const LOOKS_MAX: u32 = 16;
 const STATE_FIN_WAIT1: u8 = 4;
 const STATE_FIN_WAIT2: u8 = 5;
 const STATE_TIME_WAIT: u8 = 6;
-pub(crate) const STATE_CLOSE: u8 = 7;
+const STATE_CLOSE: u8 = 7;
 const STATE_LAST_ACK: u8 = 9;
 const STATE_CLOSING: u8 = 11;
 

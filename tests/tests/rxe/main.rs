@@ -22,7 +22,6 @@ const USUAL: &[&str] = &[
     "Traffic/rc/sluice-to-kernel/roce-udp/ipv4/mtu-1500",
     "rping/plain/",
     "ucmatose/plain/",
-    "mckey/plain/",
     "ib_send_bw/cm/",
     "paths/loss-1%/traffic/sluice-to-kernel/",
 ];

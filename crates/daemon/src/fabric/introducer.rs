@@ -57,6 +57,9 @@ pub struct GivenLane {
 
 #[derive(Debug)]
 struct Peer {
+    /// This daemon's life as the peer knows it: another one when what the two have in common was
+    /// given up.
+    own: Life,
     /// Connections with these addresses end at its host.
     addresses: Vec<Network>,
     /// It has a control connection.
@@ -297,10 +300,12 @@ impl Introducer {
 
     /// There is a control connection with a peer.
     pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) {
+        let life = self.life;
         let peer = self.peers.entry(name.clone()).or_insert_with(|| {
             let link = LinkId(self.next_link);
             self.next_link += 1;
             Peer {
+                own: life,
                 addresses: Vec::new(),
                 is_up: false,
                 absent_since: None,
@@ -316,7 +321,7 @@ impl Introducer {
         peer.addresses = addresses;
         peer.is_up = true;
         peer.absent_since = None;
-        let life = self.life;
+        let life = peer.own;
         self.say(name, Word::Hello { life });
     }
 
@@ -385,6 +390,8 @@ impl Introducer {
                 if let Some(name) = self.peer_of(link) {
                     if let Some(peer) = self.peers.get_mut(&name) {
                         peer.forget_life(&mut self.next_link);
+                        // So that the peer gives up its half as well.
+                        peer.own = Life(peer.own.0.wrapping_add(1));
                     }
                     self.drop_peer(&name, what);
                 }
@@ -426,10 +433,10 @@ impl Introducer {
     }
 
     fn hello(&mut self, name: &PeerName, life: Life, programs: &mut dyn Programs) {
-        let own = self.life;
         let Some(peer) = self.peers.get_mut(name) else {
             return;
         };
+        let own = peer.own;
         if peer.life.is_some_and(|former| former != life) {
             // Another daemon, which knows nothing of the lanes with the one before.
             self.actions
@@ -472,10 +479,10 @@ impl Introducer {
 
     /// The daemon with the greater life leads: it decides when there is another queue pair.
     fn heard_link(&mut self, name: &PeerName, attempt: u32, endpoint: sluice_rdma::Endpoint) {
-        let own = self.life;
         let Some(peer) = self.peers.get_mut(name) else {
             return;
         };
+        let own = peer.own;
         let Some(life) = peer.life else {
             return;
         };
@@ -500,10 +507,9 @@ impl Introducer {
     }
 
     fn heard_broken(&mut self, name: &PeerName, attempt: u32, now: Instant) {
-        let own = self.life;
         if let Some(peer) = self.peers.get_mut(name)
             && peer.attempt == attempt
-            && peer.life.is_some_and(|life| own.0 > life.0)
+            && peer.life.is_some_and(|life| peer.own.0 > life.0)
         {
             peer.retry_later(now);
         }
@@ -530,7 +536,6 @@ impl Introducer {
     }
 
     fn link_failed(&mut self, link: LinkId, why: &str, now: Instant) {
-        let own = self.life;
         let Some(name) = self.peer_of(link) else {
             return;
         };
@@ -539,7 +544,7 @@ impl Introducer {
             return;
         };
         peer.is_connected = false;
-        if peer.life.is_some_and(|life| own.0 > life.0) {
+        if peer.life.is_some_and(|life| peer.own.0 > life.0) {
             peer.retry_later(now);
         } else {
             let attempt = peer.attempt;

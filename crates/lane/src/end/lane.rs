@@ -5,8 +5,9 @@ use super::{
     End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE,
     FLAG_SIDE1, Locked, Rx, State, Tx,
 };
-use crate::counts::{STATE_CLOSE, tcp_bytes_read};
+use crate::counts::tcp_bytes_read;
 use crate::reason::Reason;
+use crate::wait::kernel_events;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use sluice_shmem::board::Board;
@@ -15,7 +16,6 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::geometry::Geometry;
 use sluice_shmem::{Broken, Consumer, Producer};
 use sluice_sys::errno::Errno;
-use sluice_sys::tcp;
 
 /// A lane of a chunk, and this end's side of it.
 #[derive(Clone, Copy, Debug)]
@@ -268,14 +268,15 @@ impl End {
     }
 
     /// A lane to another host whose writer does not end its write: breaks it if the kernel's
-    /// connection is reset, since nobody will ever end it then.
+    /// connection is reset, since nobody will ever end it then. A connection that both ends have
+    /// closed in order is none: its last bytes may still come by the ring.
     pub fn check_reset(&self, fd: i32) {
         if self.is_remote()
             && self.state() == State::Attached
             && self
                 .incoming()
                 .is_some_and(|into| into.is_write_in_flight())
-            && tcp::info(fd).is_ok_and(|info| info.state == STATE_CLOSE)
+            && kernel_events(fd, 0) & libc::POLLERR != 0
         {
             self.break_lane(Broken);
         }
