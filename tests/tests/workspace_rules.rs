@@ -102,7 +102,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "sluice-cli",
-        &["sluice-control", "sluice-sys", "sluice-verbs", "sluice-xdp"],
+        &[
+            "sluice-control",
+            "sluice-peering",
+            "sluice-sys",
+            "sluice-verbs",
+            "sluice-xdp",
+        ],
     ),
     ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),

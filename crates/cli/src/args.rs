@@ -309,6 +309,16 @@ pub struct UpArgs {
     #[arg(long, value_name = "PATH")]
     pub log_file: Option<PathBuf>,
 
+    /// Peers on other hosts, and which connections get a lane to them. The file is explained in
+    /// sluiced.toml, which comes with Sluice
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Only say what is wrong with the configuration; the exit status is 1 if the daemon would not
+    /// start with it
+    #[arg(long, requires = "config")]
+    pub check: bool,
+
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,

@@ -132,6 +132,32 @@ fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
 }
 
 #[test]
+fn up_says_what_is_wrong_with_a_configuration() {
+    let installation = Installation::new();
+    let file = installation.0.path("sluiced.toml");
+    let name = file.to_str().unwrap();
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = installation.0.sluice(["up", "--config", name, "--check"]);
+        let output = { output }.output().unwrap();
+        (output.status.code(), stdout(&output))
+    };
+    let (status, said) = check("[daemon]\nname = 'a'\nauthentication = 'none'\n");
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("warning: authentication"), "{said}");
+    assert!(said.ends_with("can be used\n"), "{said}");
+    let (status, said) = check("[daemon]\nname = 'a'\nlisten = 7\n");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(
+        said.starts_with("error: ") && said.contains("sluiced.toml:3"),
+        "{said}"
+    );
+    let (status, said) = check("[daemon]\nname = 'a'\npsk_file = 'nowhere'\n");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("nowhere"), "{said}");
+}
+
+#[test]
 fn doctor_tries_the_daemon_and_leaves_nothing_running() {
     let installation = Installation::new();
     let output = installation.0.sluice(["doctor"]).output().unwrap();

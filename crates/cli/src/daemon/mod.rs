@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getuid};
+use sluice_peering::Config;
 
 use crate::args::{DownArgs, LogLevel, UpArgs};
 use crate::commands::{Outcome, print};
@@ -119,6 +120,7 @@ struct Settings {
     allow_all_users: bool,
     log: Option<LogLevel>,
     log_file: Option<PathBuf>,
+    config: Option<PathBuf>,
 }
 
 impl Settings {
@@ -141,6 +143,9 @@ impl Settings {
         }
         if let Some(path) = &self.log_file {
             arguments.extend(["--log-file".into(), path.into()]);
+        }
+        if let Some(path) = &self.config {
+            arguments.extend(["--config".into(), path.into()]);
         }
         arguments
     }
@@ -283,8 +288,32 @@ fn chosen_socket(system: bool, flag: Option<&Path>) -> Result<PathBuf, Failure> 
     socket_path(flag)
 }
 
+/// `sluice up --check`.
+fn check(config: &Path) -> Outcome {
+    let remarks = match Config::load(config) {
+        Ok(config) => config.check(),
+        Err(error) => {
+            print(&format!("error: {error}\n"))?;
+            return Ok(1);
+        }
+    };
+    for remark in &remarks {
+        let kind = if remark.is_error { "error" } else { "warning" };
+        print(&format!("{kind}: {}\n", remark.text))?;
+    }
+    if remarks.iter().any(|remark| remark.is_error) {
+        return Ok(1);
+    }
+    print(&format!("{} can be used\n", config.display()))?;
+    Ok(0)
+}
+
 /// `sluice up`.
 pub fn up(args: &UpArgs) -> Outcome {
+    let config = args.config.as_deref().map(absolute).transpose()?;
+    if let Some(config) = config.as_deref().filter(|_| args.check) {
+        return check(config);
+    }
     let socket = chosen_socket(args.system, args.socket.as_deref())?;
     match probe(&socket) {
         State::Running { pid, .. } => {
@@ -304,6 +333,7 @@ pub fn up(args: &UpArgs) -> Outcome {
         allow_all_users: args.system,
         log: args.log,
         log_file: args.log_file.as_deref().map(absolute).transpose()?,
+        config,
         ..Settings::default()
     };
     if args.foreground {
@@ -393,6 +423,7 @@ mod tests {
             user_share: Some(30),
             allow_all_users: true,
             log: Some(LogLevel::Info),
+            config: Some("/c".into()),
             ..Settings::default()
         };
         assert_eq!(
@@ -408,7 +439,9 @@ mod tests {
                 "30",
                 "--allow-all-users",
                 "--log",
-                "info"
+                "info",
+                "--config",
+                "/c"
             ]
         );
     }
