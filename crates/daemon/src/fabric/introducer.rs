@@ -9,8 +9,11 @@ use std::time::{Duration, Instant};
 
 use sluice_fabric::lane::Far;
 use sluice_fabric::wire::LinkId;
-use sluice_peering::config::Network;
 use sluice_sys::errno::Errno;
+
+mod peers;
+
+use peers::Peer;
 
 use super::carrier::{Command, Report};
 use super::memory::{ForeignBoard, Memory, Taken};
@@ -21,12 +24,6 @@ use crate::matching::{Announced, ClientId, EndKey, Tuple};
 const FOREIGN_ENDS_MAX: usize = 65_536;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
-/// Time between a link's failure and the next attempt; it doubles up to the maximum.
-const RETRY: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
-/// Addresses of one peer.
-const ADDRESSES_MAX: usize = 64;
 
 /// A peer's name, as its certificate or the configuration has it.
 pub type PeerName = Arc<str>;
@@ -53,27 +50,6 @@ pub struct GivenLane {
     pub taken: Taken,
     /// The program's side.
     pub side: u8,
-}
-
-#[derive(Debug)]
-struct Peer {
-    /// This daemon's life as the peer knows it: another one when what the two have in common was
-    /// given up.
-    own: Life,
-    /// Connections with these addresses end at its host.
-    addresses: Vec<Network>,
-    /// It has a control connection.
-    is_up: bool,
-    absent_since: Option<Instant>,
-    life: Option<Life>,
-    link: LinkId,
-    /// Queue pairs made for this link so far; 0: none.
-    attempt: u32,
-    /// The peer's queue pair of the present attempt, until ours is made.
-    theirs: Option<sluice_rdma::Endpoint>,
-    is_connected: bool,
-    retry_at: Option<Instant>,
-    retry: Duration,
 }
 
 #[derive(Debug)]
@@ -298,59 +274,6 @@ impl Introducer {
 
     // Peers.
 
-    /// There is a control connection with a peer.
-    pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) {
-        let life = self.life;
-        let peer = self.peers.entry(name.clone()).or_insert_with(|| {
-            let link = LinkId(self.next_link);
-            self.next_link += 1;
-            Peer {
-                own: life,
-                addresses: Vec::new(),
-                is_up: false,
-                absent_since: None,
-                life: None,
-                link,
-                attempt: 0,
-                theirs: None,
-                is_connected: false,
-                retry_at: None,
-                retry: RETRY,
-            }
-        });
-        peer.addresses = addresses;
-        peer.is_up = true;
-        peer.absent_since = None;
-        let life = peer.own;
-        self.say(name, Word::Hello { life });
-    }
-
-    /// Connections with this address end at the peer's host, too.
-    pub fn peer_is_at(&mut self, name: &PeerName, address: Network, programs: &mut dyn Programs) {
-        if let Some(peer) = self.peers.get_mut(name)
-            && !peer.addresses.contains(&address)
-            && peer.addresses.len() < ADDRESSES_MAX
-        {
-            peer.addresses.push(address);
-            self.announce_all(name, programs);
-        }
-    }
-
-    /// The control connection has ended. The link may go on without it.
-    pub fn peer_down(&mut self, name: &PeerName, now: Instant) {
-        if let Some(peer) = self.peers.get_mut(name) {
-            peer.is_up = false;
-            peer.absent_since = Some(now);
-        }
-        // Said again when the peer comes back.
-        self.foreign.retain(|_, (from, _)| from != name);
-        for end in self.ends.values_mut() {
-            if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
-                end.peer = None;
-            }
-        }
-    }
-
     /// A peer says something.
     pub fn heard(
         &mut self,
@@ -430,126 +353,6 @@ impl Introducer {
         let mut all = self.peers.iter();
         all.find(|(_, peer)| peer.link == link)
             .map(|(name, _)| name.clone())
-    }
-
-    fn hello(&mut self, name: &PeerName, life: Life, programs: &mut dyn Programs) {
-        let Some(peer) = self.peers.get_mut(name) else {
-            return;
-        };
-        let own = peer.own;
-        if peer.life.is_some_and(|former| former != life) {
-            // Another daemon, which knows nothing of the lanes with the one before.
-            self.actions
-                .push(Action::Carry(Command::LoseLink { link: peer.link }));
-            peer.forget_life(&mut self.next_link);
-        }
-        peer.life = Some(life);
-        peer.retry = RETRY;
-        if own.0 > life.0 && !peer.is_connected {
-            peer.attempt += 1;
-            self.actions.push(Action::Carry(Command::MakeLink {
-                link: peer.link,
-                attempt: peer.attempt,
-            }));
-        }
-        self.announce_all(name, programs);
-    }
-
-    /// Announces every end that could have its other one at a peer.
-    fn announce_all(&mut self, name: &PeerName, programs: &mut dyn Programs) {
-        let Some(peer) = self.peers.get(name) else {
-            return;
-        };
-        let mut waiting: Vec<Token> = Vec::new();
-        for (token, end) in &mut self.ends {
-            let is_there = end.peer.is_none() && peer.is_at(end.announced.tuple.peer.ip());
-            if is_there && matches!(end.progress, Progress::Waiting) {
-                end.peer = Some(name.clone());
-                waiting.push(*token);
-            }
-        }
-        for token in waiting {
-            if let Some(end) = self.ends.get(&token) {
-                let tuple = end.announced.tuple;
-                self.say(name, Word::End { token, tuple });
-                self.look_for_match(token, programs);
-            }
-        }
-    }
-
-    /// The daemon with the greater life leads: it decides when there is another queue pair.
-    fn heard_link(&mut self, name: &PeerName, attempt: u32, endpoint: sluice_rdma::Endpoint) {
-        let Some(peer) = self.peers.get_mut(name) else {
-            return;
-        };
-        let own = peer.own;
-        let Some(life) = peer.life else {
-            return;
-        };
-        if own.0 > life.0 {
-            if attempt == peer.attempt {
-                peer.is_connected = true;
-                peer.retry = RETRY;
-                self.actions.push(Action::Carry(Command::ConnectLink {
-                    link: peer.link,
-                    endpoint,
-                }));
-            }
-        } else if attempt > peer.attempt {
-            peer.attempt = attempt;
-            peer.is_connected = false;
-            peer.theirs = Some(endpoint);
-            self.actions.push(Action::Carry(Command::MakeLink {
-                link: peer.link,
-                attempt,
-            }));
-        }
-    }
-
-    fn heard_broken(&mut self, name: &PeerName, attempt: u32, now: Instant) {
-        if let Some(peer) = self.peers.get_mut(name)
-            && peer.attempt == attempt
-            && peer.life.is_some_and(|life| peer.own.0 > life.0)
-        {
-            peer.retry_later(now);
-        }
-    }
-
-    fn link_made(&mut self, link: LinkId, attempt: u32, endpoint: sluice_rdma::Endpoint) {
-        let Some(name) = self.peer_of(link) else {
-            return;
-        };
-        let Some(peer) = self.peers.get_mut(&name) else {
-            return;
-        };
-        if peer.attempt != attempt {
-            return;
-        }
-        if let Some(theirs) = peer.theirs.take() {
-            peer.is_connected = true;
-            self.actions.push(Action::Carry(Command::ConnectLink {
-                link,
-                endpoint: theirs,
-            }));
-        }
-        self.say(&name, Word::Link { attempt, endpoint });
-    }
-
-    fn link_failed(&mut self, link: LinkId, why: &str, now: Instant) {
-        let Some(name) = self.peer_of(link) else {
-            return;
-        };
-        tracing::info!("the link to {name} failed: {why}");
-        let Some(peer) = self.peers.get_mut(&name) else {
-            return;
-        };
-        peer.is_connected = false;
-        if peer.life.is_some_and(|life| peer.own.0 > life.0) {
-            peer.retry_later(now);
-        } else {
-            let attempt = peer.attempt;
-            self.say(&name, Word::Broken { attempt });
-        }
     }
 
     fn heard_end(
@@ -772,30 +575,5 @@ impl Introducer {
             .push(Action::Carry(Command::ProgramGone { number }));
         self.actions
             .push(Action::Carry(Command::AbandonLane { number }));
-    }
-}
-
-impl Peer {
-    fn is_at(&self, address: IpAddr) -> bool {
-        self.addresses.iter().any(|it| it.contains(address))
-    }
-
-    /// Its daemon is gone for good: the next one gets another link.
-    fn forget_life(&mut self, next_link: &mut u32) {
-        self.life = None;
-        self.attempt = 0;
-        self.theirs = None;
-        self.is_connected = false;
-        self.retry_at = None;
-        self.link = LinkId(*next_link);
-        *next_link += 1;
-    }
-
-    fn retry_later(&mut self, now: Instant) {
-        self.is_connected = false;
-        if self.retry_at.is_none() {
-            self.retry_at = Some(now + self.retry);
-            self.retry = (2 * self.retry).min(RETRY_MAX);
-        }
     }
 }
