@@ -577,3 +577,6 @@ impl Introducer {
             .push(Action::Carry(Command::AbandonLane { number }));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! Two daemons in one process, and peers that lie.
+
+use std::collections::HashMap;
+
+use sluice_fabric::message::LaneNumber;
+use sluice_fabric::wire::Remote;
+use sluice_peering::config::Network;
+use sluice_shmem::board::BOARD_BYTES;
+use sluice_sys::memfd;
+
+use super::*;
+use crate::matching::Domain;
+
+#[derive(Default)]
+struct Boards(HashMap<ClientId, Arc<ForeignBoard>>);
+
+impl Programs for Boards {
+    fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno> {
+        if let Some(board) = self.0.get(&client) {
+            return Ok(board.clone());
+        }
+        let file = memfd::create(c"board")?;
+        memfd::set_len(file.raw(), BOARD_BYTES as u64)?;
+        let board = Arc::new(ForeignBoard::map(&file)?);
+        self.0.insert(client, board.clone());
+        Ok(board)
+    }
+}
+
+struct Daemon {
+    introducer: Introducer,
+    boards: Boards,
+    /// The other one, by the name it has here.
+    peer: PeerName,
+    given: Vec<GivenLane>,
+    dropped: Vec<&'static str>,
+    commands: Vec<Command>,
+}
+
+impl Daemon {
+    fn new(life: u64, peer: &str, address: &str) -> Self {
+        let mut introducer = Introducer::new(Life(life), Memory::new(4096, 100));
+        let peer: PeerName = peer.into();
+        let address = Network::single(address.parse().expect("an address"));
+        introducer.peer_up(&peer, vec![address]);
+        Self {
+            introducer,
+            boards: Boards::default(),
+            peer,
+            given: Vec::new(),
+            dropped: Vec::new(),
+            commands: Vec::new(),
+        }
+    }
+
+    fn announce(&mut self, end: u32, local: &str, peer: &str) {
+        let announced = Announced {
+            key: EndKey { client: 7, end },
+            generation: 1,
+            tuple: Tuple {
+                local: local.parse().expect("an address"),
+                peer: peer.parse().expect("an address"),
+            },
+            domain: Domain {
+                netns: 1,
+                interface: 0,
+            },
+            cookie: u64::from(end),
+        };
+        self.introducer.announced(announced, &mut self.boards);
+    }
+
+    fn hear(&mut self, word: &Word) {
+        let now = Instant::now();
+        let name = self.peer.clone();
+        self.introducer
+            .heard(&name, &word.encode(), &mut self.boards, now);
+    }
+
+    /// Does what is to be done, as the carrier would; what is to be said comes back.
+    fn act(&mut self) -> Vec<Word> {
+        let mut words = Vec::new();
+        loop {
+            let actions = self.introducer.take_actions();
+            if actions.is_empty() {
+                return words;
+            }
+            for action in actions {
+                match action {
+                    Action::Say(_, word) => words.push(word),
+                    Action::Seek(_) => {}
+                    Action::GiveLane(lane) => self.given.push(lane),
+                    Action::Drop(_, why) => self.dropped.push(why),
+                    Action::Carry(Command::OpenLane { token, .. }) => {
+                        let half = half(token.0 as u32);
+                        let report = Report::LaneOpened { token, half };
+                        self.introducer.carried(report, Instant::now());
+                    }
+                    Action::Carry(command) => self.commands.push(command),
+                }
+            }
+        }
+    }
+}
+
+fn half(number: u32) -> Far {
+    Far {
+        number: LaneNumber(number),
+        ring: Remote {
+            address: 1 << 40,
+            rkey: 5,
+        },
+        ring_bytes: 4096,
+    }
+}
+
+const A: &str = "10.0.0.1";
+const B: &str = "10.0.0.2";
+
+fn two() -> [Daemon; 2] {
+    let mut both = [Daemon::new(1, "b", B), Daemon::new(2, "a", A)];
+    settle(&mut both);
+    both
+}
+
+/// Until nobody has anything to say.
+fn settle(both: &mut [Daemon; 2]) {
+    for _ in 0..50 {
+        let mut is_quiet = true;
+        for from in 0..2 {
+            for word in both[from].act() {
+                is_quiet = false;
+                both[1 - from].hear(&word);
+            }
+        }
+        if is_quiet {
+            return;
+        }
+    }
+    panic!("they never stop");
+}
+
+#[test]
+fn two_ends_get_one_lane_whoever_is_first() {
+    for first in 0..2 {
+        let mut both = two();
+        let ends = [
+            ("10.0.0.1:4000", "10.0.0.2:80"),
+            ("10.0.0.2:80", "10.0.0.1:4000"),
+        ];
+        for host in [first, 1 - first] {
+            both[host].announce(9, ends[host].0, ends[host].1);
+            settle(&mut both);
+        }
+        for daemon in &both {
+            assert_eq!(daemon.given.len(), 1);
+            assert_eq!(daemon.given[0].announced.cookie, 9);
+            let connected = |it: &&Command| matches!(it, Command::ConnectLane { .. });
+            assert_eq!(daemon.commands.iter().filter(connected).count(), 1);
+            assert!(daemon.dropped.is_empty());
+            assert_eq!(daemon.introducer.lanes_in_use(), 1);
+        }
+    }
+}
+
+#[test]
+fn ends_of_different_connections_get_none() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4001");
+    settle(&mut both);
+    assert!(both.iter().all(|daemon| daemon.given.is_empty()));
+}
+
+#[test]
+fn a_peer_speaks_for_its_own_addresses_only() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.3:80");
+    settle(&mut both);
+    // The daemon of 10.0.0.2 claims an end of 10.0.0.3.
+    let tuple = Tuple {
+        local: "10.0.0.3:80".parse().expect("an address"),
+        peer: "10.0.0.1:4000".parse().expect("an address"),
+    };
+    both[0].hear(&Word::End {
+        token: Token(5),
+        tuple,
+    });
+    // And gives a lane to it.
+    both[0].hear(&Word::Lane {
+        yours: Token(1),
+        mine: Token(5),
+        far: half(3),
+    });
+    let said = both[0].act();
+    assert_eq!(said, [Word::NoLane { yours: Token(5) }]);
+    assert!(both[0].given.is_empty());
+}
+
+#[test]
+fn a_connection_gets_one_lane() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    settle(&mut both);
+    both[0].hear(&Word::Lane {
+        yours: Token(1),
+        mine: Token(1),
+        far: half(8),
+    });
+    let _ = both[0].act();
+    assert_eq!(both[0].dropped.len(), 1);
+    assert_eq!(both[0].given.len(), 1);
+}
+
+#[test]
+fn lanes_of_a_daemon_that_was_started_again_are_given_up() {
+    let mut both = two();
+    both[0].hear(&Word::Hello { life: Life(77) });
+    let _ = both[0].act();
+    assert!(
+        both[0]
+            .commands
+            .iter()
+            .any(|it| matches!(it, Command::LoseLink { link: LinkId(0) }))
+    );
+}
+
+#[test]
+fn closed_connections_leave_nothing() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    settle(&mut both);
+    for daemon in &mut both {
+        daemon.introducer.program_gone(7);
+        let _ = daemon.act();
+        daemon
+            .introducer
+            .carried(Report::LaneOver { token: Token(1) }, Instant::now());
+        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+    }
+    // The other one has closed before it heard of the lane.
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    both[0].introducer.program_gone(7);
+    settle(&mut both);
+    for daemon in &mut both {
+        daemon
+            .introducer
+            .carried(Report::LaneOver { token: Token(1) }, Instant::now());
+        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+        assert!(daemon.given.is_empty());
+    }
+}
