@@ -175,17 +175,19 @@ fn ends_of_different_connections_get_none() {
 #[test]
 fn a_peer_speaks_for_its_own_addresses_only() {
     let mut both = two();
-    both[0].announce(1, "10.0.0.1:4000", "10.0.0.3:80");
+    both[0].announce(1, "10.0.0.1:4000", "9.0.0.3:80");
     settle(&mut both);
-    // The daemon of 10.0.0.2 claims an end of 10.0.0.3.
+    // The daemon of 10.0.0.2 claims an end of 9.0.0.3, for which ours would begin a lane.
     let tuple = Tuple {
-        local: "10.0.0.3:80".parse().expect("an address"),
+        local: "9.0.0.3:80".parse().expect("an address"),
         peer: "10.0.0.1:4000".parse().expect("an address"),
     };
     both[0].hear(&Word::End {
         token: Token(5),
         tuple,
     });
+    assert_eq!(both[0].act(), []);
+    assert_eq!(both[0].introducer.lanes_in_use(), 0);
     // And gives a lane to it.
     both[0].hear(&Word::Lane {
         yours: Token(1),
