@@ -244,9 +244,8 @@ impl Down {
                 self.has_left = true;
             }
             Note::Settled if self.offer == Offer::Revoked => {
-                self.offer = Offer::None;
                 self.direction.publish_mode(Mode::Tcp, 0);
-                self.direction.end_write();
+                self.end_offer();
                 if self.is_used {
                     self.retry_ns = RETRY_NS;
                     self.retry_at_ns = self.retry_at_ns.max(now_ns + AGAIN_NS);
@@ -258,22 +257,27 @@ impl Down {
                     self.lively = 0;
                 }
             }
-            Note::Done => {
-                self.is_done = true;
-                if self.offer != Offer::None {
-                    self.offer = Offer::None;
-                    self.direction.end_write();
-                }
-            }
+            Note::Done => self.end(),
             Note::Missing => {
                 self.direction.break_reader();
-                self.is_done = true;
-                self.offer = Offer::None;
-                self.direction.end_write();
+                self.end();
             }
             _ => return Err(Violation("said something of a lane at a wrong time")),
         }
         Ok(())
+    }
+
+    /// Nothing comes any more.
+    fn end(&mut self) {
+        self.is_done = true;
+        self.end_offer();
+    }
+
+    fn end_offer(&mut self) {
+        if self.offer != Offer::None {
+            self.offer = Offer::None;
+            self.direction.end_write();
+        }
     }
 
     /// The memory of the local program is beyond repair: it gets nothing any more.
@@ -288,12 +292,10 @@ impl Down {
         if self.is_done {
             return;
         }
-        self.is_done = true;
         if self.offer != Offer::None {
             self.direction.break_reader();
-            self.offer = Offer::None;
-            self.direction.end_write();
         }
+        self.end();
     }
 
     /// A link is there again: says where this direction is.
@@ -331,55 +333,52 @@ impl Down {
             self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
             self.moved_ns = now_ns;
         }
-        match self.offer {
-            Offer::None => {
-                if !self.is_worth_an_offer(now_ns) {
-                } else if self.is_eager
-                    || now_ns < self.far_awake_until_ns && self.answer_ns < ANSWER_NS_MAX
-                {
-                    self.try_to_offer(now_ns, say);
-                } else if self
-                    .called_ns
-                    .is_none_or(|at| now_ns.saturating_sub(at) > CALL_NS)
-                {
-                    self.called_ns = Some(now_ns);
-                    self.is_calling = true;
-                    say(Note::Call);
-                }
-            }
-            Offer::Standing => {
-                let idle = now_ns.saturating_sub(self.busy_ns);
-                let limit = if self.is_used {
-                    IDLE_NS
-                } else {
-                    UNUSED_NS + UNUSED_ANSWERS * self.answer_ns
-                };
-                let is_worse = self.is_used && !self.judge(now_ns);
-                if is_worse {
-                    self.retry_at_ns = now_ns + self.worse_ns;
-                    self.worse_ns = (4 * self.worse_ns).min(WORSE_NS_MAX);
-                } else if self.is_worth_it {
-                    self.worse_ns = WORSE_NS;
-                }
-                let wants_sleep = || !self.direction.is_reader_awake(self.board);
-                if is_worse || self.has_left || idle > limit || idle > GRACE_NS && wants_sleep() {
-                    self.offer = Offer::Revoked;
-                    say(Note::Revoke);
-                }
-            }
-            Offer::Revoked => {}
+        if self.offer == Offer::Standing && !self.holds(now_ns) {
+            self.offer = Offer::Revoked;
+            say(Note::Revoke);
+        } else if self.offer == Offer::None && self.is_worth_an_offer(now_ns) {
+            self.offer_or_call(now_ns, say);
         }
     }
 
-    fn is_worth_an_offer(&self, now_ns: u64) -> bool {
-        if self.is_eager {
-            return !self.is_done && now_ns >= self.retry_at_ns && self.direction.is_adopted();
+    /// Makes an offer to a far daemon that polls, and calls one that may not.
+    fn offer_or_call(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
+        let polls = now_ns < self.far_awake_until_ns && self.answer_ns < ANSWER_NS_MAX;
+        let is_due = |at| now_ns.saturating_sub(at) > CALL_NS;
+        if self.is_eager || polls {
+            self.try_to_offer(now_ns, say);
+        } else if self.called_ns.is_none_or(is_due) {
+            self.called_ns = Some(now_ns);
+            self.is_calling = true;
+            say(Note::Call);
         }
+    }
+
+    /// Whether the offer stays.
+    fn holds(&mut self, now_ns: u64) -> bool {
+        let is_worse = self.is_used && !self.judge(now_ns);
+        if is_worse {
+            self.retry_at_ns = now_ns + self.worse_ns;
+            self.worse_ns = (4 * self.worse_ns).min(WORSE_NS_MAX);
+        } else if self.is_worth_it {
+            self.worse_ns = WORSE_NS;
+        }
+        let idle = now_ns.saturating_sub(self.busy_ns);
+        let limit = if self.is_used {
+            IDLE_NS
+        } else {
+            UNUSED_NS + UNUSED_ANSWERS * self.answer_ns
+        };
+        let wants_sleep = || !self.direction.is_reader_awake(self.board);
+        !(is_worse || self.has_left || idle > limit || idle > GRACE_NS && wants_sleep())
+    }
+
+    fn is_worth_an_offer(&self, now_ns: u64) -> bool {
+        // Just now: an answer may be on its way, and the next request will find the offer.
+        let moves = self.lively >= LIVELY_MOVES && self.moved_ns == now_ns;
         !self.is_done
-            && self.lively >= LIVELY_MOVES
-            // Just now: an answer may be on its way, and the next request will find the offer.
-            && self.moved_ns == now_ns
             && now_ns >= self.retry_at_ns
+            && (self.is_eager || moves)
             && self.direction.is_adopted()
     }
 

@@ -37,10 +37,16 @@ pub struct Outgoing<'a, W> {
     outbox: &'a mut Outbox,
 }
 
+impl Outbox {
+    fn note(&mut self, lane: LaneNumber, note: Note) {
+        self.bytes.extend(Record { lane, note }.encode());
+    }
+}
+
 impl<W: Wire> Outgoing<'_, W> {
     /// Says something, behind everything that was said or written before.
     pub fn note(&mut self, lane: LaneNumber, note: Note) {
-        self.outbox.bytes.extend(Record { lane, note }.encode());
+        self.outbox.note(lane, note);
     }
 
     /// Writes to the far host's memory, behind everything that was said or written before.
@@ -202,9 +208,7 @@ impl<W: Wire> Engine<W> {
             if let Some(far) = lane.far() {
                 let number = far.number;
                 let outbox = &mut self.links[link.0 as usize].outbox;
-                lane.down.resume(&mut |note| {
-                    outbox.bytes.extend(Record { lane: number, note }.encode())
-                });
+                lane.down.resume(&mut |note| outbox.note(number, note));
             }
             self.heat(place);
         }
@@ -268,12 +272,7 @@ impl<W: Wire> Engine<W> {
                 let far = lane.far().map(|far| far.number);
                 self.awake_until_ns = now_ns + AWAKE_NS;
                 if let (Note::Call, Some(number)) = (record.note, far) {
-                    let outbox = &mut self.link_mut(link).outbox;
-                    let here = Record {
-                        lane: number,
-                        note: Note::Here,
-                    };
-                    outbox.bytes.extend(here.encode());
+                    self.link_mut(link).outbox.note(number, Note::Here);
                 }
             }
             self.heat(record.lane.place());
@@ -433,13 +432,9 @@ impl<W: Wire> Engine<W> {
             .retain(|it| it.places.iter().any(Option::is_some));
     }
 
+    /// The lane at this place is to be pushed.
     fn heat(&mut self, place: usize) {
-        if let Some(it) = self.places.get_mut(place)
-            && !it.is_hot
-        {
-            it.is_hot = true;
-            self.hot.push(place);
-        }
+        heat(&mut self.places, &mut self.hot, place);
     }
 
     fn take_ready(&mut self) {
@@ -455,12 +450,8 @@ impl<W: Wire> Engine<W> {
                 continue;
             }
             line.take(|lane| {
-                if let Some(Some(place)) = it.places.get(lane as usize)
-                    && let Some(found) = places.get_mut(*place)
-                    && !found.is_hot
-                {
-                    found.is_hot = true;
-                    hot.push(*place);
+                if let Some(Some(place)) = it.places.get(lane as usize) {
+                    heat(places, hot, *place);
                 }
             });
         }
@@ -493,9 +484,9 @@ impl<W: Wire> Engine<W> {
                 link: lane.link,
                 outbox: &mut link.outbox,
             };
-            let before = lane.up.moved;
+            let before = lane.up.placed();
             let after = lane.push(&mut out);
-            if lane.up.moved != before {
+            if lane.up.placed() != before {
                 *busy_ns = now_ns;
             }
             place.is_hot = after == After::Again;
@@ -519,11 +510,9 @@ impl<W: Wire> Engine<W> {
                 continue;
             }
             let number = far.number;
-            lane.down.look(now_ns, &mut |note| {
-                link.outbox
-                    .bytes
-                    .extend(Record { lane: number, note }.encode());
-            });
+            let outbox = &mut link.outbox;
+            lane.down
+                .look(now_ns, &mut |note| outbox.note(number, note));
             standing |= lane.is_standing();
             worth |= lane.down.is_worth_it();
             self.moved_ns = self.moved_ns.max(lane.down.moved_ns());
@@ -560,12 +549,21 @@ impl<W: Wire> Engine<W> {
                 continue;
             }
             if let Some(lane) = self.places[at].lane.take() {
-                self.unwatch(&lane.near().clone());
+                self.unwatch(lane.near());
             }
             let place = &mut self.places[at];
             self.over.push(place.number);
             place.number = place.number.next_life();
             self.free.push(at);
         }
+    }
+}
+
+fn heat(places: &mut [Place], hot: &mut Vec<usize>, place: usize) {
+    if let Some(it) = places.get_mut(place)
+        && !it.is_hot
+    {
+        it.is_hot = true;
+        hot.push(place);
     }
 }

@@ -62,8 +62,6 @@ pub struct Up {
     is_done_sent: bool,
     /// The link was lost, and the far daemon has not said yet what has arrived.
     is_suspended: bool,
-    /// Bytes pushed since the last look of the daemon.
-    pub moved: u64,
 }
 
 impl Up {
@@ -88,7 +86,6 @@ impl Up {
             is_over: false,
             is_done_sent: false,
             is_suspended: false,
-            moved: 0,
         }
     }
 
@@ -105,6 +102,11 @@ impl Up {
     /// Whether the far daemon was told that nothing comes any more.
     pub fn is_done(&self) -> bool {
         self.is_done_sent
+    }
+
+    /// Bytes that were ever placed in the far ring.
+    pub fn placed(&self) -> u64 {
+        self.placed
     }
 
     /// The far program polls.
@@ -124,19 +126,24 @@ impl Up {
 
     /// The far program wants to sleep, or the link is gone. Answered by a push.
     pub fn revoked(&mut self) {
+        // Who is over has said `Done` or is about to, which is an answer, too.
+        if !self.is_over {
+            self.close_gate(Gate::Closing);
+        }
+    }
+
+    /// From here on the program finds its reader asleep.
+    fn close_gate(&mut self, gate: Gate) {
         if self.gate == Gate::Open {
             self.direction.announce_sleep();
         }
-        self.gate = Gate::Closing;
+        self.gate = gate;
     }
 
     /// The link is gone. Nothing is sent on another one before it is known what has arrived, and
     /// what was offered counts no more.
     pub fn suspend(&mut self) {
-        if self.gate == Gate::Open {
-            self.direction.announce_sleep();
-        }
-        self.gate = Gate::Shut;
+        self.close_gate(Gate::Shut);
         self.is_suspended = true;
     }
 
@@ -189,6 +196,8 @@ impl Up {
     /// No link will come any more. What the ring still holds cannot be delivered: then the
     /// program's connection breaks, instead of ending short.
     pub fn abandon(&mut self) {
+        // There is nobody to be told any more.
+        self.is_done_sent = true;
         if self.is_over {
             return;
         }
@@ -199,14 +208,10 @@ impl Up {
             self.direction.break_sender();
         }
         self.stop();
-        self.is_done_sent = true;
     }
 
     fn stop(&mut self) {
-        if self.gate == Gate::Open {
-            self.direction.announce_sleep();
-        }
-        self.gate = Gate::Shut;
+        self.close_gate(Gate::Shut);
         self.is_over = true;
         self.segment = None;
     }
@@ -222,8 +227,8 @@ impl Up {
             // Before the ring is looked at: what comes before these bytes is visible then.
             let tcp_sent = self.direction.tcp_sent();
             match self.push_ring(far, out) {
-                Ok(Ok(After::Idle)) => {}
-                Ok(Ok(After::Again) | Err(Full)) => return After::Again,
+                Ok(After::Idle) => {}
+                Ok(After::Again) => return After::Again,
                 Err(Broken) => {
                     // The program's own memory is beyond repair.
                     self.direction.break_sender();
@@ -256,12 +261,12 @@ impl Up {
         After::Idle
     }
 
-    /// `Again`: the far ring has no room.
+    /// `Again`: the far ring or the link has no room.
     fn push_ring<W: Wire>(
         &mut self,
         far: &Far,
         out: &mut Outgoing<'_, W>,
-    ) -> Result<Result<After, Full>, Broken> {
+    ) -> Result<After, Broken> {
         loop {
             // In this order. While bytes of a segment wait to be posted the program cannot begin
             // another one, so the mark is theirs.
@@ -273,7 +278,7 @@ impl Up {
                 if mode == Mode::Tcp && self.segment.take().is_some() {
                     out.note(far.number, Note::Left);
                 }
-                return Ok(Ok(After::Idle));
+                return Ok(After::Idle);
             }
             if self.segment != Some(mark) || !self.is_segment_said {
                 if self.segment.is_some_and(|said| said != mark) {
@@ -288,7 +293,7 @@ impl Up {
             let place = self.placed & (ring_bytes - 1);
             let bytes = new.min(room).min(WRITE_BYTES_MAX).min(ring_bytes - place);
             if bytes == 0 {
-                return Ok(Ok(After::Again));
+                return Ok(After::Again);
             }
             let [(address, first), _] =
                 self.consumer
@@ -302,12 +307,11 @@ impl Up {
                 address: far.ring.address + place,
                 rkey: far.ring.rkey,
             };
-            if let Err(full) = out.write(local, remote, far.number) {
-                return Ok(Err(full));
+            if let Err(Full) = out.write(local, remote, far.number) {
+                return Ok(After::Again);
             }
             self.posted += first as u64;
             self.placed += first as u64;
-            self.moved += first as u64;
         }
     }
 }

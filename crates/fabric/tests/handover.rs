@@ -200,3 +200,40 @@ fn a_link_that_never_comes_back_ends_no_stream_short() {
     }
     assert_eq!(result, reset);
 }
+
+#[test]
+fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
+    let mut pair = Pair::new(common::SMALL_RING);
+    let mut at = [0; 2];
+    warm_up(&mut pair, &mut at);
+    let standing = |pair: &Pair, host: usize| {
+        let mut lanes = pair.hosts[host].engine.lanes();
+        lanes.any(|it| it.is_standing())
+    };
+    exchange(&mut pair, &mut at, 0, 40);
+    assert!(standing(&pair, 1), "no offer");
+    // The reader closes, and the link fails while the answer to that is under way.
+    pair.hosts[1].program.close();
+    let number = pair.hosts[1].number;
+    pair.hosts[1].engine.program_gone(number);
+    pair.turn(1);
+    while pair.deliver(1) {}
+    pair.turn(0);
+    pair.cut();
+    pair.mend();
+    pair.run(10_000_000);
+    // The writer is still there. Its daemon has nothing to poll for.
+    assert!(!standing(&pair, 0));
+    // And when there is no link any more and the writer goes, so does the lane.
+    pair.cut();
+    for host in &mut pair.hosts {
+        host.engine.link_lost(pair::LINK);
+    }
+    pair.hosts[0].program.close();
+    let number = pair.hosts[0].number;
+    pair.hosts[0].engine.program_gone(number);
+    pair.run(1_000_000);
+    for host in &mut pair.hosts {
+        assert_eq!(host.engine.take_over(), [host.number]);
+    }
+}
