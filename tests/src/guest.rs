@@ -493,11 +493,14 @@ fn agent(source: &Path, cache: &Path) -> Verdict<PathBuf> {
     Ok(program)
 }
 
-/// What the guest does before it answers.
+/// What the guest does before it answers. Its device was there before it: a default for devices to
+/// come does not hold for it, and while it asks whether its address of the link is taken it can ask
+/// for no neighbour.
 fn setup(v4: Ipv4Addr, v6: Ipv6Addr, mtu: u32) -> String {
     format!(
         "echo 0 >/proc/sys/net/ipv6/conf/all/accept_dad
          echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
+         echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad
          ip link set lo up
          ip link set eth0 mtu {mtu} up
          ip addr add {v4}/24 dev eth0
