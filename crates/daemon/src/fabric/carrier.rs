@@ -360,9 +360,6 @@ impl Thread {
             Ok(())
         };
         self.engine.withdraw_sleep(now_ns());
-        for lane in self.engine.lanes() {
-            tracing::trace!("{lane:?}");
-        }
         result
     }
 

@@ -329,7 +329,9 @@ impl Introducer {
                     }
                 }
             }
-            Report::DeviceGone { why } => tracing::error!("lanes to other hosts end: {why}"),
+            Report::DeviceGone { why } => {
+                tracing::error!("no lanes to other hosts any more: {why}");
+            }
         }
     }
 

@@ -26,7 +26,7 @@ pub mod introducer;
 pub mod memory;
 pub mod words;
 
-use carrier::{Carrier, Report};
+use carrier::Carrier;
 use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
@@ -170,9 +170,6 @@ impl Fabric {
             self.take(event, now);
         }
         while let Some(report) = self.carrier.next_report() {
-            if let Report::DeviceGone { why } = &report {
-                tracing::error!("no lanes to other hosts any more: {why}");
-            }
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
