@@ -471,8 +471,7 @@ impl Server {
         drop(client);
         self.matcher.remove_client(id);
         if let Some(fabric) = &mut self.fabric {
-            let given = fabric.program_gone(id);
-            self.give_lanes(given);
+            fabric.program_gone(id);
         }
         for peer in self.lanes.remove_client(id) {
             self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);

@@ -22,6 +22,9 @@ use super::words::Token;
 
 /// Of the processor, nanoseconds; what the engine of the verbs library asks for, too.
 const SLICE_NS: u64 = 200_000;
+/// Which side of a fabric lane the program has, and which sluiced.
+pub const SIDE_OF_PROGRAM: u32 = 0;
+pub const SIDE_OF_DAEMON: u32 = 1;
 /// Completions taken at a time.
 const COMPLETIONS_MAX: usize = 64;
 
@@ -39,7 +42,6 @@ pub enum Command {
         link: LinkId,
         token: Token,
         taken: Taken,
-        side: u32,
         board: Arc<ForeignBoard>,
     },
     /// Where the other half is.
@@ -433,9 +435,8 @@ impl Thread {
                 link,
                 token,
                 taken,
-                side,
                 board,
-            } => match self.open_lane(link, token, &taken, side, board) {
+            } => match self.open_lane(link, token, &taken, board) {
                 Ok(half) => self.report(Report::LaneOpened { token, half }),
                 Err(why) => self.report(Report::LaneRefused { token, why }),
             },
@@ -455,7 +456,6 @@ impl Thread {
         link: LinkId,
         token: Token,
         taken: &Taken,
-        side: u32,
         board: Arc<ForeignBoard>,
     ) -> Result<Far, String> {
         let geometry = taken.chunk.geometry();
@@ -466,9 +466,9 @@ impl Thread {
                 let chunk = &taken.chunk;
                 chunk.register(node, taken.lane, direction, access)
             };
-            // The program writes from its side, the other one, and reads what is written here.
-            let source = register(1 - side, Access::Source).map_err(|e| e.to_string())?;
-            let target = register(side, Access::Target).map_err(|e| e.to_string())?;
+            // The program writes from its side, and reads what is written from the other one.
+            let source = register(SIDE_OF_PROGRAM, Access::Source).map_err(|e| e.to_string())?;
+            let target = register(SIDE_OF_DAEMON, Access::Target).map_err(|e| e.to_string())?;
             (source, target)
         };
         let ring = target.remote();
@@ -476,7 +476,7 @@ impl Thread {
         let near = Near {
             chunk: taken.chunk.view(),
             lane: taken.lane,
-            side,
+            side: SIDE_OF_DAEMON,
             board: Some(board.view()),
             region,
         };

@@ -11,14 +11,14 @@ use sluice_fabric::lane::Far;
 use sluice_fabric::wire::LinkId;
 use sluice_sys::errno::Errno;
 
-mod peers;
-
-use peers::Peer;
-
 use super::carrier::{Command, Report};
 use super::memory::{ForeignBoard, Memory, Taken};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
+
+mod peers;
+
+use peers::Peer;
 
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
@@ -37,8 +37,6 @@ pub enum Action {
     Seek(IpAddr),
     /// Tell the carrier.
     Carry(Command),
-    /// Tell a program of its lane.
-    GiveLane(GivenLane),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
 }
@@ -48,8 +46,6 @@ pub enum Action {
 pub struct GivenLane {
     pub announced: Announced,
     pub taken: Taken,
-    /// The program's side.
-    pub side: u8,
 }
 
 #[derive(Debug)]
@@ -98,11 +94,8 @@ pub struct Introducer {
     ending: HashMap<Token, (ClientId, Taken)>,
     memory: Memory,
     actions: Vec<Action>,
+    given: Vec<GivenLane>,
 }
-
-/// Which side of a fabric lane sluiced has, and the program.
-pub const SIDE_OF_DAEMON: u32 = 1;
-const SIDE_OF_PROGRAM: u8 = 0;
 
 impl Introducer {
     /// Knows nobody yet. `life` is a random number.
@@ -120,12 +113,19 @@ impl Introducer {
             ending: HashMap::new(),
             memory,
             actions: Vec::new(),
+            given: Vec::new(),
         }
     }
 
     /// What is to be done, in this order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// Lanes of which programs are to be told, when the actions are done. Only what a peer or the
+    /// carrier says makes any.
+    pub fn take_given(&mut self) -> Vec<GivenLane> {
+        std::mem::take(&mut self.given)
     }
 
     /// Whether the program has the descriptor of the lane's chunk.
@@ -436,7 +436,6 @@ impl Introducer {
             link: peer.link,
             token,
             taken,
-            side: SIDE_OF_DAEMON,
             board,
         }));
     }
@@ -455,22 +454,7 @@ impl Introducer {
             return;
         };
         match far {
-            Some(far) => {
-                end.progress = Progress::Open {
-                    taken: taken.clone(),
-                    half,
-                };
-                let given = GivenLane {
-                    announced: end.announced,
-                    taken,
-                    side: SIDE_OF_PROGRAM,
-                };
-                self.actions.push(Action::Carry(Command::ConnectLane {
-                    number: half.number,
-                    far,
-                }));
-                self.actions.push(Action::GiveLane(given));
-            }
+            Some(far) => self.join_halves(token, taken, half, far),
             None => end.progress = Progress::Offered { taken, half },
         }
         self.say(
@@ -481,6 +465,22 @@ impl Introducer {
                 far: half,
             },
         );
+    }
+
+    /// Both halves of a lane are known: the program gets it.
+    fn join_halves(&mut self, token: Token, taken: Taken, half: Far, far: Far) {
+        let Some(end) = self.ends.get_mut(&token) else {
+            return;
+        };
+        end.progress = Progress::Open {
+            taken: taken.clone(),
+            half,
+        };
+        let announced = end.announced;
+        let number = half.number;
+        self.actions
+            .push(Action::Carry(Command::ConnectLane { number, far }));
+        self.given.push(GivenLane { announced, taken });
     }
 
     fn lane_refused(&mut self, token: Token, why: &str) {
@@ -522,22 +522,8 @@ impl Introducer {
         match &end.progress {
             Progress::Waiting => self.open(yours, name, mine, Some(far), programs),
             Progress::Offered { taken, half } => {
-                let (taken, half, announced) = (taken.clone(), *half, end.announced);
-                if let Some(end) = self.ends.get_mut(&yours) {
-                    end.progress = Progress::Open {
-                        taken: taken.clone(),
-                        half,
-                    };
-                }
-                self.actions.push(Action::Carry(Command::ConnectLane {
-                    number: half.number,
-                    far,
-                }));
-                self.actions.push(Action::GiveLane(GivenLane {
-                    announced,
-                    taken,
-                    side: SIDE_OF_PROGRAM,
-                }));
+                let (taken, half) = (taken.clone(), *half);
+                self.join_halves(yours, taken, half, far);
             }
             Progress::Opening { .. } | Progress::Open { .. } => {
                 self.drop_peer(name, "gives a second lane to one connection");

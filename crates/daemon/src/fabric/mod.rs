@@ -173,7 +173,8 @@ impl Fabric {
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
-        self.act()
+        self.act();
+        self.introducer.take_given()
     }
 
     /// A program has announced an end for which there is none on this host.
@@ -182,7 +183,7 @@ impl Fabric {
         announced: Announced,
         program: &str,
         board: impl FnOnce() -> Option<Fd>,
-    ) -> Vec<GivenLane> {
+    ) {
         let tuple = announced.tuple;
         let candidate = |port| Candidate {
             port,
@@ -194,31 +195,31 @@ impl Fabric {
         if self.config.rules.decide(&candidate(port)) == RuleAction::Leave
             || tuple.peer.ip().is_loopback()
         {
-            return Vec::new();
+            return;
         }
         let client = announced.key.client;
         if let Entry::Vacant(entry) = self.boards.files.entry(client) {
             let Some(board) = board() else {
-                return Vec::new();
+                return;
             };
             entry.insert(board);
         }
         self.introducer.announced(announced, &mut self.boards);
-        self.act()
+        self.act();
     }
 
     /// A program has closed a connection.
-    pub fn released(&mut self, key: EndKey) -> Vec<GivenLane> {
+    pub fn released(&mut self, key: EndKey) {
         self.introducer.released(key);
-        self.act()
+        self.act();
     }
 
     /// A program is gone.
-    pub fn program_gone(&mut self, client: ClientId) -> Vec<GivenLane> {
+    pub fn program_gone(&mut self, client: ClientId) {
         self.introducer.program_gone(client);
         self.boards.mapped.remove(&client);
         self.boards.files.remove(&client);
-        self.act()
+        self.act();
     }
 
     /// Whether the other end of this one may still be announced, on another host.
@@ -286,8 +287,7 @@ impl Fabric {
         }
     }
 
-    fn act(&mut self) -> Vec<GivenLane> {
-        let mut given = Vec::new();
+    fn act(&mut self) {
         for action in self.introducer.take_actions() {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
@@ -295,7 +295,6 @@ impl Fabric {
                     self.peering.seek(address, Instant::now());
                 }
                 Action::Carry(command) => self.carrier.tell(command),
-                Action::GiveLane(lane) => given.push(lane),
                 Action::Drop(name, why) => {
                     tracing::warn!("{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
@@ -304,7 +303,6 @@ impl Fabric {
                 }
             }
         }
-        given
     }
 
     fn say(&mut self, name: &PeerName, word: &Word) {

@@ -82,6 +82,7 @@ impl Daemon {
         let mut words = Vec::new();
         loop {
             let actions = self.introducer.take_actions();
+            self.given.extend(self.introducer.take_given());
             if actions.is_empty() {
                 return words;
             }
@@ -89,7 +90,6 @@ impl Daemon {
                 match action {
                     Action::Say(_, word) => words.push(word),
                     Action::Seek(_) => {}
-                    Action::GiveLane(lane) => self.given.push(lane),
                     Action::Drop(_, why) => self.dropped.push(why),
                     Action::Carry(Command::OpenLane { token, .. }) => {
                         let half = half(token.0 as u32);
