@@ -179,7 +179,8 @@ impl Server {
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
-        if !self.settling.is_empty() {
+        let has_questions = self.fabric.as_ref().is_some_and(Fabric::has_questions);
+        if has_questions || !self.settling.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();

@@ -22,6 +22,8 @@ use peers::Peer;
 
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
+/// Questions of peers that wait for an answer; who gets none asks again.
+const QUESTIONS_MAX: usize = 4096;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -68,7 +70,18 @@ enum Progress {
 struct End {
     announced: Announced,
     peer: Option<PeerName>,
+    /// The peer has said that nobody there has the other end, or there is to be no lane.
+    is_alone: bool,
     progress: Progress,
+}
+
+/// A peer's question whether the other end of its one is here.
+#[derive(Debug)]
+struct Question {
+    from: PeerName,
+    theirs: Token,
+    /// As our end has the addresses.
+    tuple: Tuple,
 }
 
 /// The programs' memory and how to see them sleep; asked when a lane is made.
@@ -93,6 +106,9 @@ pub struct Introducer {
     /// Lanes whose programs are done with them, until the carrier is, too.
     ending: HashMap<Token, (ClientId, Taken)>,
     memory: Memory,
+    questions: Vec<Question>,
+    /// Ends of which is known now that they are alone.
+    alone: Vec<Announced>,
     actions: Vec<Action>,
     given: Vec<GivenLane>,
 }
@@ -112,6 +128,8 @@ impl Introducer {
             foreign_order: VecDeque::new(),
             ending: HashMap::new(),
             memory,
+            questions: Vec::new(),
+            alone: Vec::new(),
             actions: Vec::new(),
             given: Vec::new(),
         }
@@ -202,6 +220,7 @@ impl Introducer {
             End {
                 announced,
                 peer: peer.clone(),
+                is_alone: false,
                 progress: Progress::Waiting,
             },
         );
@@ -266,10 +285,46 @@ impl Introducer {
         self.memory.program_gone(client);
     }
 
-    /// Whether the other end of this one may still be announced, by a peer.
-    pub fn may_come(&self, key: EndKey) -> bool {
-        let end = self.by_key.get(&key).and_then(|token| self.ends.get(token));
-        end.is_some_and(|end| end.peer.is_some())
+    /// Whether the other end of this one may still be announced, by a peer. If so, the peer is asked,
+    /// and [`Introducer::take_alone`] has its answer if it is no.
+    pub fn may_come(&mut self, key: EndKey) -> bool {
+        let Some(token) = self.by_key.get(&key).copied() else {
+            return false;
+        };
+        let Some(end) = self.ends.get(&token) else {
+            return false;
+        };
+        let Progress::Waiting = end.progress else {
+            return true;
+        };
+        let (Some(name), false) = (end.peer.clone(), end.is_alone) else {
+            return false;
+        };
+        let tuple = end.announced.tuple;
+        self.say(&name, Word::Ask { token, tuple });
+        true
+    }
+
+    /// Ends that wait in vain, as peers have said.
+    pub fn take_alone(&mut self) -> Vec<Announced> {
+        std::mem::take(&mut self.alone)
+    }
+
+    /// Whether a peer waits for [`Introducer::answer`].
+    pub fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Answers what peers have asked. Every program was heard: whoever has taken part in as much as
+    /// the asking end has announced its own long ago (decision 0006).
+    pub fn answer(&mut self) {
+        for question in std::mem::take(&mut self.questions) {
+            // Otherwise the peer was told of our end before.
+            if !self.by_tuple.contains_key(&question.tuple) {
+                let yours = question.theirs;
+                self.say(&question.from, Word::Nobody { yours });
+            }
+        }
     }
 
     // Peers.
@@ -295,6 +350,8 @@ impl Introducer {
                 self.foreign
                     .retain(|_, (from, theirs)| !(from == name && *theirs == token));
             }
+            Word::Ask { token, tuple } => self.heard_question(name, token, tuple),
+            Word::Nobody { yours } => self.heard_nobody(name, yours),
             Word::Lane { yours, mine, far } => self.heard_lane(name, yours, mine, far, programs),
             Word::NoLane { yours } => self.heard_no_lane(name, yours),
         }
@@ -382,7 +439,34 @@ impl Introducer {
             }
         }
         if let Some(token) = self.by_tuple.get(&ours).copied() {
+            if let Some(end) = self.ends.get_mut(&token) {
+                end.is_alone = false;
+            }
             self.look_for_match(token, programs);
+        }
+    }
+
+    fn heard_question(&mut self, name: &PeerName, theirs: Token, tuple: Tuple) {
+        let speaks_for = self
+            .peers
+            .get(name)
+            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
+        if speaks_for && self.questions.len() < QUESTIONS_MAX {
+            self.questions.push(Question {
+                from: name.clone(),
+                theirs,
+                tuple: tuple.mirrored(),
+            });
+        }
+    }
+
+    fn heard_nobody(&mut self, name: &PeerName, yours: Token) {
+        let Some(end) = self.ends.get_mut(&yours) else {
+            return;
+        };
+        if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
+            end.is_alone = true;
+            self.alone.push(end.announced);
         }
     }
 
@@ -422,6 +506,7 @@ impl Introducer {
             Ok(both) => both,
             Err(error) => {
                 tracing::warn!("no memory for a lane to {name}: {error}");
+                end.is_alone = true;
                 self.say(name, Word::NoLane { yours: theirs });
                 return;
             }
@@ -494,6 +579,7 @@ impl Introducer {
         };
         let client = end.announced.key.client;
         let former = std::mem::replace(&mut end.progress, Progress::Waiting);
+        end.is_alone = true;
         let name = end.peer.clone();
         if let Progress::Opening { taken, theirs, .. } = former {
             self.memory.give_back(client, &taken);
@@ -542,7 +628,11 @@ impl Introducer {
         match &end.progress {
             Progress::Offered { taken, half } => {
                 let (taken, half, key) = (taken.clone(), *half, end.announced.key);
-                self.ends.remove(&yours);
+                if let Some(end) = self.ends.remove(&yours)
+                    && self.by_tuple.get(&end.announced.tuple) == Some(&yours)
+                {
+                    self.by_tuple.remove(&end.announced.tuple);
+                }
                 self.by_key.remove(&key);
                 self.ending.insert(yours, (key.client, taken));
                 self.end_unused(half);
@@ -552,7 +642,8 @@ impl Introducer {
                 self.actions
                     .push(Action::Carry(Command::AbandonLane { number }));
             }
-            Progress::Waiting | Progress::Opening { .. } => {}
+            Progress::Waiting => end.is_alone = true,
+            Progress::Opening { .. } => {}
         }
     }
 

@@ -222,9 +222,28 @@ impl Fabric {
         self.act();
     }
 
-    /// Whether the other end of this one may still be announced, on another host.
-    pub fn may_come(&self, key: EndKey) -> bool {
-        self.introducer.may_come(key)
+    /// Whether the other end of this one may still be announced, on another host, which is asked if
+    /// so. [`Fabric::take_alone`] has the answer.
+    pub fn may_come(&mut self, key: EndKey) -> bool {
+        let may_come = self.introducer.may_come(key);
+        self.act();
+        may_come
+    }
+
+    /// Ends whose other ends are nobody's, as the hosts where they would be have said.
+    pub fn take_alone(&mut self) -> Vec<Announced> {
+        self.introducer.take_alone()
+    }
+
+    /// Whether a peer waits for [`Fabric::answer`].
+    pub fn has_questions(&self) -> bool {
+        self.introducer.has_questions()
+    }
+
+    /// Answers what peers want to know of ends here; every program was heard.
+    pub fn answer(&mut self) {
+        self.introducer.answer();
+        self.act();
     }
 
     /// Whether the program has the descriptor of the lane's chunk.

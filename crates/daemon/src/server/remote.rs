@@ -6,6 +6,7 @@ use sluice_control::message::{FromDaemon, Lane};
 use sluice_sys::unix::Fd;
 
 use super::Server;
+use crate::fabric::Fabric;
 use crate::fabric::carrier::SIDE_OF_PROGRAM;
 use crate::fabric::introducer::GivenLane;
 use crate::matching::EndKey;
@@ -37,8 +38,8 @@ impl Server {
         }
     }
 
-    pub(super) fn may_come_from_a_peer(&self, key: EndKey) -> bool {
-        let fabric = self.fabric.as_ref();
+    pub(super) fn may_come_from_a_peer(&mut self, key: EndKey) -> bool {
+        let fabric = self.fabric.as_mut();
         fabric.is_some_and(|fabric| fabric.may_come(key))
     }
 
@@ -55,6 +56,10 @@ impl Server {
                 self.counters.lanes_refused_unread += 1;
                 self.release_from_peers(lane.announced.key);
             }
+        }
+        let alone = self.fabric.as_mut().map(Fabric::take_alone);
+        for end in alone.into_iter().flatten() {
+            self.will_settle(end.key.client, end.key.end, end.generation);
         }
     }
 
