@@ -526,6 +526,7 @@ impl Server {
             programs: programs().map(|(id, _, program)| (id, program)).collect(),
             matcher: &self.matcher,
             lanes: &self.lanes,
+            fabric: self.fabric.as_ref(),
         };
         let (processes, truncated) = sources.processes();
         let report = Report {
@@ -540,6 +541,11 @@ impl Server {
             },
             ends_announced: self.matcher.len(),
             counters: &self.counters,
+            fabric: self
+                .fabric
+                .as_ref()
+                .filter(|_| sees_all)
+                .map(Fabric::report),
             truncated,
             processes,
         };

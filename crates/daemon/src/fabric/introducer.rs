@@ -19,6 +19,7 @@ use crate::matching::{Announced, ClientId, EndKey, Tuple};
 mod peers;
 
 use peers::Peer;
+pub use peers::{Known, LinkState};
 
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
@@ -157,14 +158,16 @@ impl Introducer {
             .set_given(lane.announced.key.client, &lane.taken);
     }
 
-    /// Lanes in use.
-    pub fn lanes_in_use(&self) -> u32 {
-        self.memory.in_use()
+    /// Lanes in use, and how many there may be.
+    pub fn lanes(&self) -> (u32, u32) {
+        (self.memory.in_use(), self.memory.lanes_max())
     }
 
-    /// Peers with a control connection.
-    pub fn peers_up(&self) -> usize {
-        self.peers.values().filter(|peer| peer.is_up).count()
+    /// The host where the other end of this one's lane is.
+    pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
+        let end = self.ends.get(self.by_key.get(&key)?)?;
+        let is_open = matches!(end.progress, Progress::Open { .. });
+        end.peer.as_deref().filter(|_| is_open)
     }
 
     /// When [`Introducer::pass_time`] has something to do.
@@ -184,12 +187,8 @@ impl Introducer {
             if peer.retry_at.is_some_and(|at| at <= now) {
                 peer.retry_at = None;
                 if peer.is_up {
-                    peer.attempt += 1;
                     peer.theirs = None;
-                    self.actions.push(Action::Carry(Command::MakeLink {
-                        link: peer.link,
-                        attempt: peer.attempt,
-                    }));
+                    self.actions.push(peer.make_link());
                 }
             }
             if peer.attempt > 0
@@ -365,6 +364,7 @@ impl Introducer {
                 attempt,
                 endpoint,
             } => self.link_made(link, attempt, endpoint),
+            Report::LinkProven { link } => self.link_proven(link),
             Report::LinkFailed { link, why } => self.link_failed(link, &why, now),
             Report::Violation { link, what } => {
                 if let Some(name) = self.peer_of(link) {

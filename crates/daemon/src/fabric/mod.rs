@@ -24,6 +24,8 @@ use crate::matching::{Announced, ClientId, EndKey};
 pub mod carrier;
 pub mod introducer;
 pub mod memory;
+pub mod report;
+pub mod traffic;
 pub mod words;
 
 use carrier::Carrier;
@@ -67,6 +69,9 @@ impl From<io::Error> for FabricError {
 #[derive(Debug)]
 pub struct Fabric {
     config: Config,
+    /// What carries the bytes, and from which address.
+    device: String,
+    address: IpAddr,
     peering: Peering,
     sessions: HashMap<PeerId, PeerName>,
     ids: HashMap<PeerName, PeerId>,
@@ -130,10 +135,12 @@ impl Fabric {
             .map_err(|error| FabricError::Peering(error.to_string()))?;
         let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
         let carrier = Carrier::start(node, board.clone(), is_eager)?;
-        tracing::info!("lanes to other hosts by {choice} from {local}");
+        tracing::info!(device = %choice, address = %local, "lanes to other hosts by {choice} from {local}");
         Ok(Fabric {
             introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
             config,
+            device: choice.to_string(),
+            address: local,
             peering,
             sessions: HashMap::new(),
             ids: HashMap::new(),
@@ -256,9 +263,9 @@ impl Fabric {
         self.introducer.set_given(lane);
     }
 
-    /// Lanes in use, and peers with a control connection.
-    pub fn counts(&self) -> (u32, usize) {
-        (self.introducer.lanes_in_use(), self.introducer.peers_up())
+    /// The host where the other end of this one's lane is.
+    pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
+        self.introducer.peer_of_end(key)
     }
 
     fn take(&mut self, event: Event, now: Instant) {
@@ -269,7 +276,7 @@ impl Fabric {
                 address,
                 ..
             } => {
-                tracing::info!("{name} at {address}");
+                tracing::debug!(peer = name, address = %address, "{name} at {address}");
                 let name: PeerName = name.into();
                 let mut addresses = match self.config.peer(&name) {
                     Some(configured) => configured.addresses.clone(),
@@ -288,7 +295,7 @@ impl Fabric {
             }
             Event::Down { peer, why } => {
                 if let Some(name) = self.sessions.remove(&peer) {
-                    tracing::info!("{name}: {why}");
+                    tracing::info!(peer = %name, reason = %why, "{name} is down: {why}");
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
@@ -315,7 +322,7 @@ impl Fabric {
                 }
                 Action::Carry(command) => self.carrier.tell(command),
                 Action::Drop(name, why) => {
-                    tracing::warn!("{name} {why}");
+                    tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
                         self.peering.hang_up(*peer, Why::Unexpected);
                     }
@@ -330,7 +337,7 @@ impl Fabric {
         };
         if self.peering.send(peer, &word.encode()).is_err() {
             // A megabyte that it does not read: it has stopped.
-            tracing::warn!("{name} does not read what it is told");
+            tracing::warn!(peer = %name, "{name} does not read what it is told");
             self.peering.hang_up(peer, Why::Full);
         }
     }

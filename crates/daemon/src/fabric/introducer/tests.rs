@@ -158,7 +158,7 @@ fn two_ends_get_one_lane_whoever_is_first() {
             let connected = |it: &&Command| matches!(it, Command::ConnectLane { .. });
             assert_eq!(daemon.commands.iter().filter(connected).count(), 1);
             assert!(daemon.dropped.is_empty());
-            assert_eq!(daemon.introducer.lanes_in_use(), 1);
+            assert_eq!(daemon.introducer.lanes().0, 1);
         }
     }
 }
@@ -187,7 +187,7 @@ fn a_peer_speaks_for_its_own_addresses_only() {
         tuple,
     });
     assert_eq!(both[0].act(), []);
-    assert_eq!(both[0].introducer.lanes_in_use(), 0);
+    assert_eq!(both[0].introducer.lanes().0, 0);
     // And gives a lane to it.
     both[0].hear(&Word::Lane {
         yours: Token(1),
@@ -240,7 +240,7 @@ fn closed_connections_leave_nothing() {
         daemon
             .introducer
             .carried(Report::LaneOver { token: Token(1) }, Instant::now());
-        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+        assert_eq!(daemon.introducer.lanes().0, 0);
     }
     // The other one has closed before it heard of the lane.
     let mut both = two();
@@ -252,7 +252,7 @@ fn closed_connections_leave_nothing() {
         daemon
             .introducer
             .carried(Report::LaneOver { token: Token(1) }, Instant::now());
-        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+        assert_eq!(daemon.introducer.lanes().0, 0);
         assert!(daemon.given.is_empty());
     }
 }
