@@ -179,7 +179,8 @@ impl Server {
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
-        if !self.settling.is_empty() {
+        let has_questions = self.fabric.as_ref().is_some_and(Fabric::has_questions);
+        if has_questions || !self.settling.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -471,8 +472,7 @@ impl Server {
         drop(client);
         self.matcher.remove_client(id);
         if let Some(fabric) = &mut self.fabric {
-            let given = fabric.program_gone(id);
-            self.give_lanes(given);
+            fabric.program_gone(id);
         }
         for peer in self.lanes.remove_client(id) {
             self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);
@@ -526,6 +526,7 @@ impl Server {
             programs: programs().map(|(id, _, program)| (id, program)).collect(),
             matcher: &self.matcher,
             lanes: &self.lanes,
+            fabric: self.fabric.as_ref(),
         };
         let (processes, truncated) = sources.processes();
         let report = Report {
@@ -540,6 +541,11 @@ impl Server {
             },
             ends_announced: self.matcher.len(),
             counters: &self.counters,
+            fabric: self
+                .fabric
+                .as_ref()
+                .filter(|_| sees_all)
+                .map(Fabric::report),
             truncated,
             processes,
         };
