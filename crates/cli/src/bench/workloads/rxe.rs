@@ -104,7 +104,7 @@ const PATH_MTU: u32 = 1024;
 
 /// How perftest's complaint about its clock begins, and how often it may be made.
 const NO_CLOCK: &str = "Correlation coefficient";
-const CLOCK_TRIES: u32 = 6;
+const CLOCK_TRIES: u32 = 12;
 
 /// The detail that says how many frames crossed the pair.
 const FRAMES: &str = "frames";
