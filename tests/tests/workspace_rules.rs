@@ -112,6 +112,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-xdp",
         ],
     ),
+    ("sluice-netns-testing", &[]),
     ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),
 ];

@@ -18,6 +18,7 @@ use crate::closer::Closer;
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
 use crate::fabric::Fabric;
+use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
@@ -27,6 +28,7 @@ use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
+mod gateway;
 mod remote;
 
 /// Messages of one client that are read before others get their turn.
@@ -72,6 +74,7 @@ pub struct Server {
     closer: Closer,
     /// Lanes to other hosts.
     fabric: Option<Fabric>,
+    gateway: Option<Gateway>,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
@@ -101,7 +104,6 @@ impl Server {
                 config.user_share,
             ),
             client_shares: Shares::new(limits.clients_max, config.user_share),
-            config,
             limits,
             uid: unix::effective_uid(),
             listener,
@@ -113,6 +115,8 @@ impl Server {
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
+            gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
+            config,
             fabric,
             counters: Counters::default(),
             started: now,
@@ -168,6 +172,7 @@ impl Server {
                 self.settle();
             }
             self.turn_fabric();
+            self.turn_gateway();
             self.retry_proofs();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
@@ -179,7 +184,8 @@ impl Server {
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
-        if !self.settling.is_empty() {
+        let has_questions = self.fabric.as_ref().is_some_and(Fabric::has_questions);
+        if has_questions || !self.settling.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -190,7 +196,9 @@ impl Server {
         let idle = idle.map(|limit| limit.saturating_sub(now.duration_since(self.idle_since)));
         let fabric = self.fabric.as_ref().and_then(Fabric::next_deadline);
         let fabric = fabric.map(|due| due.saturating_duration_since(now));
-        [retry, idle, fabric].into_iter().flatten().min()
+        let gateway = self.gateway.as_ref().and_then(Gateway::next_deadline);
+        let gateway = gateway.map(|due| due.saturating_duration_since(now));
+        [retry, idle, fabric, gateway].into_iter().flatten().min()
     }
 
     fn is_idle_for_long(&self) -> bool {
@@ -375,6 +383,7 @@ impl Server {
                 Ok(())
             }
             ToDaemon::Shutdown => self.shut_down(id),
+            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, &mut received),
             _ => Err(Reason::Protocol),
         }
     }
@@ -474,10 +483,12 @@ impl Server {
         if let Some(pid) = pid {
             self.program_went(pid);
         }
+        if let Some(gateway) = &mut self.gateway {
+            gateway.client_gone(id, Instant::now());
+        }
         self.matcher.remove_client(id);
         if let Some(fabric) = &mut self.fabric {
-            let given = fabric.program_gone(id);
-            self.give_lanes(given);
+            fabric.program_gone(id);
         }
         for peer in self.lanes.remove_client(id) {
             self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);
@@ -531,6 +542,7 @@ impl Server {
             programs: programs().map(|(id, _, program)| (id, program)).collect(),
             matcher: &self.matcher,
             lanes: &self.lanes,
+            fabric: self.fabric.as_ref(),
         };
         let (processes, truncated) = sources.processes();
         let report = Report {
@@ -545,6 +557,11 @@ impl Server {
             },
             ends_announced: self.matcher.len(),
             counters: &self.counters,
+            fabric: self
+                .fabric
+                .as_ref()
+                .filter(|_| sees_all)
+                .map(Fabric::report),
             truncated,
             processes,
         };

@@ -9,6 +9,8 @@ use sluice_lane::reason::Reason;
 
 use crate::counters::Counters;
 use crate::end_table;
+use crate::fabric::Fabric;
+use crate::fabric::report::FabricReport;
 use crate::lanes::Lanes;
 use crate::matching::{ClientId, EndKey, Entry, Matcher, Waiting};
 use crate::program::Program;
@@ -27,6 +29,9 @@ pub struct Report<'a> {
     /// Ends that were announced and not released.
     pub ends_announced: usize,
     pub counters: &'a Counters,
+    /// Of sluiced with a configuration; for root and its own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<FabricReport>,
     /// There are more connections than the document has.
     pub truncated: bool,
     pub processes: Vec<Process<'a>>,
@@ -96,6 +101,9 @@ pub struct Connection<'a> {
     pub peer_pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_program: Option<&'a str>,
+    /// The other end is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_host: Option<&'a str>,
 }
 
 /// A client of sluiced, as far as the document is concerned.
@@ -114,6 +122,7 @@ pub struct Sources<'a> {
     pub programs: HashMap<ClientId, &'a Program>,
     pub matcher: &'a Matcher,
     pub lanes: &'a Lanes,
+    pub fabric: Option<&'a Fabric>,
 }
 
 impl<'a> Sources<'a> {
@@ -202,6 +211,7 @@ impl<'a> Sources<'a> {
             ring_bytes: (end.state == State::Attached).then_some(end.ring_bytes),
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
+            peer_host: entry.and_then(|entry| self.host(entry)),
         }
     }
 
@@ -224,7 +234,12 @@ impl<'a> Sources<'a> {
             ring_bytes: on_lane.then_some(self.lanes.ring_bytes()),
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
+            peer_host: self.host(entry),
         }
+    }
+
+    fn host(&self, entry: &Entry) -> Option<&'a str> {
+        self.fabric?.peer_of_end(entry.announced.key)
     }
 
     fn program(&self, key: EndKey) -> Option<&'a Program> {

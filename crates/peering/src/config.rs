@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub mod capture;
 mod changes;
+pub mod gateway;
 pub mod network;
 mod raw;
 mod read;
@@ -58,6 +59,10 @@ pub struct Config {
     pub rules: Rules,
     /// `None`: nothing is captured.
     pub capture: Option<Capture>,
+    /// This host is a gateway.
+    pub gateway: Option<gateway::Gateway>,
+    /// Programs of this host may use gateways.
+    pub publishing: gateway::Publishing,
 }
 
 /// How daemons prove who they are.

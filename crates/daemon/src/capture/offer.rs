@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::header::{Fields, Secret};
 
-/// The first byte of an offer; all kinds of [`Word`](crate::fabric::words::Word) are less.
-pub const OFFER_KIND: u8 = 64;
+/// The first byte of an offer: greater than all kinds of [`Word`](crate::fabric::words::Word), less than those of
+/// words about gateways.
+pub const OFFER_KIND: u8 = 48;
 
 /// Addresses in an offer at most.
 pub const ADDRESSES_MAX: usize = 64;

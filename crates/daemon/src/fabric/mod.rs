@@ -25,14 +25,19 @@ use crate::matching::{Announced, ClientId, EndKey};
 use crate::program::Program;
 
 pub mod carrier;
+mod gateway;
 pub mod introducer;
 pub mod memory;
+pub mod report;
+pub mod traffic;
 pub mod words;
 
-use carrier::{Carrier, Report};
+use carrier::Carrier;
 use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
+
+pub use gateway::Heard;
 
 /// Why there are no lanes to other hosts. The text says what to do where something can be done.
 #[derive(Debug)]
@@ -70,6 +75,9 @@ impl From<io::Error> for FabricError {
 #[derive(Debug)]
 pub struct Fabric {
     config: Config,
+    /// What carries the bytes, and from which address.
+    device: String,
+    address: IpAddr,
     peering: Peering,
     sessions: HashMap<PeerId, PeerName>,
     ids: HashMap<PeerName, PeerId>,
@@ -78,6 +86,8 @@ pub struct Fabric {
     board: Arc<OwnBoard>,
     boards: Boards,
     capture: Option<Capture>,
+    /// For gateways.
+    heard: Vec<Heard>,
 }
 
 /// The boards of programs, mapped when the first lane needs them.
@@ -134,10 +144,12 @@ impl Fabric {
             .map_err(|error| FabricError::Peering(error.to_string()))?;
         let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
         let carrier = Carrier::start(node, board.clone(), is_eager)?;
-        tracing::info!("lanes to other hosts by {choice} from {local}");
+        tracing::info!(device = %choice, address = %local, "lanes to other hosts by {choice} from {local}");
         Ok(Fabric {
             introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
             config,
+            device: choice.to_string(),
+            address: local,
             peering,
             sessions: HashMap::new(),
             ids: HashMap::new(),
@@ -145,6 +157,7 @@ impl Fabric {
             board,
             boards: Boards::default(),
             capture: None,
+            heard: Vec::new(),
         })
     }
 
@@ -188,19 +201,17 @@ impl Fabric {
             self.take(event, now);
         }
         while let Some(report) = self.carrier.next_report() {
-            if let Report::DeviceGone { why } = &report {
-                tracing::error!("no lanes to other hosts any more: {why}");
-            }
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
         if let Some(capture) = &mut self.capture {
             capture.turn(now);
             for (name, bytes) in capture.take_words() {
-                self.say_bytes(&name, &bytes);
+                self.send(&name, &bytes);
             }
         }
-        self.act()
+        self.act();
+        self.introducer.take_given()
     }
 
     /// A program has announced an end for which there is none on this host.
@@ -209,7 +220,7 @@ impl Fabric {
         announced: Announced,
         program: &Program,
         board: impl FnOnce() -> Option<Fd>,
-    ) -> Vec<GivenLane> {
+    ) {
         let tuple = announced.tuple;
         let candidate = |port| Candidate {
             port,
@@ -222,36 +233,55 @@ impl Fabric {
         let is_relay = capture.is_some_and(|capture| capture.is_relay(program.pid));
         let is_left = !is_relay && self.config.rules.decide(&candidate(port)) == RuleAction::Leave;
         if is_left || tuple.peer.ip().is_loopback() {
-            return Vec::new();
+            return;
         }
         let client = announced.key.client;
         if let Entry::Vacant(entry) = self.boards.files.entry(client) {
             let Some(board) = board() else {
-                return Vec::new();
+                return;
             };
             entry.insert(board);
         }
         self.introducer.announced(announced, &mut self.boards);
-        self.act()
+        self.act();
     }
 
     /// A program has closed a connection.
-    pub fn released(&mut self, key: EndKey) -> Vec<GivenLane> {
+    pub fn released(&mut self, key: EndKey) {
         self.introducer.released(key);
-        self.act()
+        self.act();
     }
 
     /// A program is gone.
-    pub fn program_gone(&mut self, client: ClientId) -> Vec<GivenLane> {
+    pub fn program_gone(&mut self, client: ClientId) {
         self.introducer.program_gone(client);
         self.boards.mapped.remove(&client);
         self.boards.files.remove(&client);
-        self.act()
+        self.act();
     }
 
-    /// Whether the other end of this one may still be announced, on another host.
-    pub fn may_come(&self, key: EndKey) -> bool {
-        self.introducer.may_come(key)
+    /// Whether the other end of this one may still be announced, on another host, which is asked if
+    /// so. [`Fabric::take_alone`] has the answer.
+    pub fn may_come(&mut self, key: EndKey) -> bool {
+        let may_come = self.introducer.may_come(key);
+        self.act();
+        may_come
+    }
+
+    /// Ends whose other ends are nobody's, as the hosts where they would be have said.
+    pub fn take_alone(&mut self) -> Vec<Announced> {
+        self.introducer.take_alone()
+    }
+
+    /// Whether a peer waits for [`Fabric::answer`].
+    pub fn has_questions(&self) -> bool {
+        self.introducer.has_questions()
+    }
+
+    /// Answers what peers want to know of ends here; every program was heard.
+    pub fn answer(&mut self) {
+        self.introducer.answer();
+        self.act();
     }
 
     /// Whether the program has the descriptor of the lane's chunk.
@@ -264,9 +294,9 @@ impl Fabric {
         self.introducer.set_given(lane);
     }
 
-    /// Lanes in use, and peers with a control connection.
-    pub fn counts(&self) -> (u32, usize) {
-        (self.introducer.lanes_in_use(), self.introducer.peers_up())
+    /// The host where the other end of this one's lane is.
+    pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
+        self.introducer.peer_of_end(key)
     }
 
     fn take(&mut self, event: Event, now: Instant) {
@@ -277,7 +307,7 @@ impl Fabric {
                 address,
                 ..
             } => {
-                tracing::info!("{name} at {address}");
+                tracing::debug!(peer = name, address = %address, "{name} at {address}");
                 let name: PeerName = name.into();
                 let mut addresses = match self.config.peer(&name) {
                     Some(configured) => configured.addresses.clone(),
@@ -292,6 +322,7 @@ impl Fabric {
                 {
                     tracing::error!("{name}: nothing is captured: {error}");
                 }
+                self.heard.push(Heard::Up(name));
             }
             Event::Address { peer, address } => {
                 if let Some(name) = self.sessions.get(&peer) {
@@ -301,13 +332,14 @@ impl Fabric {
             }
             Event::Down { peer, why } => {
                 if let Some(name) = self.sessions.remove(&peer) {
-                    tracing::info!("{name}: {why}");
+                    tracing::info!(peer = %name, reason = %why, "{name} is down: {why}");
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
                         if let Some(capture) = &mut self.capture {
                             capture.peer_down(&name);
                         }
+                        self.heard.push(Heard::Down(name));
                     }
                 }
             }
@@ -315,7 +347,9 @@ impl Fabric {
                 let Some(name) = self.sessions.get(&peer) else {
                     return;
                 };
-                if bytes.first() != Some(&OFFER_KIND) {
+                if crate::gateway::words::is_one(&bytes) {
+                    self.heard.push(Heard::Word(name.clone(), bytes));
+                } else if bytes.first() != Some(&OFFER_KIND) {
                     self.introducer.heard(name, &bytes, &mut self.boards, now);
                 } else if let (Some(capture), Some(offer)) =
                     (&mut self.capture, Offer::decode(&bytes))
@@ -329,8 +363,7 @@ impl Fabric {
         }
     }
 
-    fn act(&mut self) -> Vec<GivenLane> {
-        let mut given = Vec::new();
+    fn act(&mut self) {
         for action in self.introducer.take_actions() {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
@@ -338,29 +371,27 @@ impl Fabric {
                     self.peering.seek(address, Instant::now());
                 }
                 Action::Carry(command) => self.carrier.tell(command),
-                Action::GiveLane(lane) => given.push(lane),
                 Action::Drop(name, why) => {
-                    tracing::warn!("{name} {why}");
+                    tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
                         self.peering.hang_up(*peer, Why::Unexpected);
                     }
                 }
             }
         }
-        given
     }
 
     fn say(&mut self, name: &PeerName, word: &Word) {
-        self.say_bytes(name, &word.encode());
+        self.send(name, &word.encode());
     }
 
-    fn say_bytes(&mut self, name: &PeerName, bytes: &[u8]) {
+    fn send(&mut self, name: &PeerName, bytes: &[u8]) {
         let Some(peer) = self.ids.get(name).copied() else {
             return;
         };
         if self.peering.send(peer, bytes).is_err() {
             // A megabyte that it does not read: it has stopped.
-            tracing::warn!("{name} does not read what it is told");
+            tracing::warn!(peer = %name, "{name} does not read what it is told");
             self.peering.hang_up(peer, Why::Full);
         }
     }

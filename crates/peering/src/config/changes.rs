@@ -19,6 +19,8 @@ pub struct Changes {
     pub device: bool,
     /// What is captured: takes effect when sluiced is started again.
     pub capture: bool,
+    /// `[gateway]` or `[node]`: takes effect when sluiced is started again.
+    pub gateway: bool,
 }
 
 impl Changes {
@@ -41,6 +43,7 @@ impl Changes {
             rules: old.rules != new.rules,
             device: old.device != new.device,
             capture: old.capture != new.capture,
+            gateway: old.gateway != new.gateway || old.publishing != new.publishing,
         }
     }
 
