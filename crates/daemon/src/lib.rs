@@ -4,6 +4,7 @@
 //! [`matching`] finds the two ends of one connection, [`lanes`] hands out the memory between
 //! their processes, and [`status`] tells people about it.
 
+pub mod capture;
 mod closer;
 pub mod config;
 pub mod counters;

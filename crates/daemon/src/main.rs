@@ -1,17 +1,20 @@
 //! The sluiced command.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Parser;
 use sluice_control::{files, paths};
+use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::fabric::{self, Fabric};
 use sluice_daemon::server::Server;
@@ -74,6 +77,10 @@ struct Arguments {
     #[arg(long, hide = true, requires = "config")]
     eager: bool,
 
+    /// Be the process that captured connections go through, for the sluiced at standard input
+    #[arg(long, hide = true, requires = "config")]
+    capture_relay: bool,
+
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
@@ -97,7 +104,9 @@ const READY: &str = "ready";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let outcome = if arguments.daemonize {
+    let outcome = if arguments.capture_relay {
+        relay(arguments)
+    } else if arguments.daemonize {
         daemonize()
     } else {
         serve(arguments)
@@ -179,7 +188,19 @@ fn serve(arguments: Arguments) -> Outcome {
     };
     let limits = Limits::of_this_process();
     let fabric = match peering {
-        Some(peering) => Some(start_fabric(peering, &config, arguments.eager)?),
+        Some(peering) => {
+            let choice = peering.capture.clone();
+            let mut fabric = start_fabric(peering, &config, arguments.eager)?;
+            if let (Some(choice), Some(file)) = (choice, &arguments.config) {
+                let start = capture::Start {
+                    config: std::path::absolute(file)?,
+                    socket: config.socket.clone(),
+                    arguments: log_arguments(&arguments.log, arguments.log_file.as_deref())?,
+                };
+                fabric.set_capture(Capture::new(start, choice)?);
+            }
+            Some(fabric)
+        }
         None => None,
     };
     let server = Server::bind(config, limits, fabric)?;
@@ -194,6 +215,22 @@ fn serve(arguments: Arguments) -> Outcome {
     }
     server.run(stop)?;
     Ok(())
+}
+
+/// Under the preload library, and as a child of sluiced.
+fn relay(arguments: Arguments) -> Outcome {
+    let Some(path) = &arguments.config else {
+        return Err("a relay needs --config".into());
+    };
+    start_log(&arguments)?;
+    let config = sluice_peering::config::Config::load(path)?;
+    let sluiced = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    // A signal for all processes of a terminal is for sluiced, which says what is to be done.
+    for signal in [libc::SIGINT, libc::SIGHUP] {
+        signal_hook::flag::register(signal, Default::default())?;
+    }
+    capture::relay::serve(config, sluiced)
 }
 
 fn start_fabric(
@@ -214,6 +251,16 @@ fn start_fabric(
         is_eager,
     )?;
     Ok(fabric)
+}
+
+/// The same log for the relay.
+fn log_arguments(level: &str, file: Option<&Path>) -> io::Result<Vec<OsString>> {
+    let mut arguments = vec!["--log".into(), level.into()];
+    if let Some(file) = file {
+        arguments.push("--log-file".into());
+        arguments.push(std::path::absolute(file)?.into());
+    }
+    Ok(arguments)
 }
 
 fn start_log(arguments: &Arguments) -> Outcome {

@@ -400,6 +400,7 @@ impl Server {
         tracing::debug!("client {id} is {} ({})", program.name, program.pid);
         client.program = Some(program);
         self.counters.programs += 1;
+        self.program_came(id);
         let welcome = FromDaemon::Welcome {
             version: VERSION,
             client: id,
@@ -477,7 +478,11 @@ impl Server {
         // Not left to the close: somebody else may hold the same socket open.
         let _ = epoll::delete(&self.poll, &client.socket);
         self.client_shares.give_back(&[client.payer]);
+        let pid = client.program.as_ref().map(|program| program.pid);
         drop(client);
+        if let Some(pid) = pid {
+            self.program_went(pid);
+        }
         if let Some(gateway) = &mut self.gateway {
             gateway.client_gone(id, Instant::now());
         }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+pub mod capture;
 mod changes;
 pub mod gateway;
 pub mod network;
@@ -16,6 +17,7 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use capture::Capture;
 pub use changes::Changes;
 pub use network::{Network, NetworkError};
 pub use rules::{Action, Candidate, Rule, Rules};
@@ -55,6 +57,8 @@ pub struct Config {
     pub peers: Vec<Peer>,
     pub discovery: Discovery,
     pub rules: Rules,
+    /// `None`: nothing is captured.
+    pub capture: Option<Capture>,
     /// This host is a gateway.
     pub gateway: Option<gateway::Gateway>,
     /// Programs of this host may use gateways.
@@ -235,6 +239,11 @@ impl Config {
                 text,
             }));
         }
+        let problem = self.capture.as_ref().and_then(Capture::problem);
+        remarks.extend(problem.map(|text| Remark {
+            is_error: true,
+            text,
+        }));
         let mut warn = |text| {
             remarks.push(Remark {
                 is_error: false,

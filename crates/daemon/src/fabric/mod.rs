@@ -19,7 +19,10 @@ use sluice_rdma::{DeviceChoice, Library, Limits, Node};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
+use crate::capture::Capture;
+use crate::capture::offer::{OFFER_KIND, Offer};
 use crate::matching::{Announced, ClientId, EndKey};
+use crate::program::Program;
 
 pub mod carrier;
 mod gateway;
@@ -82,6 +85,7 @@ pub struct Fabric {
     carrier: Carrier,
     board: Arc<OwnBoard>,
     boards: Boards,
+    capture: Option<Capture>,
     /// For gateways.
     heard: Vec<Heard>,
 }
@@ -152,13 +156,26 @@ impl Fabric {
             carrier,
             board,
             boards: Boards::default(),
+            capture: None,
             heard: Vec::new(),
         })
     }
 
+    /// Gives lanes to connections of programs that cannot be preloaded, too.
+    pub fn set_capture(&mut self, capture: Capture) {
+        self.capture = Some(capture);
+    }
+
+    /// What was captured, if anything is.
+    pub fn capture(&mut self) -> Option<&mut Capture> {
+        self.capture.as_mut()
+    }
+
     /// Readable when [`Fabric::turn`] has something to do.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.peering.fd(), self.carrier.reported().as_fd()]
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![self.peering.fd(), self.carrier.reported().as_fd()];
+        fds.extend(self.capture.as_ref().map(Capture::fd));
+        fds
     }
 
     /// When it has something to do in any case.
@@ -166,6 +183,7 @@ impl Fabric {
         let deadlines = [
             self.peering.next_deadline(),
             self.introducer.next_deadline(),
+            self.capture.as_ref().and_then(Capture::next_deadline),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -186,6 +204,12 @@ impl Fabric {
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
+        if let Some(capture) = &mut self.capture {
+            capture.turn(now);
+            for (name, bytes) in capture.take_words() {
+                self.send(&name, &bytes);
+            }
+        }
         self.act();
         self.introducer.take_given()
     }
@@ -194,20 +218,21 @@ impl Fabric {
     pub fn announced(
         &mut self,
         announced: Announced,
-        program: &str,
+        program: &Program,
         board: impl FnOnce() -> Option<Fd>,
     ) {
         let tuple = announced.tuple;
         let candidate = |port| Candidate {
             port,
             remote: tuple.peer.ip(),
-            program: Some(program),
+            program: Some(&program.name),
         };
         // Which of the two ports was connected to is not known here: the lower one, as a rule.
         let port = tuple.local.port().min(tuple.peer.port());
-        if self.config.rules.decide(&candidate(port)) == RuleAction::Leave
-            || tuple.peer.ip().is_loopback()
-        {
+        let capture = self.capture.as_ref();
+        let is_relay = capture.is_some_and(|capture| capture.is_relay(program.pid));
+        let is_left = !is_relay && self.config.rules.decide(&candidate(port)) == RuleAction::Leave;
+        if is_left || tuple.peer.ip().is_loopback() {
             return;
         }
         let client = announced.key.client;
@@ -291,7 +316,12 @@ impl Fabric {
                 addresses.push(Network::single(address.ip()));
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
-                self.introducer.peer_up(&name, addresses);
+                self.introducer.peer_up(&name, addresses.clone());
+                if let Some(capture) = &mut self.capture
+                    && let Err(error) = capture.peer_up(&name, addresses)
+                {
+                    tracing::error!("{name}: nothing is captured: {error}");
+                }
                 self.heard.push(Heard::Up(name));
             }
             Event::Address { peer, address } => {
@@ -306,17 +336,25 @@ impl Fabric {
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
+                        if let Some(capture) = &mut self.capture {
+                            capture.peer_down(&name);
+                        }
                         self.heard.push(Heard::Down(name));
                     }
                 }
             }
             Event::Message { peer, bytes } => {
-                if let Some(name) = self.sessions.get(&peer) {
-                    if crate::gateway::words::is_one(&bytes) {
-                        self.heard.push(Heard::Word(name.clone(), bytes));
-                    } else {
-                        self.introducer.heard(name, &bytes, &mut self.boards, now);
-                    }
+                let Some(name) = self.sessions.get(&peer) else {
+                    return;
+                };
+                if crate::gateway::words::is_one(&bytes) {
+                    self.heard.push(Heard::Word(name.clone(), bytes));
+                } else if bytes.first() != Some(&OFFER_KIND) {
+                    self.introducer.heard(name, &bytes, &mut self.boards, now);
+                } else if let (Some(capture), Some(offer)) =
+                    (&mut self.capture, Offer::decode(&bytes))
+                {
+                    capture.heard(name, offer);
                 }
             }
             Event::Unreachable { address, why } => {

@@ -9,7 +9,7 @@ use super::Server;
 use crate::fabric::Fabric;
 use crate::fabric::carrier::SIDE_OF_PROGRAM;
 use crate::fabric::introducer::GivenLane;
-use crate::matching::EndKey;
+use crate::matching::{ClientId, EndKey};
 
 /// sluiced itself, where clients are numbered: theirs begin with 1.
 const SLUICED: u32 = 0;
@@ -28,7 +28,7 @@ impl Server {
             return;
         };
         let board = || duplicate(&program.board);
-        fabric.announced(entry.announced, &program.name, board);
+        fabric.announced(entry.announced, program, board);
     }
 
     /// An end is not to be matched with one on another host, or not any more.
@@ -41,6 +41,23 @@ impl Server {
     pub(super) fn may_come_from_a_peer(&mut self, key: EndKey) -> bool {
         let fabric = self.fabric.as_mut();
         fabric.is_some_and(|fabric| fabric.may_come(key))
+    }
+
+    /// A program has introduced itself: what it connects to is not captured.
+    pub(super) fn program_came(&mut self, id: ClientId) {
+        let program = self.clients.get(&id).and_then(|it| it.program.as_ref());
+        if let (Some(program), Some(fabric)) = (program, &mut self.fabric)
+            && let Some(capture) = fabric.capture()
+        {
+            capture.program_came(program.pid);
+        }
+    }
+
+    /// It is gone.
+    pub(super) fn program_went(&mut self, pid: u32) {
+        if let Some(capture) = self.fabric.as_mut().and_then(Fabric::capture) {
+            capture.program_gone(pid);
+        }
     }
 
     /// Hears what the sluiced of other hosts say, and tells programs of their lanes to them.
