@@ -106,11 +106,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sluice-cli",
         &[
             "sluice-control",
+            "sluice-gateway",
             "sluice-peering",
             "sluice-sys",
             "sluice-verbs",
             "sluice-xdp",
         ],
+    ),
+    (
+        "sluice-gateway",
+        &["sluice-control", "sluice-relay", "sluice-sys"],
     ),
     ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),
