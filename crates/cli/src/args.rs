@@ -38,6 +38,7 @@ pub enum Command {
     Bench(BenchArgs),
     Up(UpArgs),
     Down(DownArgs),
+    Gateway(GatewayArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
 }
@@ -342,6 +343,47 @@ pub struct DownArgs {
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// Serves outside clients for programs on other hosts.
+///
+/// Runs in the foreground on the host that has the outside addresses, beside a daemon whose
+/// configuration has [gateway]. Programs on other hosts that were started with 'sluice run
+/// --gateway' listen at this host's addresses; clients are accepted here and their bytes go to
+/// the programs by the fabric. On SIGTERM it takes no more clients and ends when the connections
+/// have, after ten seconds at the latest.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct GatewayArgs {
+    #[command(subcommand)]
+    pub command: Option<GatewayCommand>,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+
+    /// What it says on standard error [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<LogLevel>,
+
+    /// The library is loaded; set by this program for itself
+    #[arg(long, hide = true)]
+    pub serve: bool,
+}
+
+/// What is done with a gateway that runs.
+#[derive(Debug, Subcommand)]
+pub enum GatewayCommand {
+    /// Give a node no new connections; those that it has go on
+    Drain {
+        /// Its name, as [[gateway.node]] has it
+        node: String,
+    },
+    /// Give a node connections again
+    Resume {
+        /// Its name
+        node: String,
+    },
 }
 
 /// Writes the man pages into a directory.

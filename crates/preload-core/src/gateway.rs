@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::real::{errno, real, set_errno};
-use crate::{config, log};
+use crate::{config, link, log};
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -134,6 +134,7 @@ fn publish(fd: c_int) -> Result<Listener, Errno> {
         (gateway, state.socket_path, state.socket_path_len)
     };
     let client = Client::connect(&path[..len])?;
+    link::check_server(&client)?;
     client.send(&ToDaemon::Gateway(Ask::Publish { gateway }), &[fd])?;
     let answer = client.receive_until(Instant::now() + ANSWER_MAX);
     let (answer, _) = answer.map_err(|_| Errno::AGAIN)?;
@@ -252,7 +253,12 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
         return Meeting::Direct;
     };
     let Some(listener) = listener(listening) else {
-        return Meeting::Direct;
+        // Its key is not to be had now. The gateway's words must not become the client's.
+        let mut first = [0; preface::MAGIC.len()];
+        return match receive(got, &mut first, libc::MSG_PEEK) {
+            Ok(_) if first == preface::MAGIC => Meeting::Failed("no daemon has its key"),
+            _ => Meeting::Direct,
+        };
     };
     if !listener.sources.contain(from.ip()) {
         return Meeting::Direct;

@@ -21,12 +21,12 @@ pub enum Block {
 /// The sections of one page.
 pub struct Page {
     pub name: &'static str,
-    sections: &'static [Section],
+    pub(super) sections: &'static [Section],
 }
 
 use Block::{Entry, Example, Text};
 
-const SOCKET_VARIABLE: Block = Entry(
+pub(super) const SOCKET_VARIABLE: Block = Entry(
     "SLUICE_SOCKET",
     "The daemon's control socket, if --socket does not name it.",
 );
@@ -34,7 +34,7 @@ const COLOUR_VARIABLE: Block = Entry(
     "NO_COLOR",
     "If set and not empty, output has no colours, whatever the terminal can show.",
 );
-const LIBDIR_VARIABLE: Block = Entry(
+pub(super) const LIBDIR_VARIABLE: Block = Entry(
     "SLUICE_LIBDIR",
     "The folder of libsluice_preload.so and sluiced. By default they are looked for beside \
      sluice and in ../lib/sluice from there.",
@@ -56,7 +56,7 @@ const SOCKETS: [Block; 3] = [
          closed to others and be no symbolic link; else it is refused.",
     ),
 ];
-const USUAL_STATUS: Section = Section {
+pub(super) const USUAL_STATUS: Section = Section {
     title: "EXIT STATUS",
     blocks: &[
         Entry("0", "Success."),
@@ -66,7 +66,8 @@ const USUAL_STATUS: Section = Section {
 };
 
 /// Every page.
-pub static PAGES: [Page; 11] = [
+pub static PAGES: [Page; 12] = [
+    super::gateway::PAGE,
     Page {
         name: "sluice",
         sections: &[
