@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
 use sluice_control::message::{
@@ -21,12 +21,16 @@ use crate::fabric::Fabric;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
+use crate::metrics::collect::Seen;
+use crate::metrics::exporter::Exporter;
 use crate::namespace::{Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
+mod figures;
+mod reload;
 mod remote;
 
 /// Messages of one client that are read before others get their turn.
@@ -37,6 +41,8 @@ const EVENTS_MAX: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 const FABRIC: u64 = u64::MAX - 2;
+const METRICS: u64 = u64::MAX - 3;
+const RELOAD: u64 = u64::MAX - 4;
 
 /// One connection to the control socket.
 #[derive(Debug)]
@@ -72,9 +78,13 @@ pub struct Server {
     closer: Closer,
     /// Lanes to other hosts.
     fabric: Option<Fabric>,
+    reload: Option<reload::Reload>,
+    exporter: Option<Exporter>,
+    seen: Seen,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
+    started_at: SystemTime,
     /// Since when there has been no client.
     idle_since: Instant,
     stopping: bool,
@@ -90,6 +100,16 @@ impl Server {
         fabric: Option<Fabric>,
     ) -> Result<Server, ListenError> {
         let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+        Server::on(listener, config, limits, fabric)
+    }
+
+    /// Serves whom a listener lets connect.
+    pub fn on(
+        listener: Listener,
+        config: Config,
+        limits: Limits,
+        fabric: Option<Fabric>,
+    ) -> Result<Server, ListenError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
         let now = Instant::now();
@@ -114,8 +134,12 @@ impl Server {
             settling: Vec::new(),
             closer: Closer::default(),
             fabric,
+            reload: None,
+            exporter: None,
+            seen: Seen::default(),
             counters: Counters::default(),
             started: now,
+            started_at: SystemTime::now(),
             idle_since: now,
             stopping: false,
             spare: File::open("/dev/null").ok(),
@@ -159,6 +183,8 @@ impl Server {
                     LISTENER => self.accept_all(),
                     STOP => self.stopping = true,
                     FABRIC => {}
+                    METRICS => self.give_figures(),
+                    RELOAD => self.reload_if_told(),
                     // Client numbers are 32-bit.
                     id => self.read_client(id as ClientId),
                 }
