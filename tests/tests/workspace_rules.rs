@@ -37,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
     ("sluice-peering", &["sluice-control"]),
+    ("sluice-relay", &[]),
     ("sluice-fabric", &["sluice-shmem"]),
     (
         "sluice-preload-core",
@@ -96,6 +97,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-lane",
             "sluice-peering",
             "sluice-rdma",
+            "sluice-relay",
             "sluice-shmem",
             "sluice-sys",
         ],

@@ -119,6 +119,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "PORTS", value_parser = Ports::parse)]
     pub not_ports: Option<Ports>,
 
+    /// Publish the ports at which the program listens at this gateway: a peer that [node] in
+    /// the daemon's configuration names. The program sees the addresses of the gateway's clients
+    #[arg(long, value_name = "NAME", conflicts_with = "no_daemon")]
+    pub gateway: Option<String>,
+
     /// Do not start a daemon; use one if it runs
     #[arg(long)]
     pub no_daemon: bool,

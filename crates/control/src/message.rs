@@ -9,6 +9,7 @@ use core::fmt;
 
 mod bytes;
 mod from_daemon;
+pub mod gateway;
 mod to_daemon;
 
 pub use from_daemon::{FromDaemon, Lane, Reason};

@@ -9,6 +9,7 @@ pub mod config;
 pub mod counters;
 mod end_table;
 pub mod fabric;
+pub mod gateway;
 pub mod lanes;
 pub mod listener;
 pub mod matching;

@@ -18,6 +18,7 @@ use crate::closer::Closer;
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
 use crate::fabric::Fabric;
+use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
@@ -30,6 +31,7 @@ use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
 mod figures;
+mod gateway;
 mod reload;
 mod remote;
 
@@ -81,6 +83,7 @@ pub struct Server {
     reload: Option<reload::Reload>,
     exporter: Option<Exporter>,
     seen: Seen,
+    gateway: Option<Gateway>,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
@@ -121,7 +124,6 @@ impl Server {
                 config.user_share,
             ),
             client_shares: Shares::new(limits.clients_max, config.user_share),
-            config,
             limits,
             uid: unix::effective_uid(),
             listener,
@@ -133,6 +135,8 @@ impl Server {
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
+            gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
+            config,
             fabric,
             reload: None,
             exporter: None,
@@ -194,6 +198,7 @@ impl Server {
                 self.settle();
             }
             self.turn_fabric();
+            self.turn_gateway();
             self.retry_proofs();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
@@ -217,7 +222,9 @@ impl Server {
         let idle = idle.map(|limit| limit.saturating_sub(now.duration_since(self.idle_since)));
         let fabric = self.fabric.as_ref().and_then(Fabric::next_deadline);
         let fabric = fabric.map(|due| due.saturating_duration_since(now));
-        [retry, idle, fabric].into_iter().flatten().min()
+        let gateway = self.gateway.as_ref().and_then(Gateway::next_deadline);
+        let gateway = gateway.map(|due| due.saturating_duration_since(now));
+        [retry, idle, fabric, gateway].into_iter().flatten().min()
     }
 
     fn is_idle_for_long(&self) -> bool {
@@ -402,6 +409,7 @@ impl Server {
                 Ok(())
             }
             ToDaemon::Shutdown => self.shut_down(id),
+            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, &mut received),
             _ => Err(Reason::Protocol),
         }
     }
@@ -496,6 +504,9 @@ impl Server {
         let _ = epoll::delete(&self.poll, &client.socket);
         self.client_shares.give_back(&[client.payer]);
         drop(client);
+        if let Some(gateway) = &mut self.gateway {
+            gateway.client_gone(id, Instant::now());
+        }
         self.matcher.remove_client(id);
         if let Some(fabric) = &mut self.fabric {
             fabric.program_gone(id);

@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 mod changes;
+pub mod gateway;
 pub mod network;
 mod raw;
 mod read;
@@ -56,6 +57,10 @@ pub struct Config {
     pub peers: Vec<Peer>,
     pub discovery: Discovery,
     pub rules: Rules,
+    /// This host is a gateway.
+    pub gateway: Option<gateway::Gateway>,
+    /// Programs of this host may use gateways.
+    pub publishing: gateway::Publishing,
 }
 
 /// How daemons prove who they are.

@@ -4,7 +4,7 @@
 use crate::conn::{self, Conn};
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
-use crate::{epoll, link, log, process};
+use crate::{epoll, gateway, link, log, process};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::Role;
@@ -52,6 +52,23 @@ pub fn listening() {
     let before = errno();
     link::meet();
     set_errno(before);
+}
+
+/// The same for a program that a gateway serves: what the gateway says is what `listen` returns.
+pub fn listening_at_gateway(fd: c_int) -> c_int {
+    if fds::get(fd) != Entry::Socket {
+        return 0;
+    }
+    match gateway::listening(fd) {
+        Ok(()) => 0,
+        Err(error) => {
+            // Nobody may connect to a socket of which the program thinks that it does not listen.
+            // SAFETY: the call takes numbers.
+            unsafe { (real().shutdown)(fd, libc::SHUT_RDWR) };
+            set_errno(error.0);
+            -1
+        }
+    }
 }
 
 /// `connect` returned for a TCP socket: done, or on its way, or undone (`AF_UNSPEC`, connect(2)).
@@ -209,6 +226,9 @@ pub fn duplicated(fd: c_int, copy: c_int) {
             export(&conn, Reason::Shared);
         }
         return;
+    }
+    if gateway::is_on() {
+        gateway::duplicated(fd, copy);
     }
     match fds::get(fd) {
         Entry::Other => renamed(copy, Entry::Other),

@@ -12,6 +12,7 @@ pub mod conn;
 pub mod descriptors;
 pub mod epoll;
 pub mod fds;
+pub mod gateway;
 pub mod io;
 pub mod leave;
 pub mod link;

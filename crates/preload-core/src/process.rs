@@ -7,7 +7,7 @@ use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
-use crate::{config, conn, descriptors, epoll, leave, link, lock, log, policy, stats};
+use crate::{config, conn, descriptors, epoll, gateway, leave, link, lock, log, policy, stats};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
@@ -90,6 +90,7 @@ pub fn start() {
         );
     }
     link::init(config::variable(c"SLUICE_SOCKET"), &name);
+    gateway::init();
     stats::init(&name);
     let probe_fd = config::number(c"SLUICE_PROBE_FD").map(|fd| fd as c_int);
     if let Some(fd) = probe_fd {
@@ -181,6 +182,7 @@ extern "C" fn after_fork_child() {
     lock::forget_held();
     sluice_lane::lock::forget_thread();
     link::after_fork();
+    gateway::after_fork();
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);

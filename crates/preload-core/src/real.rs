@@ -92,6 +92,8 @@ real! {
     dup3(c_int, c_int, c_int) -> c_int;
     fcntl(c_int, c_int, usize) -> c_int;
     ioctl(c_int, c_ulong, usize) -> c_int;
+    getpeername(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
+    getsockname(c_int, *mut sockaddr, *mut socklen_t) -> c_int;
     getsockopt(c_int, c_int, c_int, *mut c_void, *mut socklen_t) -> c_int;
     setsockopt(c_int, c_int, c_int, *const c_void, socklen_t) -> c_int;
     fdopen(c_int, *const c_char) -> *mut c_void;

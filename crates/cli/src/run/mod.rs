@@ -112,6 +112,9 @@ fn environment(
     if let Some(level) = args.log {
         set("SLUICE_LOG", level.name().into());
     }
+    if let Some(gateway) = &args.gateway {
+        set("SLUICE_GATEWAY", gateway.into());
+    }
     if let Some(spin_us) = args.spin_us {
         set("SLUICE_SPIN_US", spin_us.to_string().into());
     }

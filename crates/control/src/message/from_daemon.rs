@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::bytes::{Reader, Writer};
+use super::gateway::Tell;
 use super::{DecodeError, MESSAGE_BYTES_MAX};
 
 /// Why sluiced does not do what it was asked.
@@ -107,6 +108,8 @@ pub enum FromDaemon {
     Report {
         bytes: u64,
     },
+    /// What has to do with gateways.
+    Gateway(Tell),
 }
 
 mod kind {
@@ -184,6 +187,7 @@ impl FromDaemon {
                 out.u64(*bytes);
                 out.finish()
             }
+            Self::Gateway(tell) => tell.encode(buffer),
         }
     }
 
@@ -216,7 +220,7 @@ impl FromDaemon {
                 clients: body.u32()?,
             },
             kind::REPORT => Self::Report { bytes: body.u64()? },
-            other => return Err(DecodeError::Kind(other)),
+            other => Self::Gateway(Tell::decode(other, &mut body)?),
         };
         body.finish()?;
         Ok(value)

@@ -1,6 +1,7 @@
 //! What programs and the command line say to sluiced.
 
 use super::bytes::{Reader, Writer};
+use super::gateway::Ask;
 use super::{DecodeError, MESSAGE_BYTES_MAX};
 
 /// A program's name as `/proc/self/comm` or `argv[0]` gives it, cut to 32 bytes.
@@ -84,6 +85,8 @@ pub enum ToDaemon {
     Status,
     /// Ends sluiced; answered by `Pong` before it goes. Only for its own user and root.
     Shutdown,
+    /// What has to do with gateways.
+    Gateway(Ask),
 }
 
 mod kind {
@@ -135,6 +138,7 @@ impl ToDaemon {
             Self::Ping => Writer::new(buffer, kind::PING).finish(),
             Self::Status => Writer::new(buffer, kind::STATUS).finish(),
             Self::Shutdown => Writer::new(buffer, kind::SHUTDOWN).finish(),
+            Self::Gateway(ask) => ask.encode(buffer),
         }
     }
 
@@ -174,7 +178,7 @@ impl ToDaemon {
             kind::PING => Self::Ping,
             kind::STATUS => Self::Status,
             kind::SHUTDOWN => Self::Shutdown,
-            other => return Err(DecodeError::Kind(other)),
+            other => Self::Gateway(Ask::decode(other, &mut body)?),
         };
         body.finish()?;
         Ok(value)

@@ -22,6 +22,7 @@ use sluice_sys::unix::Fd;
 use crate::matching::{Announced, ClientId, EndKey};
 
 pub mod carrier;
+mod gateway;
 pub mod introducer;
 pub mod memory;
 pub mod report;
@@ -32,6 +33,8 @@ use carrier::Carrier;
 use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
+
+pub use gateway::Heard;
 
 /// Why there are no lanes to other hosts. The text says what to do where something can be done.
 #[derive(Debug)]
@@ -79,6 +82,8 @@ pub struct Fabric {
     carrier: Carrier,
     board: Arc<OwnBoard>,
     boards: Boards,
+    /// For gateways.
+    heard: Vec<Heard>,
 }
 
 /// The boards of programs, mapped when the first lane needs them.
@@ -147,6 +152,7 @@ impl Fabric {
             carrier,
             board,
             boards: Boards::default(),
+            heard: Vec::new(),
         })
     }
 
@@ -263,11 +269,6 @@ impl Fabric {
         self.introducer.set_given(lane);
     }
 
-    /// The configuration in use.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-
     /// Takes another configuration, but for the device.
     ///
     /// # Errors
@@ -313,6 +314,7 @@ impl Fabric {
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
                 self.introducer.peer_up(&name, addresses);
+                self.heard.push(Heard::Up(name));
             }
             Event::Address { peer, address } => {
                 if let Some(name) = self.sessions.get(&peer) {
@@ -326,12 +328,17 @@ impl Fabric {
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
+                        self.heard.push(Heard::Down(name));
                     }
                 }
             }
             Event::Message { peer, bytes } => {
                 if let Some(name) = self.sessions.get(&peer) {
-                    self.introducer.heard(name, &bytes, &mut self.boards, now);
+                    if crate::gateway::words::is_one(&bytes) {
+                        self.heard.push(Heard::Word(name.clone(), bytes));
+                    } else {
+                        self.introducer.heard(name, &bytes, &mut self.boards, now);
+                    }
                 }
             }
             Event::Unreachable { address, why } => {
@@ -359,10 +366,14 @@ impl Fabric {
     }
 
     fn say(&mut self, name: &PeerName, word: &Word) {
+        self.send(name, &word.encode());
+    }
+
+    fn send(&mut self, name: &PeerName, bytes: &[u8]) {
         let Some(peer) = self.ids.get(name).copied() else {
             return;
         };
-        if self.peering.send(peer, &word.encode()).is_err() {
+        if self.peering.send(peer, bytes).is_err() {
             // A megabyte that it does not read: it has stopped.
             tracing::warn!(peer = %name, "{name} does not read what it is told");
             self.peering.hang_up(peer, Why::Full);

@@ -64,7 +64,9 @@ impl Server {
                 return;
             }
         };
-        let metrics_changed = fabric.config().metrics != config.metrics;
+        let now = fabric.config();
+        let metrics_changed = now.metrics != config.metrics;
+        let gateways_changed = now.gateway != config.gateway || now.publishing != config.publishing;
         let changes = match fabric.reload(config, identity) {
             Ok(changes) => changes,
             Err(error) => {
@@ -72,7 +74,11 @@ impl Server {
                 return;
             }
         };
-        for (what, has_changed) in [("device", changes.device), ("metrics", metrics_changed)] {
+        for (what, has_changed) in [
+            ("device", changes.device),
+            ("metrics", metrics_changed),
+            ("gateway", gateways_changed),
+        ] {
             if has_changed {
                 tracing::warn!(
                     key = what,

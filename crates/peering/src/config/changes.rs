@@ -17,6 +17,8 @@ pub struct Changes {
     pub rules: bool,
     /// The fabric's device: takes effect when sluiced is started again.
     pub device: bool,
+    /// `[gateway]` or `[node]`: takes effect when sluiced is started again.
+    pub gateway: bool,
 }
 
 impl Changes {
@@ -38,6 +40,7 @@ impl Changes {
             discovery: old.discovery != new.discovery,
             rules: old.rules != new.rules,
             device: old.device != new.device,
+            gateway: old.gateway != new.gateway || old.publishing != new.publishing,
         }
     }
 

@@ -49,6 +49,11 @@ impl Network {
         }
     }
 
+    /// The first address, and how many of its bits all have.
+    pub fn parts(&self) -> (IpAddr, u8) {
+        (self.first, self.prefix)
+    }
+
     /// Whether the address is in it. An IPv4 address is also found in its IPv6 spelling
     /// (RFC 4291 2.5.5.2).
     pub fn contains(&self, address: IpAddr) -> bool {

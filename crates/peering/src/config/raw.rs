@@ -17,6 +17,8 @@ pub struct File {
     pub peer: Vec<Spanned<Peer>>,
     #[serde(default)]
     pub rule: Vec<Spanned<Rule>>,
+    pub gateway: Option<Spanned<Gateway>>,
+    pub node: Option<Node>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -63,4 +65,28 @@ pub struct Rule {
     pub ports: Option<Text>,
     pub programs: Option<Vec<Text>>,
     pub networks: Option<Vec<Text>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gateway {
+    pub addresses: Vec<Text>,
+    #[serde(default)]
+    pub node: Vec<Spanned<GatewayNode>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GatewayNode {
+    pub name: Text,
+    pub ports: Option<Text>,
+    pub addresses: Option<Vec<Text>>,
+    pub connect: Option<Vec<Text>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    pub gateways: Option<Vec<Text>>,
+    pub direct: Option<Vec<Text>>,
 }

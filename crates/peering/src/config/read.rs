@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sluice_control::ports::Ports;
 use toml::Spanned;
 
+use super::gateway::{ADDRESSES_MAX, Gateway, Node, Publishing};
 use super::raw::{self, Text};
 use super::{
     Action, Authentication, Config, ConfigError, Device, Discovery, Fingerprint, LISTEN_MAX,
@@ -99,9 +100,17 @@ impl Reader<'_> {
             None => vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT_DEFAULT)],
         };
         let device = file.fabric.device.as_ref();
+        let peers = self.peers(&file.peer, &name, authentication.as_ref())?;
+        let is_known =
+            |name: &str| peers.iter().any(|peer| peer.name == name) || file.discovery.is_some();
+        let gateway = file.gateway.as_ref();
+        let gateway = gateway.map(|raw| self.gateway(raw, is_known)).transpose()?;
+        let publishing = self.publishing(file.node.unwrap_or_default(), is_known)?;
         Ok(Config {
             path: self.path.to_owned(),
-            peers: self.peers(&file.peer, &name, authentication.as_ref())?,
+            gateway,
+            publishing,
+            peers,
             name,
             listen,
             metrics: match &file.daemon.metrics {
@@ -379,6 +388,87 @@ impl Reader<'_> {
         crate::secret::from_hex(&digits)
             .map(Fingerprint)
             .ok_or_else(wrong)
+    }
+
+    fn addresses(&self, texts: &[Text]) -> Result<Vec<IpAddr>> {
+        if let Some(text) = texts.get(ADDRESSES_MAX) {
+            return Err(self.about(text, format!("at most {ADDRESSES_MAX} addresses")));
+        }
+        let parse = |text: &Text| {
+            let parsed = text.get_ref().parse::<IpAddr>();
+            parsed.map_err(|_| {
+                let problem = format!("{:?} is no address: write 192.0.2.7 or ::", text.get_ref());
+                self.about(text, problem)
+            })
+        };
+        texts.iter().map(parse).collect()
+    }
+
+    fn gateway(
+        &self,
+        raw: &Spanned<raw::Gateway>,
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<Gateway> {
+        let table = raw.get_ref();
+        let addresses = self.addresses(&table.addresses)?;
+        if addresses.is_empty() {
+            return Err(self.about(raw, "write where clients connect to: addresses = [\"::\"]"));
+        }
+        let mut nodes: Vec<Node> = Vec::with_capacity(table.node.len());
+        for node in &table.node {
+            let node = node.get_ref();
+            let name = self.name(&node.name)?;
+            if nodes.iter().any(|other| other.name == name) {
+                let problem = format!("there is a [[gateway.node]] {name} already: join the two");
+                return Err(self.about(&node.name, problem));
+            }
+            if !is_known(&name) {
+                let problem = format!("{name} is no peer: write a [[peer]] with that name");
+                return Err(self.about(&node.name, problem));
+            }
+            let ports = node.ports.as_ref().map(|text| {
+                let parsed = Ports::parse(text.get_ref());
+                parsed.map_err(|error| self.about(text, error.to_string()))
+            });
+            let at = match &node.addresses {
+                None => addresses.clone(),
+                Some(texts) => {
+                    let at = self.addresses(texts)?;
+                    let strange = texts
+                        .iter()
+                        .zip(&at)
+                        .find(|(_, ip)| !addresses.contains(ip));
+                    if let Some((text, ip)) = strange {
+                        let problem = format!("{ip} is not in the addresses of [gateway]");
+                        return Err(self.about(text, problem));
+                    }
+                    at
+                }
+            };
+            nodes.push(Node {
+                name,
+                ports: ports.transpose()?,
+                addresses: at,
+                connect: self.networks(node.connect.as_deref().unwrap_or_default())?,
+            });
+        }
+        Ok(Gateway { addresses, nodes })
+    }
+
+    fn publishing(&self, raw: raw::Node, is_known: impl Fn(&str) -> bool) -> Result<Publishing> {
+        let mut gateways = Vec::new();
+        for text in raw.gateways.as_deref().unwrap_or_default() {
+            let name = self.name(text)?;
+            if !is_known(&name) {
+                let problem = format!("{name} is no peer: write a [[peer]] with that name");
+                return Err(self.about(text, problem));
+            }
+            gateways.push(name);
+        }
+        Ok(Publishing {
+            gateways,
+            direct: self.networks(raw.direct.as_deref().unwrap_or_default())?,
+        })
     }
 
     fn rules(&self, raw: &[Spanned<raw::Rule>]) -> Result<Rules> {

@@ -289,3 +289,57 @@ fn what_is_seldom_meant_is_remarked() {
     assert!(missing[0].is_error, "{missing:?}");
     assert!(missing[0].text.contains("/etc/sluice/k"), "{missing:?}");
 }
+
+#[test]
+fn gateways_and_those_who_use_them_are_read() {
+    let config = parse(EXAMPLE).unwrap();
+    assert_eq!(config.publishing.gateways, ["gamma"]);
+    assert_eq!(config.publishing.direct.len(), 2);
+    let gateway = config.gateway.unwrap();
+    assert_eq!(gateway.addresses.len(), 2);
+    let beta = gateway.node("beta").unwrap();
+    assert_eq!(beta.addresses, gateway.addresses[..1]);
+    assert!(beta.may_publish(8080) && !beta.may_publish(8081));
+    assert!(beta.may_connect("8.8.8.8".parse().unwrap()));
+    assert!(gateway.node("gamma").is_none());
+    // What is not said is not allowed.
+    let peer = "[[peer]]\nname = 'b'\ncontrol = '10.0.0.2'\n";
+    let text = format!("{PSK}{peer}[gateway]\naddresses = ['::']\n[[gateway.node]]\nname = 'b'\n");
+    let gateway = parse(&text).unwrap().gateway.unwrap();
+    let node = gateway.node("b").unwrap();
+    assert_eq!(node.addresses, gateway.addresses);
+    assert!(!node.may_publish(80));
+    assert!(!node.may_connect("10.0.0.9".parse().unwrap()));
+    assert!(parse("").unwrap().gateway.is_none());
+}
+
+#[test]
+fn gateways_that_make_no_sense_are_refused_with_their_line() {
+    let head = format!("{PSK}[[peer]]\nname = 'b'\ncontrol = '10.0.0.2'\n");
+    let lines = head.lines().count();
+    for (text, line, expected) in [
+        ("[gateway]\naddresses = []\n", 1, "where clients connect to"),
+        ("[gateway]\naddresses = ['gw']\n", 2, "is no address"),
+        (
+            "[gateway]\naddresses = ['::']\n[[gateway.node]]\nname = 'c'\n",
+            4,
+            "c is no peer",
+        ),
+        (
+            "[gateway]\naddresses = ['::']\n[[gateway.node]]\nname = 'b'\naddresses = ['::1']\n",
+            5,
+            "::1 is not in the addresses",
+        ),
+        (
+            "[gateway]\naddresses = ['::']\n[[gateway.node]]\nname = 'b'\nports = 'http'\n",
+            5,
+            "ports are numbers",
+        ),
+        ("[node]\ngateways = ['c']\n", 2, "c is no peer"),
+    ] {
+        let error = error(&format!("{head}{text}"));
+        let place = format!("{}: ", lines + line);
+        assert!(error.starts_with(&place), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+}

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{conn, descriptors, fds, options, process};
+use sluice_preload_core::{conn, descriptors, fds, gateway, options, process};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -35,13 +35,22 @@ hooks! {
         let result = unsafe { (real().listen)(fd, backlog) };
         if result == 0 && fds::is_known(fd) {
             descriptors::listening();
+            if gateway::is_on() {
+                return descriptors::listening_at_gateway(fd);
+            }
         }
         result
     }
 
     fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
         // SAFETY: the program's own arguments.
-        let got = unsafe { (real().accept)(fd, address, len) };
+        let got = unsafe {
+            if gateway::is_on() {
+                gateway::accept(fd, address, len, 0)
+            } else {
+                (real().accept)(fd, address, len)
+            }
+        };
         if got >= 0 && !process::is_vfork_child() {
             descriptors::accepted(fd, got);
         }
@@ -50,11 +59,37 @@ hooks! {
 
     fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
         // SAFETY: the program's own arguments.
-        let got = unsafe { (real().accept4)(fd, address, len, flags) };
+        let got = unsafe {
+            if gateway::is_on() {
+                gateway::accept(fd, address, len, flags)
+            } else {
+                (real().accept4)(fd, address, len, flags)
+            }
+        };
         if got >= 0 && !process::is_vfork_child() {
             descriptors::accepted(fd, got);
         }
         got
+    }
+
+    fn getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            if gateway::is_on() {
+                return gateway::getpeername(fd, address, len);
+            }
+            (real().getpeername)(fd, address, len)
+        }
+    }
+
+    fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            if gateway::is_on() {
+                return gateway::getsockname(fd, address, len);
+            }
+            (real().getsockname)(fd, address, len)
+        }
     }
 
     fn shutdown(fd: c_int, how: c_int) -> c_int {

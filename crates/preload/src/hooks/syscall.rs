@@ -4,8 +4,8 @@ use super::{descriptors, io, process, sockets, transfer, wait};
 use core::ffi::{c_int, c_long};
 use sluice_preload_core::epoll::Timeout;
 use sluice_preload_core::io::LOWEST_ADDRESS;
-use sluice_preload_core::real::real;
-use sluice_preload_core::{poll as poll_core, process as core_process};
+use sluice_preload_core::real::{real, set_errno};
+use sluice_preload_core::{gateway, poll as poll_core, process as core_process};
 
 hooks! {
     fn syscall(
@@ -37,6 +37,8 @@ hooks! {
                 libc::SYS_connect => sockets::connect(a as c_int, b as _, c as _).into(),
                 libc::SYS_accept => sockets::accept(a as c_int, b as _, c as _).into(),
                 libc::SYS_accept4 => sockets::accept4(a as c_int, b as _, c as _, d as c_int).into(),
+                libc::SYS_getpeername => sockets::getpeername(a as c_int, b as _, c as _).into(),
+                libc::SYS_getsockname => sockets::getsockname(a as c_int, b as _, c as _).into(),
                 libc::SYS_shutdown => sockets::shutdown(a as c_int, b as c_int).into(),
                 libc::SYS_bind => sockets::bind(a as c_int, b as _, c as _).into(),
                 libc::SYS_listen => sockets::listen(a as c_int, b as c_int).into(),
@@ -101,6 +103,10 @@ hooks! {
                     core_process::before_confinement();
                     (real().syscall)(number, a, b, c, d, e, f)
                 }
+                libc::SYS_io_uring_setup if !gateway::allows_io_uring() => {
+                    set_errno(libc::ENOSYS);
+                    -1
+                }
                 libc::SYS_io_uring_setup => {
                     core_process::before_io_uring();
                     (real().syscall)(number, a, b, c, d, e, f)
@@ -113,6 +119,9 @@ hooks! {
 
     // Programs that link liburing dynamically; its own calls are inline.
     fn io_uring_queue_init_params(entries: u32, ring: usize, params: usize) -> c_int {
+        if !gateway::allows_io_uring() {
+            return -libc::ENOSYS;
+        }
         core_process::before_io_uring();
         // SAFETY: the program's own arguments, to the library's own function.
         unsafe {
@@ -126,6 +135,9 @@ hooks! {
     }
 
     fn io_uring_queue_init(entries: u32, ring: usize, flags: u32) -> c_int {
+        if !gateway::allows_io_uring() {
+            return -libc::ENOSYS;
+        }
         core_process::before_io_uring();
         // SAFETY: as above.
         unsafe {

@@ -1,0 +1,360 @@
+//! Gateways (docs/decisions/0020): what programs of this host publish at others, and what other hosts
+//! publish here.
+//!
+//! The daemons agree on who may publish what and say to the gateway's process where to listen and
+//! where to connect to. They have no part in a connection.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use sluice_control::message::gateway::{Ask, Name, Range, Ranges, Tell};
+use sluice_control::preface::Key;
+use sluice_peering::config::Network;
+use sluice_peering::config::gateway::Publishing;
+use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
+use sluice_sys::unix::Fd;
+
+pub mod host;
+mod kept;
+mod listeners;
+pub mod node;
+#[cfg(test)]
+mod tests;
+pub mod words;
+
+use crate::matching::ClientId;
+use host::{Host, NodePlace, Publish};
+use node::{Listening, Publications};
+use words::{PublicationId, Word};
+
+pub use crate::fabric::introducer::PeerName;
+
+/// Something to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a client.
+    Tell(ClientId, Tell),
+    /// Say something on the control connection of a peer.
+    Say(PeerName, Word),
+    /// The peer breaks the rules: end its control connection.
+    Drop(PeerName, &'static str),
+}
+
+/// What gateways need to know of peers.
+pub trait Peers {
+    /// Its daemon is there.
+    fn is_up(&self, name: &str) -> bool;
+    /// Where it talks from, and which connections end there. `None`: it is not known.
+    fn place(&self, name: &str) -> Option<NodePlace>;
+    /// This host's address on the way there.
+    fn source_towards(&self, target: SocketAddr) -> Option<IpAddr>;
+}
+
+/// Both sides of gateways.
+#[derive(Debug)]
+pub struct Gateway {
+    publishing: Publishing,
+    publications: Publications,
+    host: Option<Host>,
+    /// Where publications outlive this daemon.
+    file: PathBuf,
+    actions: Vec<Action>,
+}
+
+impl Gateway {
+    /// Takes up what an earlier life of this daemon has left in the file.
+    pub fn new(config: &sluice_peering::Config, file: PathBuf, now: Instant) -> Gateway {
+        let mut publications = Publications::default();
+        if !config.publishing.gateways.is_empty() {
+            let mut kept = kept::read(&file);
+            kept.retain(|it| {
+                config
+                    .publishing
+                    .gateways
+                    .iter()
+                    .any(|name| **name == *it.gateway)
+            });
+            publications.resume(kept, now);
+        }
+        Gateway {
+            publishing: config.publishing.clone(),
+            publications,
+            host: config.gateway.clone().map(Host::new),
+            file,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done, in this order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        if std::mem::take(&mut self.publications.is_changed)
+            && let Err(error) = kept::write(&self.file, &self.publications.all)
+        {
+            tracing::warn!(
+                "{}: {error}; the next sluiced will not know what is published",
+                self.file.display()
+            );
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    /// When [`Gateway::pass_time`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.publications.next_deadline()
+    }
+
+    /// Does what is due.
+    pub fn pass_time(&mut self, now: Instant, peers: &dyn Peers) {
+        let listening = || match listeners::listening() {
+            Ok(listening) => Some(listening),
+            Err(error) => {
+                tracing::warn!("who listens cannot be found out: {error}");
+                None
+            }
+        };
+        let sources = |name: &PeerName| sources(peers, name);
+        self.publications
+            .pass_time(now, listening, sources, &mut self.actions);
+    }
+
+    /// A client asks for something. `is_owner`: it is root, or this daemon's own user. An error
+    /// ends its connection.
+    pub fn ask(
+        &mut self,
+        client: ClientId,
+        is_owner: bool,
+        ask: Ask,
+        socket: Option<Fd>,
+        peers: &dyn Peers,
+        now: Instant,
+    ) -> Result<(), NotAllowed> {
+        match ask {
+            Ask::Publish { gateway } => {
+                if let Err(errno) = self.publish(client, gateway, socket, peers, now) {
+                    let tell = Tell::Published {
+                        errno: errno.0 as u16,
+                        key: Key([0; 32]),
+                        sources: Ranges::new([]),
+                    };
+                    self.actions.push(Action::Tell(client, tell));
+                }
+            }
+            Ask::Serve => {
+                let host = self.host.as_mut().filter(|_| is_owner).ok_or(NotAllowed)?;
+                if !host.serve(client, &mut self.actions) {
+                    return Err(NotAllowed);
+                }
+            }
+            Ask::Opened { service, errno } => {
+                let host = self.process_of(client)?;
+                let mut actions = Vec::new();
+                host.opened(service, errno, &mut actions);
+                self.actions.append(&mut actions);
+            }
+            Ask::Unreachable { backend } => {
+                let host = self.process_of(client)?;
+                let mut actions = Vec::new();
+                host.unreachable(backend, &mut actions);
+                self.actions.append(&mut actions);
+            }
+            Ask::Drain { node, is_drained } => {
+                let done = match self.host.as_mut() {
+                    _ if !is_owner => Err(libc::EPERM),
+                    None => Err(libc::EOPNOTSUPP),
+                    Some(host) => match str::from_utf8(node.as_bytes()) {
+                        Ok(node) => host.drain(node, is_drained, &mut self.actions),
+                        Err(_) => Err(libc::ENOENT),
+                    },
+                };
+                let errno = done.err().unwrap_or(0) as u16;
+                self.actions
+                    .push(Action::Tell(client, Tell::Done { errno }));
+            }
+        }
+        Ok(())
+    }
+
+    fn process_of(&mut self, client: ClientId) -> Result<&mut Host, NotAllowed> {
+        let host = self.host.as_mut();
+        host.filter(|host| host.is_process(client))
+            .ok_or(NotAllowed)
+    }
+
+    fn publish(
+        &mut self,
+        client: ClientId,
+        gateway: Name,
+        socket: Option<Fd>,
+        peers: &dyn Peers,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let name = str::from_utf8(gateway.as_bytes()).map_err(|_| Errno::INVAL)?;
+        if !self.publishing.gateways.iter().any(|it| it == name) {
+            tracing::info!(
+                "client {client} asks for the gateway {name}, which [node] does not have"
+            );
+            return Err(Errno(libc::EACCES));
+        }
+        let listening = look_at(&socket.ok_or(Errno::INVAL)?)?;
+        if !node::is_reachable(listening.address.ip()) {
+            return Err(Errno(libc::EADDRNOTAVAIL));
+        }
+        let random = || sluice_sys::process::random();
+        let (id, low, high) = (random()?[0], random()?, random()?);
+        let mut key = [0; 32];
+        for (bytes, word) in key.chunks_exact_mut(8).zip(low.iter().chain(&high)) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        let name = PeerName::from(name);
+        self.publications.publish(
+            client,
+            &name,
+            listening,
+            sources(peers, &name),
+            peers.is_up(&name),
+            (PublicationId(id), Key(key)),
+            now,
+            &mut self.actions,
+        );
+        Ok(())
+    }
+
+    /// A client is gone.
+    pub fn client_gone(&mut self, client: ClientId, now: Instant) {
+        self.publications.forget(client);
+        // What it has listened at may have gone with it.
+        self.publications.look_soon(now);
+        if let Some(host) = &mut self.host {
+            host.forget(client);
+        }
+    }
+
+    /// A peer's daemon is there.
+    pub fn peer_up(&mut self, name: &PeerName) {
+        self.publications.gateway_up(name, &mut self.actions);
+    }
+
+    /// A peer's daemon is gone.
+    pub fn peer_down(&mut self, name: &PeerName) {
+        self.publications.gateway_down(name);
+        if let Some(host) = &mut self.host {
+            host.node_down(name, &mut self.actions);
+        }
+    }
+
+    /// A peer's daemon says something about gateways.
+    pub fn heard(&mut self, name: &PeerName, message: &[u8], peers: &dyn Peers, now: Instant) {
+        let Some(word) = Word::decode(message) else {
+            let why = "says something of gateways that makes no sense";
+            self.actions.push(Action::Drop(name.clone(), why));
+            return;
+        };
+        match (word, &mut self.host) {
+            (Word::Published { id, errno, source }, _) => {
+                let sources = sources(peers, name);
+                let is_expected = sources.contain(source) || errno != 0;
+                self.publications.heard_published(
+                    name,
+                    id,
+                    errno,
+                    is_expected,
+                    sources,
+                    now,
+                    &mut self.actions,
+                );
+            }
+            (Word::Look { id }, _) => {
+                if self.publications.has(name, id) {
+                    self.publications.look_soon(now);
+                }
+            }
+            (
+                Word::Publish {
+                    id,
+                    listener,
+                    only_v6,
+                    key,
+                },
+                Some(host),
+            ) => {
+                let Some(place) = peers.place(name) else {
+                    return;
+                };
+                let publish = Publish {
+                    id,
+                    listener,
+                    only_v6,
+                    key,
+                };
+                let source = |target| peers.source_towards(target);
+                host.publish(name, publish, &place, source, &mut self.actions);
+            }
+            (Word::Publish { id, .. }, None) => {
+                tracing::info!("{name} takes this host for a gateway");
+                let word = Word::Published {
+                    id,
+                    errno: libc::EACCES as u16,
+                    source: IpAddr::from([0; 4]),
+                };
+                self.actions.push(Action::Say(name.clone(), word));
+            }
+            (Word::Withdraw { id }, host) => {
+                if let Some(host) = host {
+                    host.withdraw(name, id, &mut self.actions);
+                }
+            }
+        }
+    }
+}
+
+/// The client may not do that, or not now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAllowed;
+
+/// Where connections of a gateway come from.
+fn sources(peers: &dyn Peers, name: &str) -> Ranges {
+    let place = peers.place(name);
+    let networks = place.iter().flat_map(|place| place.addresses.iter());
+    Ranges::new(networks.map(|network| range(*network)))
+}
+
+fn range(network: Network) -> Range {
+    let (first, prefix) = network.parts();
+    match first {
+        IpAddr::V4(first) => Range {
+            first: first.to_ipv6_mapped(),
+            prefix: 96 + prefix,
+        },
+        IpAddr::V6(first) => Range { first, prefix },
+    }
+}
+
+/// What is to be known of a listening socket; the copy of it is closed.
+fn look_at(socket: &Fd) -> Result<Listening, Errno> {
+    /// `TCP_LISTEN` of `enum` in the kernel's `include/net/tcp_states.h`.
+    const STATE_LISTEN: u8 = 10;
+    let fd = socket.raw();
+    if !tcp::is_tcp(fd)? || tcp::info(fd)?.state != STATE_LISTEN {
+        return Err(Errno::INVAL);
+    }
+    // Another namespace has other addresses, and its sockets cannot be looked for.
+    let own =
+        std::net::UdpSocket::bind("127.0.0.1:0").or_else(|_| std::net::UdpSocket::bind("[::1]:0"));
+    let own = own.map_err(|_| Errno(libc::EADDRNOTAVAIL))?;
+    if tcp::netns_cookie(fd)? != tcp::netns_cookie(std::os::fd::AsRawFd::as_raw_fd(&own))? {
+        return Err(Errno(libc::EADDRNOTAVAIL));
+    }
+    let address = tcp::local_address(fd)?;
+    let mut only_v6 = [0; 4];
+    if address.is_ipv6() {
+        let option = libc::IPV6_V6ONLY;
+        sluice_sys::unix::get_option(fd, libc::IPPROTO_IPV6, option, &mut only_v6)?;
+    }
+    Ok(Listening {
+        address: SocketAddr::new(address.ip(), address.port()),
+        only_v6: only_v6 != [0; 4],
+        cookie: tcp::cookie(fd)?,
+    })
+}

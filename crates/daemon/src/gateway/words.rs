@@ -1,0 +1,190 @@
+//! What a node's daemon and a gateway's say to each other on their control connection.
+//!
+//! As the words of lanes (`fabric::words`): a kind, then fields in network byte order.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use sluice_control::preface::Key;
+
+/// A publication, by a random number that its node has given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicationId(pub u64);
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Node to gateway: somebody listens here, and wants clients from outside.
+    Publish {
+        id: PublicationId,
+        /// As the program has bound it; unspecified: all addresses of the node.
+        listener: SocketAddr,
+        /// It takes no IPv4 (`IPV6_V6ONLY`).
+        only_v6: bool,
+        key: Key,
+    },
+    /// Gateway to node: 0, or why not, as an errno. Said again when that changes.
+    Published {
+        id: PublicationId,
+        errno: u16,
+        /// Where the gateway connects from.
+        source: IpAddr,
+    },
+    /// Node to gateway: nobody listens there any more.
+    Withdraw { id: PublicationId },
+    /// Gateway to node: nobody has answered there.
+    Look { id: PublicationId },
+}
+
+/// Words of gateways have these kinds, and others have not.
+const FIRST: u8 = 64;
+const PUBLISH: u8 = FIRST;
+const PUBLISHED: u8 = FIRST + 1;
+const WITHDRAW: u8 = FIRST + 2;
+const LOOK: u8 = FIRST + 3;
+const LAST: u8 = FIRST + 15;
+
+/// Whether a message between daemons is about gateways.
+pub fn is_one(message: &[u8]) -> bool {
+    message
+        .first()
+        .is_some_and(|kind| (FIRST..=LAST).contains(kind))
+}
+
+impl Word {
+    /// As it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        match self {
+            Self::Publish {
+                id,
+                listener,
+                only_v6,
+                key,
+            } => {
+                out.push(PUBLISH);
+                out.extend(id.0.to_be_bytes());
+                out.extend(as_v6(listener.ip()).octets());
+                out.extend(listener.port().to_be_bytes());
+                // `::` and `0.0.0.0` are different listeners, and one address when mapped.
+                out.push(u8::from(*only_v6) | u8::from(listener.is_ipv4()) << 1);
+                out.extend(key.0);
+            }
+            Self::Published { id, errno, source } => {
+                out.push(PUBLISHED);
+                out.extend(id.0.to_be_bytes());
+                out.extend(errno.to_be_bytes());
+                out.extend(as_v6(*source).octets());
+            }
+            Self::Withdraw { id } => {
+                out.push(WITHDRAW);
+                out.extend(id.0.to_be_bytes());
+            }
+            Self::Look { id } => {
+                out.push(LOOK);
+                out.extend(id.0.to_be_bytes());
+            }
+        }
+        out
+    }
+
+    /// Reads one whole message; `None` for what no daemon of this version says.
+    pub fn decode(message: &[u8]) -> Option<Word> {
+        let (&kind, rest) = message.split_first()?;
+        let mut rest = Fields(rest);
+        let id = PublicationId(u64::from_be_bytes(rest.take()?));
+        let word = match kind {
+            PUBLISH => {
+                let ip = rest.ip()?;
+                let port = u16::from_be_bytes(rest.take()?);
+                let [flags] = rest.take()?;
+                if flags > 2 || ip.is_ipv4() != (flags == 2) || port == 0 {
+                    return None;
+                }
+                Self::Publish {
+                    id,
+                    listener: SocketAddr::new(ip, port),
+                    only_v6: flags == 1,
+                    key: Key(rest.take()?),
+                }
+            }
+            PUBLISHED => Self::Published {
+                id,
+                errno: u16::from_be_bytes(rest.take()?),
+                source: rest.ip()?,
+            },
+            WITHDRAW => Self::Withdraw { id },
+            LOOK => Self::Look { id },
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(word)
+    }
+}
+
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn ip(&mut self) -> Option<IpAddr> {
+        Some(Ipv6Addr::from(self.take::<16>()?).to_canonical())
+    }
+}
+
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_back_and_pieces_of_them_do_not() {
+        let id = PublicationId(u64::MAX - 1);
+        let key = Key([5; 32]);
+        let publish = |listener: &str, only_v6| Word::Publish {
+            id,
+            listener: listener.parse().expect("an address"),
+            only_v6,
+            key,
+        };
+        let words = [
+            publish("0.0.0.0:80", false),
+            publish("[::]:80", false),
+            publish("[::]:80", true),
+            publish("[2001:db8::1]:443", false),
+            Word::Published {
+                id,
+                errno: 98,
+                source: "10.0.0.1".parse().expect("an address"),
+            },
+            Word::Withdraw { id },
+            Word::Look { id },
+        ];
+        for word in words {
+            let bytes = word.encode();
+            assert!(is_one(&bytes));
+            assert_eq!(Word::decode(&bytes), Some(word));
+            for len in 0..bytes.len() {
+                assert_eq!(Word::decode(&bytes[..len]), None, "{word:?}");
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert_eq!(Word::decode(&longer), None);
+        }
+        // An IPv4 listener that takes no IPv4, and flags that nobody knows.
+        let mut bytes = publish("0.0.0.0:80", false).encode();
+        for flags in [0, 1, 3, 4] {
+            bytes[1 + 8 + 18] = flags;
+            assert_eq!(Word::decode(&bytes), None, "{flags}");
+        }
+        assert!(!is_one(&[1]) && !is_one(&[]));
+    }
+}
