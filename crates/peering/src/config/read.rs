@@ -119,6 +119,13 @@ impl Reader<'_> {
             peers,
             name,
             listen,
+            metrics: match &file.daemon.metrics {
+                Some(text) => Some(
+                    super::metrics_address(text.get_ref())
+                        .map_err(|problem| self.about(text, problem))?,
+                ),
+                None => None,
+            },
             authentication,
             device: device.map(|text| self.device(text)).transpose()?,
             discovery: self.discovery(file.discovery)?,
