@@ -630,6 +630,10 @@ pub static PAGES: [Page; 11] = [
                         "RDMA programs on two hosts, which are two network namespaces:",
                         "sudo sluice bench roce --quick",
                     ),
+                    Example(
+                        "Socket programs on two hosts with a sluiced each:",
+                        "sudo sluice bench fabric --quick",
+                    ),
                 ],
             },
             Section {
