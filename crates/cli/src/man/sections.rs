@@ -641,6 +641,10 @@ pub static PAGES: [Page; 12] = [
                         "RDMA programs on two hosts, which are two network namespaces:",
                         "sudo sluice bench roce --quick",
                     ),
+                    Example(
+                        "Socket programs on two hosts with a sluiced each:",
+                        "sudo sluice bench fabric --quick",
+                    ),
                 ],
             },
             Section {
