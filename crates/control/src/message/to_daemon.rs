@@ -59,6 +59,10 @@ pub struct Announce {
 }
 
 /// Messages to sluiced.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded or looked at where it is made, and never kept"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToDaemon {
     /// First message of a program. Answered by `Welcome` or `Refused`.
