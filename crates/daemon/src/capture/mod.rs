@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -399,6 +400,8 @@ impl Capture {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .current_dir("/")
+            // What a terminal sends is for sluiced, which says what is to be done.
+            .process_group(0)
             .spawn()?;
         epoll::add(
             &self.poll,
