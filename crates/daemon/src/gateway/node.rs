@@ -175,6 +175,7 @@ impl Publications {
     }
 
     /// The gateway has answered. `is_expected`: the source is one of the gateway's addresses.
+    #[expect(clippy::too_many_arguments, reason = "what is known of one answer")]
     pub fn heard_published(
         &mut self,
         gateway: &PeerName,
