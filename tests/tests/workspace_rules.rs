@@ -113,6 +113,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-xdp",
         ],
     ),
+    ("sluice-netns-testing", &[]),
     (
         "sluice-gateway",
         &["sluice-control", "sluice-relay", "sluice-sys"],

@@ -17,6 +17,8 @@
 static long (*set_callbacks)(void *context, int flags) = (void *)BPF_FUNC_sock_ops_cb_flags_set;
 static struct bpf_sock *(*lookup_tcp)(void *context, struct bpf_sock_tuple *tuple, __u32 bytes,
 				      __u64 netns, __u64 flags) = (void *)BPF_FUNC_sk_lookup_tcp;
+static __u64 (*process_and_thread)(void) = (void *)BPF_FUNC_get_current_pid_tgid;
+static long (*program_name)(void *name, __u32 bytes) = (void *)BPF_FUNC_get_current_comm;
 static long (*release)(void *socket) = (void *)BPF_FUNC_sk_release;
 
 /*
@@ -26,6 +28,8 @@ static long (*release)(void *socket) = (void *)BPF_FUNC_sk_release;
 extern char listeners;    /* Hash: cookie of a network namespace -> struct listener. */
 extern char destinations; /* Hash: struct destination -> struct route. */
 extern char ports;        /* Array of 1024 words of 64 bits: a bit for each port. */
+extern char processes;    /* LRU hash: process that is left alone -> a byte. */
+extern char names;        /* Hash: struct name -> a byte; with an empty one: no others. */
 extern char exempted;     /* LRU hash: cookie of a socket that is left alone -> a byte. */
 extern char originals;    /* Hash: cookie of a captured socket -> struct original. */
 extern char arrivals;     /* LRU hash: struct arrival -> struct original. */
@@ -44,6 +48,11 @@ struct destination {
 	struct address address;
 	__u16 port;
 	__u16 padding;
+};
+
+/* Of a program, as the kernel has it: proc_pid_comm(5). */
+struct name {
+	char bytes[16];
 };
 
 /* From where a connection to a destination would come; all zero: it is not known. */
@@ -129,6 +138,21 @@ static ALWAYS_INLINE int somebody_listens(struct bpf_sock_addr *context, int v4,
 	return listens;
 }
 
+/* Whether the connections of this program are wanted. */
+static ALWAYS_INLINE int is_chosen(void)
+{
+	__u32 process = (__u32)(process_and_thread() >> 32);
+	struct name name = {};
+
+	if (map_lookup(&processes, &process))
+		return 0;
+	if (!map_lookup(&names, &name))
+		return 1;
+	if (program_name(&name, sizeof(name)))
+		return 0;
+	return !!map_lookup(&names, &name);
+}
+
 /* Where the connection is to go instead: a port in network order, or 0 for where it wants to. */
 static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct address *to)
 {
@@ -162,7 +186,7 @@ static ALWAYS_INLINE __u16 capture(struct bpf_sock_addr *context, const struct a
 		key.port = 0;
 		route = map_lookup(&destinations, &key);
 	}
-	if (!route || map_lookup(&exempted, &cookie))
+	if (!route || map_lookup(&exempted, &cookie) || !is_chosen())
 		return 0;
 	port = v4 ? listener->port4 : listener->port6;
 	if (!port)

@@ -49,11 +49,16 @@ const ORIGINAL_BYTES: usize = 48;
 const ARRIVAL_BYTES: usize = 32;
 const TUPLE_BYTES: usize = 48;
 const CLIENT_BYTES: usize = 20;
+const NAME_BYTES: usize = 16;
 
 /// Network namespaces with a listener.
 const LISTENERS_MAX: u32 = 4096;
 /// Sockets that are left alone, at once.
 const EXEMPTED_MAX: u32 = 4096;
+/// Processes that are left alone, at once.
+const PROCESSES_MAX: u32 = 16 * 1024;
+/// Programs that are chosen by name.
+const NAMES_MAX: u32 = 1024;
 /// Connections on behalf of clients that are not accepted yet.
 const PENDING_MAX: u32 = 16 * 1024;
 /// A listener has no more source ports than that: loopback's, of one destination.
@@ -148,6 +153,8 @@ pub struct Capture {
     listeners: Map,
     destinations: Map,
     ports: PortMap,
+    processes: Map,
+    names: Map,
     exempted: Map,
     arrivals: Map,
     pending: Map,
@@ -207,6 +214,8 @@ impl Capture {
                 options.destinations_max,
             )?,
             ports: PortMap::new()?,
+            processes: load::map("sluice_processes", Kind::LruHash, 4, 1, PROCESSES_MAX)?,
+            names: load::map("sluice_names", Kind::Hash, NAME_BYTES, 1, NAMES_MAX + 1)?,
             exempted: load::map("sluice_exempted", Kind::LruHash, 8, 1, EXEMPTED_MAX)?,
             arrivals: load::map(
                 "sluice_arrivals",
@@ -232,6 +241,8 @@ impl Capture {
             ("listeners", &capture.listeners),
             ("destinations", &capture.destinations),
             ("ports", capture.ports.map()),
+            ("processes", &capture.processes),
+            ("names", &capture.names),
             ("exempted", &capture.exempted),
             ("originals", &originals),
             ("arrivals", &capture.arrivals),
@@ -312,6 +323,51 @@ impl Capture {
     /// Of connections to the destinations, captures those to these ports; all, at first.
     pub fn set_ports(&mut self, ports: &PortSet) -> Result<(), Error> {
         self.ports.set(ports)
+    }
+
+    /// Of connections to the destinations, captures those of programs with these names only: as the
+    /// kernel has them (proc_pid_comm(5)), 1 to 15 bytes each, 1024 at most. To be called once.
+    pub fn set_programs(&self, names: &[String]) -> Result<(), Error> {
+        if names.len() > NAMES_MAX as usize {
+            return Err(Error::Full {
+                what: "programs that are chosen by name",
+                limit: NAMES_MAX,
+            });
+        }
+        let mut keys = vec![[0; NAME_BYTES]];
+        for name in names {
+            let mut key = [0; NAME_BYTES];
+            match key.get_mut(..name.len()) {
+                Some(bytes) if (1..NAME_BYTES).contains(&name.len()) => {
+                    bytes.copy_from_slice(name.as_bytes());
+                }
+                _ => {
+                    return Err(Error::Invalid {
+                        why: "the kernel's name of a program has 1 to 15 bytes",
+                    });
+                }
+            }
+            keys.push(key);
+        }
+        for key in keys {
+            self.names
+                .set(&key, &[1])
+                .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a name"))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves all connections of a process alone, by its number in the first PID namespace; of as
+    /// many as there can be, the last 16384 are remembered.
+    pub fn leave_process(&self, process: u32) -> Result<(), Error> {
+        self.processes
+            .set(&process.to_ne_bytes(), &[1])
+            .map_err(Error::system("bpf(BPF_MAP_UPDATE_ELEM), a process"))
+    }
+
+    /// Captures its connections, as all others'.
+    pub fn forget_process(&self, process: u32) -> Result<(), Error> {
+        gone(self.processes.remove(&process.to_ne_bytes()))
     }
 
     fn put(&mut self, key: [u8; DESTINATION_BYTES], route: [u8; ROUTE_BYTES]) -> Result<(), Error> {

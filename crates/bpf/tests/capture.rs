@@ -596,7 +596,7 @@ fn run_in(group: &Group, host: &Host, program: &Path, arguments: &[String]) -> C
     Command::new("sh")
         .args(["-c", script, "sh"])
         .arg(group.path.join("cgroup.procs"))
-        .arg(&host.namespace)
+        .arg(host.namespace.name())
         .arg(program)
         .args(arguments)
         .stdout(Stdio::piped())

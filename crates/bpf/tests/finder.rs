@@ -236,31 +236,19 @@ fn a_full_header_goes_without() {
     if !can_run("a_full_header_goes_without") {
         return;
     }
-    let pair = Pair::new();
-    for host in [&pair.net.a, &pair.net.b] {
-        // Fast Open (RFC 7413), at both ends.
-        host.sysctl("ipv4/tcp_fastopen", "3");
-    }
-    let [mut a, mut b] = pair.finders();
-    let (mut client, mut server) = pair.agents();
-    let listener = fast_open_listener(&mut server, pair.net.b.v4);
-    let mut wire = Wire::open(&pair.net.b);
+    let mut scene = FastOpen::new();
     // The first SYN asks for a cookie of Fast Open, and fits; the answer has the cookie, and does
     // not. The second SYN has it.
     for round in 0..2 {
-        let (connected, accepted) = fast_open(&mut client, &mut server, &listener);
-        let active = established(&mut a, connected).verdict;
-        let passive = established(&mut b, accepted).verdict;
+        let ([active, passive], segments) = scene.connect();
         let peers = (active.peer, passive.peer);
         assert_eq!(peers, (Peer::Cannot, Peer::Cannot), "{round}");
-        let segments = wire.drain();
         let syn = segments.iter().find(|segment| is_syn(segment));
         let syn = syn.expect("a SYN");
         assert_eq!(syn.ours().is_some(), round == 0);
         assert_eq!(syn.data, if round == 0 { &b""[..] } else { b"early" });
     }
-    let a = a.counters().expect("counters");
-    let b = b.counters().expect("counters");
+    let [a, b] = scene.finders.map(|it| it.counters().expect("counters"));
     assert_eq!((a.offered, a.no_room, b.answered, b.no_room), (1, 1, 0, 1));
 }
 
@@ -269,27 +257,16 @@ fn data_in_the_syn_goes_with_it() {
     if !can_run("data_in_the_syn_goes_with_it") {
         return;
     }
-    let pair = Pair::new();
-    for host in [&pair.net.a, &pair.net.b] {
-        host.sysctl("ipv4/tcp_fastopen", "3");
+    let mut scene = FastOpen::new();
+    for host in [&scene.pair.net.a, &scene.pair.net.b] {
         // Makes room.
         host.sysctl("ipv4/tcp_timestamps", "0");
     }
-    let [mut a, mut b] = pair.finders();
-    let (mut client, mut server) = pair.agents();
-    let listener = fast_open_listener(&mut server, pair.net.b.v4);
     for round in 0..2 {
-        let mut wire = Wire::open(&pair.net.b);
-        let (connected, accepted) = fast_open(&mut client, &mut server, &listener);
-        let active = established(&mut a, connected).verdict;
-        let passive = established(&mut b, accepted).verdict;
-        assert_eq!(
-            (active.peer, passive.peer),
-            (Peer::Can, Peer::Can),
-            "{round}"
-        );
+        let ([active, passive], segments) = scene.connect();
+        let peers = (active.peer, passive.peer);
+        assert_eq!(peers, (Peer::Can, Peer::Can), "{round}");
         assert_eq!(active.nonce, passive.nonce);
-        let segments = wire.drain();
         let early = segments
             .iter()
             .any(|segment| is_syn(segment) && segment.data == b"early");
@@ -299,6 +276,44 @@ fn data_in_the_syn_goes_with_it() {
             ours.clone().count() == 2 && ours.clone().all(is_syn),
             "{segments:?}"
         );
+    }
+}
+
+/// Fast Open (RFC 7413) at both ends.
+struct FastOpen {
+    pair: Pair,
+    finders: [Finder; 2],
+    client: Agent,
+    server: Agent,
+    listener: End,
+}
+
+impl FastOpen {
+    fn new() -> Self {
+        let pair = Pair::new();
+        for host in [&pair.net.a, &pair.net.b] {
+            host.sysctl("ipv4/tcp_fastopen", "3");
+        }
+        let finders = pair.finders();
+        let (client, mut server) = pair.agents();
+        let listener = fast_open_listener(&mut server, pair.net.b.v4);
+        Self {
+            pair,
+            finders,
+            client,
+            server,
+            listener,
+        }
+    }
+
+    /// One connection: what its ends find out, and what goes over the wire meanwhile.
+    fn connect(&mut self) -> ([Verdict; 2], Vec<Segment>) {
+        let mut wire = Wire::open(&self.pair.net.b);
+        let (connected, accepted) = fast_open(&mut self.client, &mut self.server, &self.listener);
+        let [a, b] = &mut self.finders;
+        let active = established(a, connected).verdict;
+        let passive = established(b, accepted).verdict;
+        ([active, passive], wire.drain())
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`matching`] finds the two ends of one connection, [`lanes`] hands out the memory between
 //! their processes, and [`status`] tells people about it.
 
+pub mod capture;
 mod closer;
 pub mod config;
 pub mod counters;
@@ -13,7 +14,10 @@ pub mod gateway;
 pub mod lanes;
 pub mod listener;
 pub mod matching;
+pub mod metrics;
 mod namespace;
+pub mod notify;
+pub mod privileges;
 mod program;
 pub mod server;
 pub mod shares;

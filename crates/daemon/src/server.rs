@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
 use sluice_control::message::{
@@ -22,13 +22,17 @@ use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
+use crate::metrics::collect::Seen;
+use crate::metrics::exporter::Exporter;
 use crate::namespace::{Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
+mod figures;
 mod gateway;
+mod reload;
 mod remote;
 
 /// Messages of one client that are read before others get their turn.
@@ -39,6 +43,8 @@ const EVENTS_MAX: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 const FABRIC: u64 = u64::MAX - 2;
+const METRICS: u64 = u64::MAX - 3;
+const RELOAD: u64 = u64::MAX - 4;
 
 /// One connection to the control socket.
 #[derive(Debug)]
@@ -74,10 +80,14 @@ pub struct Server {
     closer: Closer,
     /// Lanes to other hosts.
     fabric: Option<Fabric>,
+    reload: Option<reload::Reload>,
+    exporter: Option<Exporter>,
+    seen: Seen,
     gateway: Option<Gateway>,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
+    started_at: SystemTime,
     /// Since when there has been no client.
     idle_since: Instant,
     stopping: bool,
@@ -93,6 +103,16 @@ impl Server {
         fabric: Option<Fabric>,
     ) -> Result<Server, ListenError> {
         let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+        Server::on(listener, config, limits, fabric)
+    }
+
+    /// Serves whom a listener lets connect.
+    pub fn on(
+        listener: Listener,
+        config: Config,
+        limits: Limits,
+        fabric: Option<Fabric>,
+    ) -> Result<Server, ListenError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
         let now = Instant::now();
@@ -118,8 +138,12 @@ impl Server {
             gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
             config,
             fabric,
+            reload: None,
+            exporter: None,
+            seen: Seen::default(),
             counters: Counters::default(),
             started: now,
+            started_at: SystemTime::now(),
             idle_since: now,
             stopping: false,
             spare: File::open("/dev/null").ok(),
@@ -163,6 +187,8 @@ impl Server {
                     LISTENER => self.accept_all(),
                     STOP => self.stopping = true,
                     FABRIC => {}
+                    METRICS => self.give_figures(),
+                    RELOAD => self.reload_if_told(),
                     // Client numbers are 32-bit.
                     id => self.read_client(id as ClientId),
                 }
@@ -184,7 +210,8 @@ impl Server {
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
-        if !self.settling.is_empty() {
+        let has_questions = self.fabric.as_ref().is_some_and(Fabric::has_questions);
+        if has_questions || !self.settling.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = Instant::now();
@@ -399,6 +426,7 @@ impl Server {
         tracing::debug!("client {id} is {} ({})", program.name, program.pid);
         client.program = Some(program);
         self.counters.programs += 1;
+        self.program_came(id);
         let welcome = FromDaemon::Welcome {
             version: VERSION,
             client: id,
@@ -476,14 +504,17 @@ impl Server {
         // Not left to the close: somebody else may hold the same socket open.
         let _ = epoll::delete(&self.poll, &client.socket);
         self.client_shares.give_back(&[client.payer]);
+        let pid = client.program.as_ref().map(|program| program.pid);
         drop(client);
+        if let Some(pid) = pid {
+            self.program_went(pid);
+        }
         if let Some(gateway) = &mut self.gateway {
             gateway.client_gone(id, Instant::now());
         }
         self.matcher.remove_client(id);
         if let Some(fabric) = &mut self.fabric {
-            let given = fabric.program_gone(id);
-            self.give_lanes(given);
+            fabric.program_gone(id);
         }
         for peer in self.lanes.remove_client(id) {
             self.send(peer, &FromDaemon::PeerGone { peer: id }, &[]);
@@ -537,6 +568,7 @@ impl Server {
             programs: programs().map(|(id, _, program)| (id, program)).collect(),
             matcher: &self.matcher,
             lanes: &self.lanes,
+            fabric: self.fabric.as_ref(),
         };
         let (processes, truncated) = sources.processes();
         let report = Report {
@@ -551,6 +583,11 @@ impl Server {
             },
             ends_announced: self.matcher.len(),
             counters: &self.counters,
+            fabric: self
+                .fabric
+                .as_ref()
+                .filter(|_| sees_all)
+                .map(Fabric::report),
             truncated,
             processes,
         };

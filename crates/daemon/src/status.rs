@@ -9,6 +9,8 @@ use sluice_lane::reason::Reason;
 
 use crate::counters::Counters;
 use crate::end_table;
+use crate::fabric::Fabric;
+use crate::fabric::report::FabricReport;
 use crate::lanes::Lanes;
 use crate::matching::{ClientId, EndKey, Entry, Matcher, Waiting};
 use crate::program::Program;
@@ -27,6 +29,9 @@ pub struct Report<'a> {
     /// Ends that were announced and not released.
     pub ends_announced: usize,
     pub counters: &'a Counters,
+    /// Of sluiced with a configuration; for root and its own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<FabricReport>,
     /// There are more connections than the document has.
     pub truncated: bool,
     pub processes: Vec<Process<'a>>,
@@ -75,6 +80,9 @@ impl Serialize for Address {
 /// One end of a connection.
 #[derive(Debug, Serialize)]
 pub struct Connection<'a> {
+    /// The number of its record and the life that it is in, if it has one.
+    #[serde(skip)]
+    pub life: Option<(u32, u32)>,
     /// `-` before the connection had enough traffic to be announced.
     pub local: Address,
     pub peer: Address,
@@ -96,6 +104,9 @@ pub struct Connection<'a> {
     pub peer_pid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_program: Option<&'a str>,
+    /// The other end is there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_host: Option<&'a str>,
 }
 
 /// A client of sluiced, as far as the document is concerned.
@@ -114,6 +125,7 @@ pub struct Sources<'a> {
     pub programs: HashMap<ClientId, &'a Program>,
     pub matcher: &'a Matcher,
     pub lanes: &'a Lanes,
+    pub fabric: Option<&'a Fabric>,
 }
 
 impl<'a> Sources<'a> {
@@ -167,7 +179,9 @@ impl<'a> Sources<'a> {
         let mut connections = Vec::with_capacity(table.len());
         for (end, snapshot) in table {
             let entry = announced.remove(&(end, snapshot.generation));
-            connections.push(self.describe_record(&snapshot, entry));
+            let mut connection = self.describe_record(&snapshot, entry);
+            connection.life = Some((end, snapshot.generation));
+            connections.push(connection);
         }
         let rest = max - connections.len();
         let untold = announced.values().take(rest);
@@ -187,6 +201,7 @@ impl<'a> Sources<'a> {
         let peer = entry.and_then(|entry| entry.partner);
         let peer = peer.and_then(|key| self.program(key));
         Connection {
+            life: None,
             local: Address(end.local),
             peer: Address(end.peer),
             state: if on_lane { "lane" } else { "tcp" },
@@ -202,6 +217,7 @@ impl<'a> Sources<'a> {
             ring_bytes: (end.state == State::Attached).then_some(end.ring_bytes),
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
+            peer_host: entry.and_then(|entry| self.host(entry)),
         }
     }
 
@@ -209,6 +225,7 @@ impl<'a> Sources<'a> {
         let peer = entry.partner.and_then(|key| self.program(key));
         let on_lane = entry.partner.is_some();
         Connection {
+            life: None,
             local: Address(entry.announced.tuple.local),
             peer: Address(entry.announced.tuple.peer),
             state: if on_lane { "lane" } else { "tcp" },
@@ -224,7 +241,12 @@ impl<'a> Sources<'a> {
             ring_bytes: on_lane.then_some(self.lanes.ring_bytes()),
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
+            peer_host: self.host(entry),
         }
+    }
+
+    fn host(&self, entry: &Entry) -> Option<&'a str> {
+        self.fabric?.peer_of_end(entry.announced.key)
     }
 
     fn program(&self, key: EndKey) -> Option<&'a Program> {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+pub mod capture;
 mod changes;
 pub mod gateway;
 pub mod network;
@@ -16,6 +17,7 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
+pub use capture::Capture;
 pub use changes::Changes;
 pub use network::{Network, NetworkError};
 pub use rules::{Action, Candidate, Rule, Rules};
@@ -47,6 +49,8 @@ pub struct Config {
     pub name: String,
     /// Where control connections are accepted. `[::]` also takes IPv4.
     pub listen: Vec<SocketAddr>,
+    /// Where figures are served.
+    pub metrics: Option<SocketAddr>,
     /// How daemons prove who they are. `None`: nothing was said, and neither peers, discovery nor
     /// a listening address: then there are no control connections at all.
     pub authentication: Option<Authentication>,
@@ -55,6 +59,8 @@ pub struct Config {
     pub peers: Vec<Peer>,
     pub discovery: Discovery,
     pub rules: Rules,
+    /// `None`: nothing is captured.
+    pub capture: Option<Capture>,
     /// This host is a gateway.
     pub gateway: Option<gateway::Gateway>,
     /// Programs of this host may use gateways.
@@ -235,6 +241,11 @@ impl Config {
                 text,
             }));
         }
+        let problem = self.capture.as_ref().and_then(Capture::problem);
+        remarks.extend(problem.map(|text| Remark {
+            is_error: true,
+            text,
+        }));
         let mut warn = |text| {
             remarks.push(Remark {
                 is_error: false,
@@ -279,6 +290,22 @@ pub struct Remark {
     /// sluiced would not start.
     pub is_error: bool,
     pub text: String,
+}
+
+/// Where figures are to be served: an address and a port, or a port of this host alone
+/// (127.0.0.1), which is all that anybody needs who does not say more.
+///
+/// # Errors
+/// It is neither; the text says what to write.
+pub fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    text.parse().map_err(|_| {
+        format!(
+            "{text:?} is no address: write a port (9797) or an address and a port (10.0.0.1:9797)"
+        )
+    })
 }
 
 /// Whether a text can be a daemon's name: the labels of a DNS name, in lower case, with `_`,

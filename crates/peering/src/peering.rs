@@ -455,9 +455,15 @@ impl Peering {
 
     fn hand_over(&mut self, event: Event) {
         match &event {
-            Event::Up { name, address, .. } => tracing::info!("{name} is up, at {address}"),
-            Event::Down { peer, why } => tracing::info!("session {peer} ends: {why}"),
-            Event::Unreachable { address, why } => tracing::debug!("{address}: {why}"),
+            Event::Up { name, address, .. } => {
+                tracing::info!(peer = name, %address, "{name} is up, at {address}");
+            }
+            Event::Down { peer, why } => {
+                tracing::debug!(session = peer.0, reason = %why, "session {peer} ends: {why}");
+            }
+            Event::Unreachable { address, why } => {
+                tracing::debug!(%address, reason = %why, "{address}: {why}");
+            }
             Event::Address { .. } | Event::Message { .. } => {}
         }
         self.events.push_back(event);

@@ -72,20 +72,19 @@ impl Tls {
         roots: RootCertStore,
     ) -> Result<Tls, Error> {
         let provider = provider();
-        let roots = Arc::new(roots);
-        let algorithms = provider.signature_verification_algorithms;
-        let signed = Arc::new(SignedByAuthority {
-            roots: Arc::clone(&roots),
-            algorithms,
+        let signed = Arc::new(AnyName {
+            roots: Some(roots.clone()),
+            algorithms: provider.signature_verification_algorithms,
         });
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(signed)
             .with_client_auth_cert(chain.clone(), key.clone_key())?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-            .build()
-            .map_err(|error| Error::General(error.to_string()))?;
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| Error::General(error.to_string()))?;
         let server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
@@ -107,7 +106,8 @@ impl Tls {
         let key = PrivateKeyDer::try_from(pair.serialize_der());
         let key = key.map_err(|why| Error::General(why.to_owned()))?;
         let provider = provider();
-        let anybody = Arc::new(Anybody {
+        let anybody = Arc::new(AnyName {
+            roots: None,
             algorithms: provider.signature_verification_algorithms,
         });
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -168,15 +168,16 @@ pub fn verify_own(chain: &[CertificateDer<'static>], roots: &RootCertStore) -> R
     Ok(())
 }
 
-/// Accepts servers that the authority has signed, whatever their names: the name comes later, and
-/// is checked then.
+/// Accepts servers that have the key of their certificate, whatever their names: the name comes later,
+/// and is checked then.
 #[derive(Debug)]
-struct SignedByAuthority {
-    roots: Arc<RootCertStore>,
+struct AnyName {
+    /// Who must have signed the certificate; `None`: it means nothing.
+    roots: Option<RootCertStore>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for SignedByAuthority {
+impl ServerCertVerifier for AnyName {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -185,50 +186,17 @@ impl ServerCertVerifier for SignedByAuthority {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let parsed = ParsedCertificate::try_from(end_entity)?;
-        let (roots, algorithms) = (&self.roots, self.algorithms.all);
-        verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, now, algorithms)?;
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _cert: &CertificateDer<'_>,
-        _dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
-}
-
-/// Accepts every server that has the key of its own certificate.
-#[derive(Debug)]
-struct Anybody {
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+        if let Some(roots) = &self.roots {
+            let parsed = ParsedCertificate::try_from(end_entity)?;
+            let algorithms = self.algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(
+                &parsed,
+                roots,
+                intermediates,
+                now,
+                algorithms,
+            )?;
+        }
         Ok(ServerCertVerified::assertion())
     }
 

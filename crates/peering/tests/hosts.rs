@@ -1,9 +1,8 @@
 //! Two hosts: network namespaces joined by a pair of virtual Ethernet devices.
 
 use std::fs::File;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use sluice_netns_testing::{Namespace, can_run, ip, unique};
 use sluice_peering::{Config, Sought, Why};
 
 mod common;
@@ -16,41 +15,26 @@ const FOUR: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const SIX: [&str; 2] = ["fd77::1", "fd77::2"];
 
 struct Hosts {
-    names: [String; 2],
+    namespaces: [Namespace; 2],
     /// Where the thread was.
     home: File,
-}
-
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).output();
-    let output = output.map_err(|error| format!("ip cannot be run: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 impl Hosts {
     /// None, with a line that says why, where namespaces cannot be made.
     fn new(test: &str) -> Option<Hosts> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let base = format!("sluice-peers-{}-{number}", std::process::id());
+        if !can_run(test) {
+            return None;
+        }
+        let base = unique("peers-");
+        let names = ["left", "right"].map(|side| format!("{base}-{side}"));
         let hosts = Hosts {
-            names: [format!("{base}-left"), format!("{base}-right")],
+            namespaces: names.map(Namespace::new),
             home: File::open("/proc/thread-self/ns/net").unwrap(),
         };
-        for name in &hosts.names {
-            if let Err(reason) = ip(&format!("netns add {name}")) {
-                let forbidden = std::env::var_os("SLUICE_NO_SKIP").is_some_and(|v| v == "1");
-                assert!(!forbidden, "skips are forbidden here: {reason}");
-                println!("SKIP {test}: {}", reason.trim());
-                return None;
-            }
-        }
-        let [left, right] = &hosts.names;
+        let [left, right] = hosts.namespaces.each_ref().map(Namespace::name);
         let pair = format!("link add wire netns {left} type veth peer name wire netns {right}");
-        ip(&pair).unwrap();
+        ip(&pair);
         for host in [LEFT, RIGHT] {
             hosts.ip(host, "link set lo up");
             hosts.ip(host, &format!("addr add {}/24 dev wire", FOUR[host]));
@@ -61,14 +45,14 @@ impl Hosts {
     }
 
     fn ip(&self, host: usize, arguments: &str) {
-        ip(&format!("-n {} {arguments}", self.names[host])).unwrap();
+        self.namespaces[host].ip(arguments);
     }
 
     /// A daemon on that host, listening where daemons do when nothing is said.
     fn node(&self, host: usize, lab: &Lab, name: &str, rest: &str) -> Node {
         let text = format!("[daemon]\nname = '{name}'\n{}{rest}", lab.psk("key"));
         let config = Config::parse(&lab.path("sluiced.toml"), &text).unwrap();
-        let place = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
+        let place = File::open(self.namespaces[host].path()).unwrap();
         Node::in_place(config, Some(place))
     }
 }
@@ -79,9 +63,6 @@ impl Drop for Hosts {
         use std::os::fd::AsFd;
         let kind = Some(LinkNameSpaceType::Network);
         let _ = move_into_link_name_space(self.home.as_fd(), kind);
-        for name in &self.names {
-            let _ = ip(&format!("netns del {name}"));
-        }
     }
 }
 

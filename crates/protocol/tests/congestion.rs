@@ -30,6 +30,17 @@ fn bottleneck() -> Faults {
     }
 }
 
+/// What a link that is software asks for, with the patience that perftest has.
+fn in_software() -> Config {
+    Config {
+        rate: Some(RateConfig::for_software(10 * LINE)),
+        window: 256,
+        timeout: 14,
+        early: true,
+        ..config(Mtu::Bytes1024)
+    }
+}
+
 /// Bytes completed by each host's first connection between two moments.
 fn shares(world: &World, from: u64, to: u64) -> Vec<f64> {
     let ends = world.hosts.iter().flat_map(|host| &host.ends);
@@ -133,13 +144,7 @@ fn a_slow_link_is_no_silence() {
         mark_above: 20_000,
         ..Faults::NONE
     };
-    let base = Config {
-        rate: Some(RateConfig::for_software(10 * LINE)),
-        window: 256,
-        timeout: 14,
-        early: true,
-        ..config(Mtu::Bytes1024)
-    };
+    let base = in_software();
     let lost = [true, false].map(|heeds| {
         let mut world = World::new(2, faults, 17);
         let base = Config {
@@ -175,13 +180,7 @@ fn unmarked(queue_max: u64, slow_nanos: u64, senders: usize) -> (Vec<f64>, f64) 
         queue_max,
         ..Faults::NONE
     };
-    let base = Config {
-        rate: Some(RateConfig::for_software(10 * LINE)),
-        window: 256,
-        timeout: 14,
-        early: true,
-        ..config(Mtu::Bytes1024)
-    };
+    let base = in_software();
     let mut world = World::new(senders + 1, faults, 17);
     for host in 0..=senders {
         world.hosts[host].slow_nanos = slow_nanos;

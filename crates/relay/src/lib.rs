@@ -20,6 +20,7 @@
 #![warn(missing_docs)]
 
 mod engine;
+pub mod host;
 mod pair;
 mod poll;
 pub mod socket;

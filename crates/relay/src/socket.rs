@@ -218,6 +218,24 @@ fn raw_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t
     (storage, length as libc::socklen_t)
 }
 
+/// An address of the kernel's or the C library's. None: there is none, or it is of another family.
+///
+/// # Safety
+/// It is null, or points to an address with as many bytes as its family has.
+pub(crate) unsafe fn address_at(at: *const libc::sockaddr) -> Option<SocketAddr> {
+    // SAFETY: as the caller says.
+    let family = unsafe { at.as_ref() }?.sa_family;
+    let mut storage = zeroed_storage();
+    let length = match i32::from(family) {
+        libc::AF_INET => mem::size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => mem::size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    // SAFETY: the caller has that many bytes, and a sockaddr_storage has room for them.
+    unsafe { std::ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut storage).cast(), length) };
+    address(&storage).ok()
+}
+
 fn address(storage: &libc::sockaddr_storage) -> io::Result<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {

@@ -12,7 +12,7 @@ use sluice_protocol::rc::Connection;
 
 /// Packets of a message from which on it is bulk. Past the kernel the first comes sooner, and each
 /// costs more.
-const PACKETS: u64 = 4;
+const PACKETS: u64 = 5;
 
 /// Packets of small messages that wait together from which on they are bulk. Fewer are there
 /// sooner past the kernel.
@@ -194,21 +194,21 @@ mod tests {
         post(&mut connection, 1, Operation::Send, 3 * MTU);
         // One packet and three go past the kernel; the bulk waits for their answers.
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 4]);
-        post(&mut connection, 2, Operation::Send, 3 * MTU + 1);
+        post(&mut connection, 2, Operation::Send, 4 * MTU + 1);
         post(&mut connection, 3, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 2);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), []);
         acknowledge(&mut connection, 3);
         // What is behind it goes with it.
-        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 5]);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 6]);
         post(&mut connection, 4, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
-        acknowledge(&mut connection, 9);
+        acknowledge(&mut connection, 10);
         // All is answered.
         post(&mut connection, 5, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
-        acknowledge(&mut connection, 10);
+        acknowledge(&mut connection, 11);
         post(&mut connection, 6, Operation::Send, 64 * MTU);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 64]);
     }
@@ -265,12 +265,12 @@ mod tests {
         };
         read(&mut connection, 0, 3);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 3]);
-        read(&mut connection, 3, 4);
-        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 4]);
-        read(&mut connection, 7, 1);
+        read(&mut connection, 3, 5);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 5]);
+        read(&mut connection, 8, 1);
         let soon = NOW.after_nanos(LINGER_NS - 1);
         assert_eq!(sent(&mut bulk, &mut connection, soon), [true]);
-        read(&mut connection, 8, 1);
+        read(&mut connection, 9, 1);
         let later = NOW.after_nanos(LINGER_NS);
         assert_eq!(sent(&mut bulk, &mut connection, later), [false]);
         // Requests have nothing to do with it.

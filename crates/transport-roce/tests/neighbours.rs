@@ -5,7 +5,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{End, QKEY, connected, until, world_of_three};
-use sluice_verbs::{QpType, UdDestination, WrOpcode};
+use sluice_verbs::{AhAttr, QpType, SendWr, Sge, UdDestination, WrOpcode};
 
 const AREA: usize = 1 << 20;
 /// Packets that nobody has taken in.
@@ -70,12 +70,7 @@ fn datagrams_have_their_sender_also_when_they_are_passed_on() {
     a.memory.fill(0, 64, 9);
     let ah = End::ah_attr(&b.gid);
     let sge = [a.sge(0, 64)];
-    let mut wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
-    wr.ud = Some(UdDestination {
-        ah: &ah,
-        qpn: b.qp.num(),
-        qkey: QKEY,
-    });
+    let wr = datagram(&sge, &ah, &b, b.qp.num());
     assert_eq!(a.run(&wr).status, 0);
     let wc = b.good();
     assert_eq!((wc.byte_len, wc.src_qp), (104, a.qp.num()));
@@ -86,14 +81,21 @@ fn datagrams_have_their_sender_also_when_they_are_passed_on() {
     // The owner ends: his numbers are nobody's.
     let qpn = b.qp.num();
     b.qp.destroy().unwrap();
-    wr.ud = Some(UdDestination {
-        ah: &ah,
-        qpn,
-        qkey: QKEY,
-    });
+    let wr = datagram(&sge, &ah, &b, qpn);
     assert_eq!(a.run(&wr).status, 0);
     until("the count", || other.transport.dropped().unknown_qp == 1);
     assert_eq!(right.transport.dropped().unknown_qp, 0);
+}
+
+/// To a queue pair at the host of `peer`.
+fn datagram<'a>(sge: &'a [Sge], ah: &'a AhAttr, peer: &End, qpn: u32) -> SendWr<'a> {
+    let mut wr = End::request(WrOpcode::Send, 1, sge, peer, 0);
+    wr.ud = Some(UdDestination {
+        ah,
+        qpn,
+        qkey: QKEY,
+    });
+    wr
 }
 
 /// A process ends while packets for its neighbour wait in its sockets. Catches: a process that
@@ -104,12 +106,7 @@ fn what_waits_for_a_neighbour_is_handed_on_at_the_end() {
     let (a, b) = connected(&left, &other, QpType::Ud, AREA);
     let ah = End::ah_attr(&b.gid);
     let sge = [a.sge(0, 64)];
-    let mut wr = End::request(WrOpcode::Send, 1, &sge, &b, 0);
-    wr.ud = Some(UdDestination {
-        ah: &ah,
-        qpn: b.qp.num(),
-        qkey: QKEY,
-    });
+    let wr = datagram(&sge, &ah, &b, b.qp.num());
     let comes = |number: u64| {
         b.post_recv(number, 0, 2048);
         assert_eq!(a.run(&wr).status, 0);

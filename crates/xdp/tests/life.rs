@@ -40,7 +40,7 @@ fn a_second_process_is_told_and_a_killed_one_leaves_nothing() {
     let net = Net::new(1500);
     let mut holder = Command::new(std::env::current_exe().expect("known"))
         .args(["--exact", "process_that_holds_an_interface", "--nocapture"])
-        .env(HOLD, &net.b.namespace)
+        .env(HOLD, net.b.namespace.name())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

@@ -5,63 +5,48 @@ mod agent;
 pub mod pair;
 pub mod segment;
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sluice_bpf::{Cgroup, Error, Finder, FinderOptions, Rules};
+
+use sluice_netns_testing::{Namespace, ip, unique};
+pub use sluice_netns_testing::{enter as enter_namespace, skip};
 
 pub use agent::{Agent, End, bind, connect, parse_end, run_as_agent, socket};
 
 /// Longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn skip(test: &str, reason: &str) -> bool {
-    assert!(
-        std::env::var_os("SLUICE_NO_SKIP").is_none_or(|value| value != "1"),
-        "SKIP {test}: {reason}"
-    );
-    println!("SKIP {test}: {reason}");
-    false
-}
-
 /// Whether namespaces and cgroups can be made and programs be attached. If not, says so;
 /// `SLUICE_NO_SKIP=1` makes it a failure.
 pub fn can_run(test: &str) -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 || Command::new("ip").arg("-V").output().is_err() {
-        return skip(
-            test,
-            "needs root and ip (iproute2) to make network namespaces",
-        );
+    if !sluice_netns_testing::can_run(test) {
+        return false;
     }
+    let skip = |reason: &str| {
+        skip(test, reason);
+        false
+    };
     let Ok(mount) = Cgroup::mount_point() else {
-        return skip(test, "no cgroup file system of version 2 is mounted");
+        return skip("no cgroup file system of version 2 is mounted");
     };
     let name = unique("try");
     if fs::create_dir(mount.join(&name)).is_err() {
-        return skip(test, "cgroups cannot be made here");
+        return skip("cgroups cannot be made here");
     }
     let _ = fs::remove_dir(mount.join(name));
     let group = Group::new();
     match Finder::attach(&group.open(), &FinderOptions::default(), &Rules::none()) {
         Err(error @ (Error::NotPermitted { .. } | Error::Kernel { .. })) => {
-            skip(test, &error.to_string())
+            skip(&error.to_string())
         }
         _ => true,
     }
-}
-
-static NUMBER: AtomicU32 = AtomicU32::new(0);
-
-fn unique(what: &str) -> String {
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    format!("sluice-{what}{}-{number}", std::process::id())
 }
 
 /// Waits for something that must come.
@@ -103,30 +88,10 @@ impl Drop for Group {
     }
 }
 
-pub fn ip(arguments: &str) -> String {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("ip runs");
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("text")
-}
-
-pub fn enter_namespace(path: &Path) {
-    let file = File::open(path).expect("there");
-    // SAFETY: setns takes integers, and changes this thread only.
-    let ret = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(ret, 0, "setns: {}", std::io::Error::last_os_error());
-}
-
 /// One end.
 #[derive(Clone, Debug)]
 pub struct Host {
-    pub namespace: String,
+    pub namespace: Arc<Namespace>,
     pub mac: [u8; 6],
     pub v4: IpAddr,
     pub v6: IpAddr,
@@ -137,22 +102,16 @@ pub const INTERFACE: &str = "e0";
 
 impl Host {
     pub fn path(&self) -> PathBuf {
-        Path::new("/run/netns").join(&self.namespace)
+        self.namespace.path()
     }
 
     /// Runs something in the namespace, on a thread of its own.
     pub fn enter<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                enter_namespace(&self.path());
-                run()
-            });
-            thread.join().expect("the thread ends well")
-        })
+        self.namespace.enter(run)
     }
 
     pub fn ip(&self, arguments: &str) -> String {
-        ip(&format!("-n {} {arguments}", self.namespace))
+        self.namespace.ip(arguments)
     }
 
     pub fn mac_text(&self) -> String {
@@ -192,7 +151,7 @@ impl Net {
     pub fn new() -> Self {
         let name = unique("b");
         let host = |end: u8| Host {
-            namespace: format!("{name}-{end}"),
+            namespace: Arc::new(Namespace::new(format!("{name}-{end}"))),
             mac: [2, 0, 0, 0, 0, end],
             v4: IpAddr::from([192, 0, 2, end]),
             v6: IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(end)]),
@@ -201,9 +160,7 @@ impl Net {
             a: host(1),
             b: host(2),
         };
-        let (a, b) = (&net.a.namespace, &net.b.namespace);
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
+        let (a, b) = (net.a.namespace.name(), net.b.namespace.name());
         ip(&format!(
             "-n {a} link add {INTERFACE} type veth peer name {INTERFACE} netns {b}"
         ));
@@ -227,15 +184,5 @@ impl Net {
             }
         }
         net
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        for host in [&self.a, &self.b] {
-            let _ = Command::new("ip")
-                .args(["netns", "del", &host.namespace])
-                .status();
-        }
     }
 }

@@ -517,6 +517,12 @@ pub static PAGES: [Page; 12] = [
                 title: "OUTPUT",
                 blocks: &[
                     Text(
+                        "A daemon with a configuration lists other hosts first. LINK is up when \
+                         something has come over the fabric, trying while nothing has, down \
+                         without a control connection. PATH is lane for shared memory, fabric for \
+                         a lane to another host, tcp for neither.",
+                    ),
+                    Text(
                         "With --json one document: an object whose member daemons is a list with \
                          an object for each daemon, with its socket and owner (uid), and either \
                          status, the daemon's own document, or error, a text.",
@@ -592,6 +598,10 @@ pub static PAGES: [Page; 12] = [
                         "In a script, before a measurement:",
                         "sluice doctor > /dev/null || exit 1",
                     ),
+                    Example(
+                        "Why there are no lanes to another host:",
+                        "sluice doctor --peer 10.0.0.2 --config /etc/sluice/sluiced.toml",
+                    ),
                 ],
             },
             Section {
@@ -631,6 +641,10 @@ pub static PAGES: [Page; 12] = [
                         "RDMA programs on two hosts, which are two network namespaces:",
                         "sudo sluice bench roce --quick",
                     ),
+                    Example(
+                        "Socket programs on two hosts with a sluiced each:",
+                        "sudo sluice bench fabric --quick",
+                    ),
                 ],
             },
             Section {
@@ -669,7 +683,19 @@ pub static PAGES: [Page; 12] = [
                         "Larger rings for bulk transfers:",
                         "sluice up --ring-bytes 1048576",
                     ),
+                    Example(
+                        "With lanes to other hosts, and figures for Prometheus:",
+                        "sluice up --system --config /etc/sluice/sluiced.toml --metrics 9797",
+                    ),
                 ],
+            },
+            Section {
+                title: "SIGNALS",
+                blocks: &[Text(
+                    "SIGHUP makes the daemon read its configuration again: peers, keys, rules, \
+                     discovery and listening addresses change at once, what does not is logged, \
+                     and a file with a fault changes nothing. SIGTERM and SIGINT end it.",
+                )],
             },
             Section {
                 title: "ENVIRONMENT",

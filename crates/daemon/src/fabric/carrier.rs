@@ -18,10 +18,14 @@ use sluice_lane::spin::yield_processor;
 use sluice_rdma::{Access, Endpoint, Event, Node, PostError, Region};
 
 use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
+use super::traffic::Traffic;
 use super::words::Token;
 
 /// Of the processor, nanoseconds; what the engine of the verbs library asks for, too.
 const SLICE_NS: u64 = 200_000;
+/// Which side of a fabric lane the program has, and which sluiced.
+pub const SIDE_OF_PROGRAM: u32 = 0;
+pub const SIDE_OF_DAEMON: u32 = 1;
 /// Completions taken at a time.
 const COMPLETIONS_MAX: usize = 64;
 
@@ -29,7 +33,12 @@ const COMPLETIONS_MAX: usize = 64;
 #[derive(Debug)]
 pub enum Command {
     /// Makes a queue pair for a link, in place of the one that it had.
-    MakeLink { link: LinkId, attempt: u32 },
+    MakeLink {
+        link: LinkId,
+        attempt: u32,
+        /// What goes over it is counted there.
+        traffic: Arc<Traffic>,
+    },
     /// Connects it with the peer's.
     ConnectLink { link: LinkId, endpoint: Endpoint },
     /// The peer's daemon is gone for good, or cannot be trusted: so are the lanes on the link.
@@ -39,7 +48,6 @@ pub enum Command {
         link: LinkId,
         token: Token,
         taken: Taken,
-        side: u32,
         board: Arc<ForeignBoard>,
     },
     /// Where the other half is.
@@ -59,6 +67,10 @@ pub enum Report {
         link: LinkId,
         attempt: u32,
         endpoint: Endpoint,
+    },
+    /// Something has come over the link: the network lets the fabric through.
+    LinkProven {
+        link: LinkId,
     },
     /// The link failed; another may take its place.
     LinkFailed {
@@ -180,11 +192,19 @@ fn silence(fd: &OwnedFd) {
     let _ = rustix::io::read(fd, &mut [0; 8]);
 }
 
+/// A link's.
+struct QueuePair {
+    number: sluice_rdma::LinkId,
+    traffic: Arc<Traffic>,
+    /// Something has come over it.
+    is_proven: bool,
+}
+
 /// The engine's wire over a node.
 struct Adapter {
     node: Node,
     /// The present queue pair of each link.
-    links: Vec<Option<sluice_rdma::LinkId>>,
+    links: Vec<Option<QueuePair>>,
     /// Memory that lanes send from.
     regions: Vec<Option<(Region, u64)>>,
 }
@@ -198,23 +218,35 @@ impl Adapter {
         }
     }
 
+    fn place(&self, link: LinkId) -> Option<&QueuePair> {
+        self.links.get(link.0 as usize)?.as_ref()
+    }
+
     fn queue_pair(&self, link: LinkId) -> Option<sluice_rdma::LinkId> {
-        self.links.get(link.0 as usize).copied().flatten()
+        self.place(link).map(|it| it.number)
     }
 
     fn link_of(&self, queue_pair: sluice_rdma::LinkId) -> Option<LinkId> {
-        let at = self.links.iter().position(|it| *it == Some(queue_pair))?;
+        let is_it = |it: &Option<QueuePair>| it.as_ref().is_some_and(|it| it.number == queue_pair);
+        let at = self.links.iter().position(is_it)?;
         Some(LinkId(at as u32))
     }
 
-    fn set_queue_pair(&mut self, link: LinkId, queue_pair: Option<sluice_rdma::LinkId>) {
+    fn set_queue_pair(&mut self, link: LinkId, queue_pair: Option<QueuePair>) {
         let at = link.0 as usize;
         if at >= self.links.len() {
-            self.links.resize(at + 1, None);
+            self.links.resize_with(at + 1, || None);
         }
         if let Some(former) = std::mem::replace(&mut self.links[at], queue_pair) {
-            self.node.destroy_link(former);
+            self.node.destroy_link(former.number);
         }
+    }
+
+    /// Something has come over the link. Whether that is the first time.
+    fn prove(&mut self, link: LinkId) -> bool {
+        let place = self.links.get_mut(link.0 as usize);
+        let place = place.and_then(Option::as_mut);
+        place.is_some_and(|it| !std::mem::replace(&mut it.is_proven, true))
     }
 
     fn add_region(&mut self, region: Region) -> u32 {
@@ -263,7 +295,11 @@ impl Wire for Adapter {
         let posted = self
             .node
             .write(queue_pair, slice, remote, Some(immediate), 0);
-        as_full(posted)
+        as_full(posted)?;
+        if let Some(place) = self.place(link) {
+            place.traffic.note_sent(local.bytes as u64);
+        }
+        Ok(())
     }
 
     fn send(&mut self, link: LinkId, message: &[u8]) -> Result<(), Full> {
@@ -360,9 +396,6 @@ impl Thread {
             Ok(())
         };
         self.engine.withdraw_sleep(now_ns());
-        for lane in self.engine.lanes() {
-            tracing::trace!("{lane:?}");
-        }
         result
     }
 
@@ -395,11 +428,20 @@ impl Thread {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::MakeLink { link, attempt } => {
+            Command::MakeLink {
+                link,
+                attempt,
+                traffic,
+            } => {
                 self.engine.link_down(link);
                 self.engine.wire.set_queue_pair(link, None);
                 match self.engine.wire.node.create_link() {
                     Ok((queue_pair, endpoint)) => {
+                        let queue_pair = QueuePair {
+                            number: queue_pair,
+                            traffic,
+                            is_proven: false,
+                        };
                         self.engine.wire.set_queue_pair(link, Some(queue_pair));
                         self.report(Report::LinkMade {
                             link,
@@ -419,8 +461,11 @@ impl Thread {
                 };
                 match self.engine.wire.node.connect(queue_pair, &endpoint) {
                     Ok(()) => {
-                        tracing::debug!("link {} is up", link.0);
+                        tracing::debug!(link = link.0, "link {} is connected", link.0);
                         self.engine.link_up(link);
+                        // Says nothing, and that it comes through says all: queue pairs connect
+                        // without a packet.
+                        let _ = self.engine.wire.send(link, &[]);
                     }
                     Err(error) => self.report(Report::LinkFailed {
                         link,
@@ -436,9 +481,8 @@ impl Thread {
                 link,
                 token,
                 taken,
-                side,
                 board,
-            } => match self.open_lane(link, token, &taken, side, board) {
+            } => match self.open_lane(link, token, &taken, board) {
                 Ok(half) => self.report(Report::LaneOpened { token, half }),
                 Err(why) => self.report(Report::LaneRefused { token, why }),
             },
@@ -458,7 +502,6 @@ impl Thread {
         link: LinkId,
         token: Token,
         taken: &Taken,
-        side: u32,
         board: Arc<ForeignBoard>,
     ) -> Result<Far, String> {
         let geometry = taken.chunk.geometry();
@@ -469,9 +512,9 @@ impl Thread {
                 let chunk = &taken.chunk;
                 chunk.register(node, taken.lane, direction, access)
             };
-            // The program writes from its side, the other one, and reads what is written here.
-            let source = register(1 - side, Access::Source).map_err(|e| e.to_string())?;
-            let target = register(side, Access::Target).map_err(|e| e.to_string())?;
+            // The program writes from its side, and reads what is written from the other one.
+            let source = register(SIDE_OF_PROGRAM, Access::Source).map_err(|e| e.to_string())?;
+            let target = register(SIDE_OF_DAEMON, Access::Target).map_err(|e| e.to_string())?;
             (source, target)
         };
         let ring = target.remote();
@@ -479,7 +522,7 @@ impl Thread {
         let near = Near {
             chunk: taken.chunk.view(),
             lane: taken.lane,
-            side,
+            side: SIDE_OF_DAEMON,
             board: Some(board.view()),
             region,
         };
@@ -563,11 +606,19 @@ impl Thread {
             let Some(link) = self.engine.wire.link_of(*queue_pair) else {
                 continue;
             };
+            if !matches!(came, Came::Broken { .. }) && self.engine.wire.prove(link) {
+                self.report(Report::LinkProven { link });
+            }
             let result = match came {
                 Came::Payload {
                     immediate,
                     bytes: count,
-                } => self.engine.arrived(link, *immediate, *count, now),
+                } => {
+                    if let Some(place) = self.engine.wire.place(link) {
+                        place.traffic.note_received(u64::from(*count));
+                    }
+                    self.engine.arrived(link, *immediate, *count, now)
+                }
                 Came::Message { start, end } => self.engine.heard(link, &bytes[*start..*end], now),
                 Came::Broken { why } => {
                     self.engine.link_down(link);

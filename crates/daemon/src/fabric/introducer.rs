@@ -11,17 +11,20 @@ use sluice_fabric::lane::Far;
 use sluice_fabric::wire::LinkId;
 use sluice_sys::errno::Errno;
 
-mod peers;
-
-use peers::Peer;
-
 use super::carrier::{Command, Report};
 use super::memory::{ForeignBoard, Memory, Taken};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
 
+mod peers;
+
+use peers::Peer;
+pub use peers::{Known, LinkState};
+
 /// Ends of peers that may wait for one of ours; the oldest goes.
 const FOREIGN_ENDS_MAX: usize = 65_536;
+/// Questions of peers that wait for an answer; who gets none asks again.
+const QUESTIONS_MAX: usize = 4096;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -37,8 +40,6 @@ pub enum Action {
     Seek(IpAddr),
     /// Tell the carrier.
     Carry(Command),
-    /// Tell a program of its lane.
-    GiveLane(GivenLane),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
 }
@@ -48,8 +49,6 @@ pub enum Action {
 pub struct GivenLane {
     pub announced: Announced,
     pub taken: Taken,
-    /// The program's side.
-    pub side: u8,
 }
 
 #[derive(Debug)]
@@ -72,7 +71,18 @@ enum Progress {
 struct End {
     announced: Announced,
     peer: Option<PeerName>,
+    /// The peer has said that nobody there has the other end, or there is to be no lane.
+    is_alone: bool,
     progress: Progress,
+}
+
+/// A peer's question whether the other end of its one is here.
+#[derive(Debug)]
+struct Question {
+    from: PeerName,
+    theirs: Token,
+    /// As our end has the addresses.
+    tuple: Tuple,
 }
 
 /// The programs' memory and how to see them sleep; asked when a lane is made.
@@ -97,12 +107,12 @@ pub struct Introducer {
     /// Lanes whose programs are done with them, until the carrier is, too.
     ending: HashMap<Token, (ClientId, Taken)>,
     memory: Memory,
+    questions: Vec<Question>,
+    /// Ends of which is known now that they are alone.
+    alone: Vec<Announced>,
     actions: Vec<Action>,
+    given: Vec<GivenLane>,
 }
-
-/// Which side of a fabric lane sluiced has, and the program.
-pub const SIDE_OF_DAEMON: u32 = 1;
-const SIDE_OF_PROGRAM: u8 = 0;
 
 impl Introducer {
     /// Knows nobody yet. `life` is a random number.
@@ -119,13 +129,22 @@ impl Introducer {
             foreign_order: VecDeque::new(),
             ending: HashMap::new(),
             memory,
+            questions: Vec::new(),
+            alone: Vec::new(),
             actions: Vec::new(),
+            given: Vec::new(),
         }
     }
 
     /// What is to be done, in this order.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
+    }
+
+    /// Lanes of which programs are to be told, when the actions are done. Only what a peer or the
+    /// carrier says makes any.
+    pub fn take_given(&mut self) -> Vec<GivenLane> {
+        std::mem::take(&mut self.given)
     }
 
     /// Whether the program has the descriptor of the lane's chunk.
@@ -139,14 +158,16 @@ impl Introducer {
             .set_given(lane.announced.key.client, &lane.taken);
     }
 
-    /// Lanes in use.
-    pub fn lanes_in_use(&self) -> u32 {
-        self.memory.in_use()
+    /// Lanes in use, and how many there may be.
+    pub fn lanes(&self) -> (u32, u32) {
+        (self.memory.in_use(), self.memory.lanes_max())
     }
 
-    /// Peers with a control connection.
-    pub fn peers_up(&self) -> usize {
-        self.peers.values().filter(|peer| peer.is_up).count()
+    /// The host where the other end of this one's lane is.
+    pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
+        let end = self.ends.get(self.by_key.get(&key)?)?;
+        let is_open = matches!(end.progress, Progress::Open { .. });
+        end.peer.as_deref().filter(|_| is_open)
     }
 
     /// When [`Introducer::pass_time`] has something to do.
@@ -166,12 +187,8 @@ impl Introducer {
             if peer.retry_at.is_some_and(|at| at <= now) {
                 peer.retry_at = None;
                 if peer.is_up {
-                    peer.attempt += 1;
                     peer.theirs = None;
-                    self.actions.push(Action::Carry(Command::MakeLink {
-                        link: peer.link,
-                        attempt: peer.attempt,
-                    }));
+                    self.actions.push(peer.make_link());
                 }
             }
             if peer.attempt > 0
@@ -202,6 +219,7 @@ impl Introducer {
             End {
                 announced,
                 peer: peer.clone(),
+                is_alone: false,
                 progress: Progress::Waiting,
             },
         );
@@ -266,10 +284,46 @@ impl Introducer {
         self.memory.program_gone(client);
     }
 
-    /// Whether the other end of this one may still be announced, by a peer.
-    pub fn may_come(&self, key: EndKey) -> bool {
-        let end = self.by_key.get(&key).and_then(|token| self.ends.get(token));
-        end.is_some_and(|end| end.peer.is_some())
+    /// Whether the other end of this one may still be announced, by a peer. If so, the peer is asked,
+    /// and [`Introducer::take_alone`] has its answer if it is no.
+    pub fn may_come(&mut self, key: EndKey) -> bool {
+        let Some(token) = self.by_key.get(&key).copied() else {
+            return false;
+        };
+        let Some(end) = self.ends.get(&token) else {
+            return false;
+        };
+        let Progress::Waiting = end.progress else {
+            return true;
+        };
+        let (Some(name), false) = (end.peer.clone(), end.is_alone) else {
+            return false;
+        };
+        let tuple = end.announced.tuple;
+        self.say(&name, Word::Ask { token, tuple });
+        true
+    }
+
+    /// Ends that wait in vain, as peers have said.
+    pub fn take_alone(&mut self) -> Vec<Announced> {
+        std::mem::take(&mut self.alone)
+    }
+
+    /// Whether a peer waits for [`Introducer::answer`].
+    pub fn has_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
+    /// Answers what peers have asked. Every program was heard: whoever has taken part in as much as
+    /// the asking end has announced its own long ago (decision 0006).
+    pub fn answer(&mut self) {
+        for question in std::mem::take(&mut self.questions) {
+            // Otherwise the peer was told of our end before.
+            if !self.by_tuple.contains_key(&question.tuple) {
+                let yours = question.theirs;
+                self.say(&question.from, Word::Nobody { yours });
+            }
+        }
     }
 
     // Peers.
@@ -295,6 +349,8 @@ impl Introducer {
                 self.foreign
                     .retain(|_, (from, theirs)| !(from == name && *theirs == token));
             }
+            Word::Ask { token, tuple } => self.heard_question(name, token, tuple),
+            Word::Nobody { yours } => self.heard_nobody(name, yours),
             Word::Lane { yours, mine, far } => self.heard_lane(name, yours, mine, far, programs),
             Word::NoLane { yours } => self.heard_no_lane(name, yours),
         }
@@ -308,6 +364,7 @@ impl Introducer {
                 attempt,
                 endpoint,
             } => self.link_made(link, attempt, endpoint),
+            Report::LinkProven { link } => self.link_proven(link),
             Report::LinkFailed { link, why } => self.link_failed(link, &why, now),
             Report::Violation { link, what } => {
                 if let Some(name) = self.peer_of(link) {
@@ -329,7 +386,9 @@ impl Introducer {
                     }
                 }
             }
-            Report::DeviceGone { why } => tracing::error!("lanes to other hosts end: {why}"),
+            Report::DeviceGone { why } => {
+                tracing::error!("no lanes to other hosts any more: {why}");
+            }
         }
     }
 
@@ -380,7 +439,34 @@ impl Introducer {
             }
         }
         if let Some(token) = self.by_tuple.get(&ours).copied() {
+            if let Some(end) = self.ends.get_mut(&token) {
+                end.is_alone = false;
+            }
             self.look_for_match(token, programs);
+        }
+    }
+
+    fn heard_question(&mut self, name: &PeerName, theirs: Token, tuple: Tuple) {
+        let speaks_for = self
+            .peers
+            .get(name)
+            .is_some_and(|peer| peer.is_at(tuple.local.ip()));
+        if speaks_for && self.questions.len() < QUESTIONS_MAX {
+            self.questions.push(Question {
+                from: name.clone(),
+                theirs,
+                tuple: tuple.mirrored(),
+            });
+        }
+    }
+
+    fn heard_nobody(&mut self, name: &PeerName, yours: Token) {
+        let Some(end) = self.ends.get_mut(&yours) else {
+            return;
+        };
+        if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
+            end.is_alone = true;
+            self.alone.push(end.announced);
         }
     }
 
@@ -420,6 +506,7 @@ impl Introducer {
             Ok(both) => both,
             Err(error) => {
                 tracing::warn!("no memory for a lane to {name}: {error}");
+                end.is_alone = true;
                 self.say(name, Word::NoLane { yours: theirs });
                 return;
             }
@@ -434,7 +521,6 @@ impl Introducer {
             link: peer.link,
             token,
             taken,
-            side: SIDE_OF_DAEMON,
             board,
         }));
     }
@@ -453,22 +539,7 @@ impl Introducer {
             return;
         };
         match far {
-            Some(far) => {
-                end.progress = Progress::Open {
-                    taken: taken.clone(),
-                    half,
-                };
-                let given = GivenLane {
-                    announced: end.announced,
-                    taken,
-                    side: SIDE_OF_PROGRAM,
-                };
-                self.actions.push(Action::Carry(Command::ConnectLane {
-                    number: half.number,
-                    far,
-                }));
-                self.actions.push(Action::GiveLane(given));
-            }
+            Some(far) => self.join_halves(token, taken, half, far),
             None => end.progress = Progress::Offered { taken, half },
         }
         self.say(
@@ -479,6 +550,22 @@ impl Introducer {
                 far: half,
             },
         );
+    }
+
+    /// Both halves of a lane are known: the program gets it.
+    fn join_halves(&mut self, token: Token, taken: Taken, half: Far, far: Far) {
+        let Some(end) = self.ends.get_mut(&token) else {
+            return;
+        };
+        end.progress = Progress::Open {
+            taken: taken.clone(),
+            half,
+        };
+        let announced = end.announced;
+        let number = half.number;
+        self.actions
+            .push(Action::Carry(Command::ConnectLane { number, far }));
+        self.given.push(GivenLane { announced, taken });
     }
 
     fn lane_refused(&mut self, token: Token, why: &str) {
@@ -492,6 +579,7 @@ impl Introducer {
         };
         let client = end.announced.key.client;
         let former = std::mem::replace(&mut end.progress, Progress::Waiting);
+        end.is_alone = true;
         let name = end.peer.clone();
         if let Progress::Opening { taken, theirs, .. } = former {
             self.memory.give_back(client, &taken);
@@ -520,22 +608,8 @@ impl Introducer {
         match &end.progress {
             Progress::Waiting => self.open(yours, name, mine, Some(far), programs),
             Progress::Offered { taken, half } => {
-                let (taken, half, announced) = (taken.clone(), *half, end.announced);
-                if let Some(end) = self.ends.get_mut(&yours) {
-                    end.progress = Progress::Open {
-                        taken: taken.clone(),
-                        half,
-                    };
-                }
-                self.actions.push(Action::Carry(Command::ConnectLane {
-                    number: half.number,
-                    far,
-                }));
-                self.actions.push(Action::GiveLane(GivenLane {
-                    announced,
-                    taken,
-                    side: SIDE_OF_PROGRAM,
-                }));
+                let (taken, half) = (taken.clone(), *half);
+                self.join_halves(yours, taken, half, far);
             }
             Progress::Opening { .. } | Progress::Open { .. } => {
                 self.drop_peer(name, "gives a second lane to one connection");
@@ -554,7 +628,11 @@ impl Introducer {
         match &end.progress {
             Progress::Offered { taken, half } => {
                 let (taken, half, key) = (taken.clone(), *half, end.announced.key);
-                self.ends.remove(&yours);
+                if let Some(end) = self.ends.remove(&yours)
+                    && self.by_tuple.get(&end.announced.tuple) == Some(&yours)
+                {
+                    self.by_tuple.remove(&end.announced.tuple);
+                }
                 self.by_key.remove(&key);
                 self.ending.insert(yours, (key.client, taken));
                 self.end_unused(half);
@@ -564,7 +642,8 @@ impl Introducer {
                 self.actions
                     .push(Action::Carry(Command::AbandonLane { number }));
             }
-            Progress::Waiting | Progress::Opening { .. } => {}
+            Progress::Waiting => end.is_alone = true,
+            Progress::Opening { .. } => {}
         }
     }
 

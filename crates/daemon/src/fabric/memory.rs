@@ -159,6 +159,11 @@ impl Memory {
         }
     }
 
+    /// Lanes there may be.
+    pub fn lanes_max(&self) -> u32 {
+        self.lanes_max
+    }
+
     /// Lanes that are in use.
     pub fn in_use(&self) -> u32 {
         self.in_use

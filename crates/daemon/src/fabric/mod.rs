@@ -13,21 +13,26 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sluice_peering::config::{Action as RuleAction, Candidate, Config, Device, Network};
-use sluice_peering::{Event, Identity, PeerId, Peering, Why};
+use sluice_peering::config::{Action as RuleAction, Candidate, Changes, Config, Device, Network};
+use sluice_peering::{Event, Identity, PeerId, Peering, PeeringError, Why};
 use sluice_rdma::{DeviceChoice, Library, Limits, Node};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
+use crate::capture::Capture;
+use crate::capture::offer::{OFFER_KIND, Offer};
 use crate::matching::{Announced, ClientId, EndKey};
+use crate::program::Program;
 
 pub mod carrier;
 mod gateway;
 pub mod introducer;
 pub mod memory;
+pub mod report;
+pub mod traffic;
 pub mod words;
 
-use carrier::{Carrier, Report};
+use carrier::Carrier;
 use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
@@ -70,6 +75,9 @@ impl From<io::Error> for FabricError {
 #[derive(Debug)]
 pub struct Fabric {
     config: Config,
+    /// What carries the bytes, and from which address.
+    device: String,
+    address: IpAddr,
     peering: Peering,
     sessions: HashMap<PeerId, PeerName>,
     ids: HashMap<PeerName, PeerId>,
@@ -77,6 +85,7 @@ pub struct Fabric {
     carrier: Carrier,
     board: Arc<OwnBoard>,
     boards: Boards,
+    capture: Option<Capture>,
     /// For gateways.
     heard: Vec<Heard>,
 }
@@ -135,23 +144,38 @@ impl Fabric {
             .map_err(|error| FabricError::Peering(error.to_string()))?;
         let board = Arc::new(OwnBoard::new().map_err(io::Error::from)?);
         let carrier = Carrier::start(node, board.clone(), is_eager)?;
-        tracing::info!("lanes to other hosts by {choice} from {local}");
+        tracing::info!(device = %choice, address = %local, "lanes to other hosts by {choice} from {local}");
         Ok(Fabric {
             introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
             config,
+            device: choice.to_string(),
+            address: local,
             peering,
             sessions: HashMap::new(),
             ids: HashMap::new(),
             carrier,
             board,
             boards: Boards::default(),
+            capture: None,
             heard: Vec::new(),
         })
     }
 
+    /// Gives lanes to connections of programs that cannot be preloaded, too.
+    pub fn set_capture(&mut self, capture: Capture) {
+        self.capture = Some(capture);
+    }
+
+    /// What was captured, if anything is.
+    pub fn capture(&mut self) -> Option<&mut Capture> {
+        self.capture.as_mut()
+    }
+
     /// Readable when [`Fabric::turn`] has something to do.
-    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        [self.peering.fd(), self.carrier.reported().as_fd()]
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = vec![self.peering.fd(), self.carrier.reported().as_fd()];
+        fds.extend(self.capture.as_ref().map(Capture::fd));
+        fds
     }
 
     /// When it has something to do in any case.
@@ -159,6 +183,7 @@ impl Fabric {
         let deadlines = [
             self.peering.next_deadline(),
             self.introducer.next_deadline(),
+            self.capture.as_ref().and_then(Capture::next_deadline),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -176,63 +201,87 @@ impl Fabric {
             self.take(event, now);
         }
         while let Some(report) = self.carrier.next_report() {
-            if let Report::DeviceGone { why } = &report {
-                tracing::error!("no lanes to other hosts any more: {why}");
-            }
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
-        self.act()
+        if let Some(capture) = &mut self.capture {
+            capture.turn(now);
+            for (name, bytes) in capture.take_words() {
+                self.send(&name, &bytes);
+            }
+        }
+        self.act();
+        self.introducer.take_given()
     }
 
     /// A program has announced an end for which there is none on this host.
     pub fn announced(
         &mut self,
         announced: Announced,
-        program: &str,
+        program: &Program,
         board: impl FnOnce() -> Option<Fd>,
-    ) -> Vec<GivenLane> {
+    ) {
         let tuple = announced.tuple;
         let candidate = |port| Candidate {
             port,
             remote: tuple.peer.ip(),
-            program: Some(program),
+            program: Some(&program.name),
         };
         // Which of the two ports was connected to is not known here: the lower one, as a rule.
         let port = tuple.local.port().min(tuple.peer.port());
-        if self.config.rules.decide(&candidate(port)) == RuleAction::Leave
-            || tuple.peer.ip().is_loopback()
-        {
-            return Vec::new();
+        let capture = self.capture.as_ref();
+        let is_relay = capture.is_some_and(|capture| capture.is_relay(program.pid));
+        let is_left = !is_relay && self.config.rules.decide(&candidate(port)) == RuleAction::Leave;
+        if is_left || tuple.peer.ip().is_loopback() {
+            return;
         }
         let client = announced.key.client;
         if let Entry::Vacant(entry) = self.boards.files.entry(client) {
             let Some(board) = board() else {
-                return Vec::new();
+                return;
             };
             entry.insert(board);
         }
         self.introducer.announced(announced, &mut self.boards);
-        self.act()
+        self.act();
     }
 
     /// A program has closed a connection.
-    pub fn released(&mut self, key: EndKey) -> Vec<GivenLane> {
+    pub fn released(&mut self, key: EndKey) {
         self.introducer.released(key);
-        self.act()
+        self.act();
     }
 
     /// A program is gone.
-    pub fn program_gone(&mut self, client: ClientId) -> Vec<GivenLane> {
+    pub fn program_gone(&mut self, client: ClientId) {
         self.introducer.program_gone(client);
         self.boards.mapped.remove(&client);
         self.boards.files.remove(&client);
-        self.act()
+        self.act();
     }
 
-    /// Whether the other end of this one may still be announced, on another host.
-    pub fn may_come(&self, key: EndKey) -> bool {
-        self.introducer.may_come(key)
+    /// Whether the other end of this one may still be announced, on another host, which is asked if
+    /// so. [`Fabric::take_alone`] has the answer.
+    pub fn may_come(&mut self, key: EndKey) -> bool {
+        let may_come = self.introducer.may_come(key);
+        self.act();
+        may_come
+    }
+
+    /// Ends whose other ends are nobody's, as the hosts where they would be have said.
+    pub fn take_alone(&mut self) -> Vec<Announced> {
+        self.introducer.take_alone()
+    }
+
+    /// Whether a peer waits for [`Fabric::answer`].
+    pub fn has_questions(&self) -> bool {
+        self.introducer.has_questions()
+    }
+
+    /// Answers what peers want to know of ends here; every program was heard.
+    pub fn answer(&mut self) {
+        self.introducer.answer();
+        self.act();
     }
 
     /// Whether the program has the descriptor of the lane's chunk.
@@ -245,9 +294,35 @@ impl Fabric {
         self.introducer.set_given(lane);
     }
 
-    /// Lanes in use, and peers with a control connection.
-    pub fn counts(&self) -> (u32, usize) {
-        (self.introducer.lanes_in_use(), self.introducer.peers_up())
+    /// Takes another configuration, but for the device.
+    ///
+    /// # Errors
+    /// As [`Peering::reload`]; then everything is as it was.
+    pub fn reload(&mut self, config: Config, identity: Identity) -> Result<Changes, PeeringError> {
+        let changes = self.peering.reload(config.clone(), identity)?;
+        self.config = config;
+        for session in self.peering.status() {
+            if let Some(name) = self.sessions.get(&session.peer).cloned() {
+                let addresses = self.addresses_of(&name, session.address);
+                self.introducer
+                    .set_addresses(&name, addresses, &mut self.boards);
+            }
+        }
+        self.act();
+        Ok(changes)
+    }
+
+    /// Connections with these addresses end at the peer's host.
+    fn addresses_of(&self, name: &str, control: SocketAddr) -> Vec<Network> {
+        let configured = self.config.peer(name);
+        let mut addresses = configured.map_or(Vec::new(), |peer| peer.addresses.clone());
+        addresses.push(Network::single(control.ip()));
+        addresses
+    }
+
+    /// The host where the other end of this one's lane is.
+    pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
+        self.introducer.peer_of_end(key)
     }
 
     fn take(&mut self, event: Event, now: Instant) {
@@ -258,16 +333,17 @@ impl Fabric {
                 address,
                 ..
             } => {
-                tracing::info!("{name} at {address}");
+                tracing::debug!(peer = name, address = %address, "{name} at {address}");
                 let name: PeerName = name.into();
-                let mut addresses = match self.config.peer(&name) {
-                    Some(configured) => configured.addresses.clone(),
-                    None => Vec::new(),
-                };
-                addresses.push(Network::single(address.ip()));
+                let addresses = self.addresses_of(&name, address);
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
-                self.introducer.peer_up(&name, addresses);
+                self.introducer.peer_up(&name, addresses.clone());
+                if let Some(capture) = &mut self.capture
+                    && let Err(error) = capture.peer_up(&name, addresses)
+                {
+                    tracing::error!("{name}: nothing is captured: {error}");
+                }
                 self.heard.push(Heard::Up(name));
             }
             Event::Address { peer, address } => {
@@ -278,21 +354,29 @@ impl Fabric {
             }
             Event::Down { peer, why } => {
                 if let Some(name) = self.sessions.remove(&peer) {
-                    tracing::info!("{name}: {why}");
+                    tracing::info!(peer = %name, reason = %why, "{name} is down: {why}");
                     if self.ids.get(&name) == Some(&peer) {
                         self.ids.remove(&name);
                         self.introducer.peer_down(&name, now);
+                        if let Some(capture) = &mut self.capture {
+                            capture.peer_down(&name);
+                        }
                         self.heard.push(Heard::Down(name));
                     }
                 }
             }
             Event::Message { peer, bytes } => {
-                if let Some(name) = self.sessions.get(&peer) {
-                    if crate::gateway::words::is_one(&bytes) {
-                        self.heard.push(Heard::Word(name.clone(), bytes));
-                    } else {
-                        self.introducer.heard(name, &bytes, &mut self.boards, now);
-                    }
+                let Some(name) = self.sessions.get(&peer) else {
+                    return;
+                };
+                if crate::gateway::words::is_one(&bytes) {
+                    self.heard.push(Heard::Word(name.clone(), bytes));
+                } else if bytes.first() != Some(&OFFER_KIND) {
+                    self.introducer.heard(name, &bytes, &mut self.boards, now);
+                } else if let (Some(capture), Some(offer)) =
+                    (&mut self.capture, Offer::decode(&bytes))
+                {
+                    capture.heard(name, offer);
                 }
             }
             Event::Unreachable { address, why } => {
@@ -301,8 +385,7 @@ impl Fabric {
         }
     }
 
-    fn act(&mut self) -> Vec<GivenLane> {
-        let mut given = Vec::new();
+    fn act(&mut self) {
         for action in self.introducer.take_actions() {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
@@ -310,16 +393,14 @@ impl Fabric {
                     self.peering.seek(address, Instant::now());
                 }
                 Action::Carry(command) => self.carrier.tell(command),
-                Action::GiveLane(lane) => given.push(lane),
                 Action::Drop(name, why) => {
-                    tracing::warn!("{name} {why}");
+                    tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
                         self.peering.hang_up(*peer, Why::Unexpected);
                     }
                 }
             }
         }
-        given
     }
 
     fn say(&mut self, name: &PeerName, word: &Word) {
@@ -332,7 +413,7 @@ impl Fabric {
         };
         if self.peering.send(peer, bytes).is_err() {
             // A megabyte that it does not read: it has stopped.
-            tracing::warn!("{name} does not read what it is told");
+            tracing::warn!(peer = %name, "{name} does not read what it is told");
             self.peering.hang_up(peer, Why::Full);
         }
     }
@@ -351,8 +432,21 @@ fn local_address(config: &Config) -> io::Result<IpAddr> {
             Err(error) => last = error,
         }
     }
+    // Where unknown hosts are looked for, this one is known by an address of the same network.
+    let networks = config.discovery.networks.iter();
+    let networks = networks.filter(|_| config.discovery.enabled);
+    for network in networks {
+        match towards(SocketAddr::new(network.first(), DISCARD_PORT)) {
+            Ok(address) if network.contains(address) => return Ok(address),
+            Ok(_) => {}
+            Err(error) => last = error,
+        }
+    }
     Err(last)
 }
+
+/// Any port will do (RFC 863).
+const DISCARD_PORT: u16 = 9;
 
 /// The source address that the kernel would use; nothing is sent.
 fn towards(peer: SocketAddr) -> io::Result<IpAddr> {

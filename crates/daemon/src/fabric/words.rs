@@ -34,6 +34,10 @@ pub enum Word {
     End { token: Token, tuple: Tuple },
     /// An end is not to be matched any more.
     Gone { token: Token },
+    /// An end waits here, and has for long: is the other one there? Answered by `Nobody` if it is not.
+    Ask { token: Token, tuple: Tuple },
+    /// Every program here was heard, and none of them has the other end of this one.
+    Nobody { yours: Token },
     /// The lane of one connection here. Who has the greater address of the two ends says it first.
     Lane {
         /// The end of the daemon that is told.
@@ -54,6 +58,8 @@ mod kind {
     pub const LANE: u8 = 5;
     pub const NO_LANE: u8 = 6;
     pub const BROKEN: u8 = 7;
+    pub const ASK: u8 = 8;
+    pub const NOBODY: u8 = 9;
 }
 
 impl Word {
@@ -74,13 +80,18 @@ impl Word {
                 out.push(kind::BROKEN);
                 out.extend(attempt.to_be_bytes());
             }
-            Self::End { token, tuple } => {
-                out.push(kind::END);
+            Self::End { token, tuple } | Self::Ask { token, tuple } => {
+                let is_end = matches!(self, Self::End { .. });
+                out.push(if is_end { kind::END } else { kind::ASK });
                 out.extend(token.0.to_be_bytes());
                 for address in [tuple.local, tuple.peer] {
                     out.extend(as_v6(address.ip()).octets());
                     out.extend(address.port().to_be_bytes());
                 }
+            }
+            Self::Nobody { yours } => {
+                out.push(kind::NOBODY);
+                out.extend(yours.0.to_be_bytes());
             }
             Self::Gone { token } => {
                 out.push(kind::GONE);
@@ -120,10 +131,14 @@ impl Word {
             },
             kind::END => Self::End {
                 token: Token(rest.u64()?),
-                tuple: Tuple {
-                    local: rest.address()?,
-                    peer: rest.address()?,
-                },
+                tuple: rest.tuple()?,
+            },
+            kind::ASK => Self::Ask {
+                token: Token(rest.u64()?),
+                tuple: rest.tuple()?,
+            },
+            kind::NOBODY => Self::Nobody {
+                yours: Token(rest.u64()?),
             },
             kind::GONE => Self::Gone {
                 token: Token(rest.u64()?),
@@ -166,6 +181,13 @@ impl Fields<'_> {
         self.take().map(u64::from_be_bytes)
     }
 
+    fn tuple(&mut self) -> Option<Tuple> {
+        Some(Tuple {
+            local: self.address()?,
+            peer: self.address()?,
+        })
+    }
+
     fn address(&mut self) -> Option<SocketAddr> {
         let ip = Ipv6Addr::from(self.take::<16>()?).to_canonical();
         let port = u16::from_be_bytes(self.take()?);
@@ -198,6 +220,11 @@ mod tests {
                 tuple,
             },
             Word::Gone { token: Token(5) },
+            Word::Ask {
+                token: Token(6),
+                tuple,
+            },
+            Word::Nobody { yours: Token(6) },
             Word::Lane {
                 yours: Token(1),
                 mine: Token(u64::MAX),

@@ -129,8 +129,12 @@ impl Server {
             };
             if waits && self.send(key.client, &answer, &[]) {
                 self.matcher.release(key, generation);
+                self.release_from_peers(key);
                 self.counters.ends_settled += 1;
             }
+        }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.answer();
         }
     }
 

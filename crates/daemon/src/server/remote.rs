@@ -6,8 +6,10 @@ use sluice_control::message::{FromDaemon, Lane};
 use sluice_sys::unix::Fd;
 
 use super::Server;
+use crate::fabric::Fabric;
+use crate::fabric::carrier::SIDE_OF_PROGRAM;
 use crate::fabric::introducer::GivenLane;
-use crate::matching::EndKey;
+use crate::matching::{ClientId, EndKey};
 
 /// sluiced itself, where clients are numbered: theirs begin with 1.
 const SLUICED: u32 = 0;
@@ -26,34 +28,44 @@ impl Server {
             return;
         };
         let board = || duplicate(&program.board);
-        let given = fabric.announced(entry.announced, &program.name, board);
-        self.give_lanes(given);
+        fabric.announced(entry.announced, program, board);
     }
 
     /// An end is not to be matched with one on another host, or not any more.
     pub(super) fn release_from_peers(&mut self, key: EndKey) {
         if let Some(fabric) = &mut self.fabric {
-            let given = fabric.released(key);
-            self.give_lanes(given);
+            fabric.released(key);
         }
     }
 
-    pub(super) fn may_come_from_a_peer(&self, key: EndKey) -> bool {
-        let fabric = self.fabric.as_ref();
+    pub(super) fn may_come_from_a_peer(&mut self, key: EndKey) -> bool {
+        let fabric = self.fabric.as_mut();
         fabric.is_some_and(|fabric| fabric.may_come(key))
     }
 
-    /// Hears what the sluiced of other hosts say.
-    pub(super) fn turn_fabric(&mut self) {
-        if let Some(fabric) = &mut self.fabric {
-            let given = fabric.turn(Instant::now());
-            self.give_lanes(given);
+    /// A program has introduced itself: what it connects to is not captured.
+    pub(super) fn program_came(&mut self, id: ClientId) {
+        let program = self.clients.get(&id).and_then(|it| it.program.as_ref());
+        if let (Some(program), Some(fabric)) = (program, &mut self.fabric)
+            && let Some(capture) = fabric.capture()
+        {
+            capture.program_came(program.pid);
         }
     }
 
-    /// Tells programs of their lanes to other hosts.
-    pub(super) fn give_lanes(&mut self, given: Vec<GivenLane>) {
-        for lane in given {
+    /// It is gone.
+    pub(super) fn program_went(&mut self, pid: u32) {
+        if let Some(capture) = self.fabric.as_mut().and_then(Fabric::capture) {
+            capture.program_gone(pid);
+        }
+    }
+
+    /// Hears what the sluiced of other hosts say, and tells programs of their lanes to them.
+    pub(super) fn turn_fabric(&mut self) {
+        let Some(fabric) = &mut self.fabric else {
+            return;
+        };
+        for lane in fabric.turn(Instant::now()) {
             if self.give_lane(&lane) {
                 self.matcher.pair_remote(lane.announced.key);
                 self.counters.matches_across_hosts += 1;
@@ -61,6 +73,10 @@ impl Server {
                 self.counters.lanes_refused_unread += 1;
                 self.release_from_peers(lane.announced.key);
             }
+        }
+        let alone = self.fabric.as_mut().map(Fabric::take_alone);
+        for end in alone.into_iter().flatten() {
+            self.will_settle(end.key.client, end.key.end, end.generation);
         }
     }
 
@@ -86,7 +102,7 @@ impl Server {
             lane: lane.taken.lane,
             lanes: geometry.lanes(),
             ring_bytes: geometry.ring_bytes(),
-            side: lane.side,
+            side: SIDE_OF_PROGRAM as u8,
             has_chunk_fd: needs_chunk,
             has_board_fd: needs_board,
             is_remote: true,

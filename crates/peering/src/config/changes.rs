@@ -17,6 +17,8 @@ pub struct Changes {
     pub rules: bool,
     /// The fabric's device: takes effect when sluiced is started again.
     pub device: bool,
+    /// What is captured: takes effect when sluiced is started again.
+    pub capture: bool,
     /// `[gateway]` or `[node]`: takes effect when sluiced is started again.
     pub gateway: bool,
 }
@@ -40,6 +42,7 @@ impl Changes {
             discovery: old.discovery != new.discovery,
             rules: old.rules != new.rules,
             device: old.device != new.device,
+            capture: old.capture != new.capture,
             gateway: old.gateway != new.gateway || old.publishing != new.publishing,
         }
     }

@@ -13,6 +13,7 @@ pub struct File {
     #[serde(default)]
     pub fabric: Fabric,
     pub discovery: Option<Discovery>,
+    pub capture: Option<Spanned<Capture>>,
     #[serde(default)]
     pub peer: Vec<Spanned<Peer>>,
     #[serde(default)]
@@ -26,6 +27,7 @@ pub struct File {
 pub struct Daemon {
     pub name: Option<Text>,
     pub listen: Option<Vec<Text>>,
+    pub metrics: Option<Text>,
     pub authentication: Option<Text>,
     pub psk_file: Option<Text>,
     pub certificate: Option<Text>,
@@ -45,6 +47,18 @@ pub struct Discovery {
     pub enabled: Option<bool>,
     pub networks: Option<Vec<Text>>,
     pub port: Option<Spanned<u16>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capture {
+    pub cgroup: Option<Text>,
+    pub ports: Option<Text>,
+    pub networks: Option<Vec<Text>>,
+    pub programs: Option<Vec<Text>>,
+    pub serve_ports: Option<Text>,
+    pub relay_port: Option<Spanned<u16>>,
+    pub drain_seconds: Option<u16>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use sluice_control::message::gateway::NETWORKS_MAX;
 use sluice_control::ports::Ports;
 use toml::Spanned;
 
+use super::capture::{COMM_BYTES_MAX, DRAIN_S_DEFAULT, PROGRAMS_MAX, RELAY_PORT_DEFAULT};
 use super::gateway::{ADDRESSES_MAX, Gateway, Node, Publishing};
 use super::raw::{self, Text};
 use super::{
-    Action, Authentication, Config, ConfigError, Device, Discovery, Fingerprint, LISTEN_MAX,
-    Network, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
+    Action, Authentication, Capture, Config, ConfigError, Device, Discovery, Fingerprint,
+    LISTEN_MAX, Network, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
 };
 
 /// Where unknown daemons are asked when nothing else is said: addresses that are not on the
@@ -101,6 +103,10 @@ impl Reader<'_> {
             None => vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT_DEFAULT)],
         };
         let device = file.fabric.device.as_ref();
+        let capture = file.capture.as_ref();
+        let capture = capture
+            .map(|raw| self.capture(raw, &listen, authentication.as_ref()))
+            .transpose()?;
         let peers = self.peers(&file.peer, &name, authentication.as_ref())?;
         let is_known =
             |name: &str| peers.iter().any(|peer| peer.name == name) || file.discovery.is_some();
@@ -114,10 +120,18 @@ impl Reader<'_> {
             peers,
             name,
             listen,
+            metrics: match &file.daemon.metrics {
+                Some(text) => Some(
+                    super::metrics_address(text.get_ref())
+                        .map_err(|problem| self.about(text, problem))?,
+                ),
+                None => None,
+            },
             authentication,
             device: device.map(|text| self.device(text)).transpose()?,
             discovery: self.discovery(file.discovery)?,
             rules: self.rules(&file.rule)?,
+            capture,
         })
     }
 
@@ -484,27 +498,84 @@ impl Reader<'_> {
             "leave" => Action::Leave,
             _ => return Err(self.about(&raw.action, "write \"accelerate\" or \"leave\"")),
         };
-        let ports = raw.ports.as_ref().map(|text| {
-            let parsed = Ports::parse(text.get_ref());
-            parsed.map_err(|error| self.about(text, error.to_string()))
-        });
-        let programs = raw.programs.as_ref().map(|programs| {
-            let parse = |text: &Text| {
-                let name = text.get_ref();
-                if name.is_empty() || name.contains('/') {
-                    let problem = format!("{name:?}: write the last part of the program's path");
-                    return Err(self.about(text, problem));
-                }
-                Ok(name.clone())
-            };
-            programs.iter().map(parse).collect::<Result<Vec<String>>>()
-        });
+        let ports = raw.ports.as_ref().map(|text| self.ports(text));
+        let programs = raw.programs.as_deref().map(|names| self.programs(names));
         let networks = raw.networks.as_ref().map(|texts| self.networks(texts));
         Ok(Rule {
             action,
             ports: ports.transpose()?,
             programs: programs.transpose()?,
             networks: networks.transpose()?,
+        })
+    }
+
+    fn ports(&self, text: &Text) -> Result<Ports> {
+        let parsed = Ports::parse(text.get_ref());
+        parsed.map_err(|error| self.about(text, error.to_string()))
+    }
+
+    fn programs(&self, texts: &[Text]) -> Result<Vec<String>> {
+        let parse = |text: &Text| {
+            let name = text.get_ref();
+            if name.is_empty() || name.contains('/') {
+                let problem = format!("{name:?}: write the last part of the program's path");
+                return Err(self.about(text, problem));
+            }
+            Ok(name.clone())
+        };
+        texts.iter().map(parse).collect()
+    }
+
+    fn capture(
+        &self,
+        spanned: &Spanned<raw::Capture>,
+        listen: &[SocketAddr],
+        authentication: Option<&Authentication>,
+    ) -> Result<Capture> {
+        match authentication {
+            Some(Authentication::Psk { .. } | Authentication::Certificates { .. }) => {}
+            Some(Authentication::None) | None => {
+                let problem = "capture needs daemons that prove who they are: write psk_file, or \
+                               certificate, private_key and ca in [daemon]";
+                return Err(self.about(spanned, problem));
+            }
+        }
+        let raw = spanned.get_ref();
+        let ports = |text: &Option<Text>| text.as_ref().map(|text| self.ports(text)).transpose();
+        if let Some(program) = raw.programs.as_ref().and_then(|all| all.get(PROGRAMS_MAX)) {
+            return Err(self.about(program, format!("at most {PROGRAMS_MAX} programs")));
+        }
+        let programs = raw.programs.as_deref().map(|names| self.programs(names));
+        let programs = programs.transpose()?.map(|mut programs| {
+            for name in &mut programs {
+                let end = (0..=COMM_BYTES_MAX)
+                    .rev()
+                    .find(|at| name.is_char_boundary(*at));
+                name.truncate(end.unwrap_or_default());
+            }
+            programs
+        });
+        let relay_port = match &raw.relay_port {
+            Some(port) => {
+                let number = *port.get_ref();
+                if number == 0 || listen.iter().any(|address| address.port() == number) {
+                    let problem = "write a port from 1 to 65535 that is not the daemon's";
+                    return Err(self.about(port, problem));
+                }
+                number
+            }
+            None => RELAY_PORT_DEFAULT,
+        };
+        let cgroup = raw.cgroup.as_ref().map(|text| self.path_of(text));
+        let networks = raw.networks.as_ref().map(|texts| self.networks(texts));
+        Ok(Capture {
+            cgroup: cgroup.transpose()?,
+            ports: ports(&raw.ports)?,
+            networks: networks.transpose()?,
+            programs,
+            serve_ports: ports(&raw.serve_ports)?,
+            relay_port,
+            drain: Duration::from_secs(raw.drain_seconds.unwrap_or(DRAIN_S_DEFAULT).into()),
         })
     }
 }

@@ -244,6 +244,52 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
+fn capture_is_read_and_wants_a_proof() {
+    assert_eq!(parse(PSK).unwrap().capture, None);
+    let capture = parse(&format!("{PSK}[capture]\n"))
+        .unwrap()
+        .capture
+        .unwrap();
+    let nothing_said = Capture {
+        cgroup: None,
+        ports: None,
+        networks: None,
+        programs: None,
+        serve_ports: None,
+        relay_port: 4796,
+        drain: std::time::Duration::from_secs(30),
+    };
+    assert_eq!(capture, nothing_said);
+    let capture = parse(EXAMPLE).unwrap().capture.unwrap();
+    assert!(capture.wants("10.1.0.2".parse().unwrap(), 8099));
+    assert!(!capture.wants("10.1.0.2".parse().unwrap(), 8100));
+    assert!(capture.serves(6379) && !capture.serves(22));
+    let names = format!("{PSK}[capture]\nprograms=['a-name-that-is-longer','ä-äääääääääää']\n");
+    let names = parse(&names).unwrap().capture.unwrap().programs.unwrap();
+    assert_eq!(names, ["a-name-that-is-", "ä-ääääää"]);
+    for (text, says) in [
+        (
+            "relay_port=4797",
+            "5: write a port from 1 to 65535 that is not",
+        ),
+        ("relay_port=0", "5: write a port from 1 to 65535"),
+        ("ports='0'", "5: ports are numbers"),
+        ("networks=['x']", "5: \"x\""),
+        ("programs=['/bin/x']", "5: \"/bin/x\": write the last part"),
+        ("other=1", "5: unknown key `other`"),
+    ] {
+        let error = error(&format!("{PSK}[capture]\n{text}\n"));
+        assert!(error.starts_with(says), "{text}: {error}");
+    }
+    let open = error("[daemon]\nname='a'\nauthentication='none'\n[capture]\n");
+    assert!(open.contains("prove who they are"), "{open}");
+    let nowhere = format!("{PSK}[capture]\ncgroup='/proc'\n");
+    let remarks = parse(&nowhere).unwrap().check();
+    let found = |remark: &Remark| remark.is_error && remark.text.starts_with("the cgroup /proc");
+    assert!(remarks.iter().any(found), "{remarks:?}");
+}
+
+#[test]
 fn differences_are_found() {
     let old = parse(&format!(
         "{PSK}[[peer]]\nname='b'\ncontrol='::1'\n[[peer]]\nname='c'\ncontrol='::2'\n"

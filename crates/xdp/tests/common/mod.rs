@@ -1,18 +1,18 @@
 //! Two network namespaces joined by a veth pair, for tests and examples.
-#![allow(unsafe_code, dead_code)]
+#![allow(dead_code, unused_imports)]
 
-use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::AsRawFd;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sluice_netns_testing::{Namespace, ip, unique};
 use sluice_packet::{Ethernet, Path, Port, Received, SendError};
 use sluice_wire::bth::Bth;
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 use sluice_xdp::{Interface, Options, Steering, XdpPort};
+
+pub use sluice_netns_testing::can_run;
 
 /// Longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -20,38 +20,10 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Block of the queue pairs that tests use.
 pub const BLOCK: u16 = 0x1234;
 
-/// Whether network namespaces can be made. If not, says so; `SLUICE_NO_SKIP=1` makes it a failure.
-pub fn can_run(test: &str) -> bool {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } == 0 && Command::new("ip").arg("-V").output().is_ok() {
-        return true;
-    }
-    let reason = "needs root and ip (iproute2) to make network namespaces";
-    assert!(
-        std::env::var_os("SLUICE_NO_SKIP").is_none_or(|value| value != "1"),
-        "SKIP {test}: {reason}"
-    );
-    println!("SKIP {test}: {reason}");
-    false
-}
-
-pub fn ip(arguments: &str) -> String {
-    let output = Command::new("ip")
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("ip runs");
-    assert!(
-        output.status.success(),
-        "ip {arguments}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("text")
-}
-
 /// One end.
 #[derive(Clone, Debug)]
 pub struct Host {
-    pub namespace: String,
+    pub namespace: Arc<Namespace>,
     pub mac: [u8; 6],
     pub v4: IpAddr,
     pub v6: IpAddr,
@@ -63,16 +35,7 @@ pub const INTERFACE: &str = "e0";
 impl Host {
     /// Runs something in the namespace, on a thread of its own.
     pub fn enter<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                let file = File::open(format!("/run/netns/{}", self.namespace)).expect("there");
-                // SAFETY: setns takes integers, and changes this thread only.
-                let ret = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-                assert_eq!(ret, 0, "setns: {}", std::io::Error::last_os_error());
-                run()
-            });
-            thread.join().expect("the thread ends well")
-        })
+        self.namespace.enter(run)
     }
 
     pub fn interface(&self) -> Interface {
@@ -116,7 +79,7 @@ impl Host {
     }
 
     pub fn ip(&self, arguments: &str) -> String {
-        ip(&format!("-n {} {arguments}", self.namespace))
+        self.namespace.ip(arguments)
     }
 
     /// What `ip link` says of an attached program: nothing, if there is none.
@@ -138,10 +101,9 @@ impl Net {
     }
 
     pub fn with_queues(mtu: u32, queues: u32) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = unique("x");
         let host = |end: u8| Host {
-            namespace: format!("sluice-x{}-{number}-{end}", std::process::id()),
+            namespace: Arc::new(Namespace::new(format!("{name}-{end}"))),
             mac: [2, 0, 0, 0, 0, end],
             v4: IpAddr::from([192, 0, 2, end]),
             v6: IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(end)]),
@@ -150,9 +112,7 @@ impl Net {
             a: host(1),
             b: host(2),
         };
-        let (a, b) = (&net.a.namespace, &net.b.namespace);
-        ip(&format!("netns add {a}"));
-        ip(&format!("netns add {b}"));
+        let (a, b) = (net.a.namespace.name(), net.b.namespace.name());
         ip(&format!(
             "-n {a} link add {INTERFACE} mtu {mtu} numrxqueues {queues} numtxqueues {queues} \
              type veth peer name {INTERFACE} netns {b} numrxqueues {queues} numtxqueues {queues}"
@@ -165,16 +125,6 @@ impl Net {
             host.ip(&format!("link set {INTERFACE} up"));
         }
         net
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        for host in [&self.a, &self.b] {
-            let _ = Command::new("ip")
-                .args(["netns", "del", &host.namespace])
-                .status();
-        }
     }
 }
 

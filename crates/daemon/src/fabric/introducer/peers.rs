@@ -1,6 +1,8 @@
 //! Peers, and the links to them.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_fabric::wire::LinkId;
@@ -8,6 +10,7 @@ use sluice_peering::config::Network;
 
 use super::{Action, Introducer, PeerName, Programs, Progress};
 use crate::fabric::carrier::Command;
+use crate::fabric::traffic::Traffic;
 use crate::fabric::words::{Life, Token, Word};
 
 /// Time between a link's failure and the next attempt; it doubles up to the maximum.
@@ -34,11 +37,72 @@ pub(super) struct Peer {
     /// The peer's queue pair of the present attempt, until ours is made.
     pub(super) theirs: Option<sluice_rdma::Endpoint>,
     pub(super) is_connected: bool,
+    /// Something has come over the present queue pair.
+    pub(super) is_proven: bool,
     pub(super) retry_at: Option<Instant>,
     pub(super) retry: Duration,
+    pub(super) traffic: Arc<Traffic>,
+    pub(super) losses: u64,
+    pub(super) failure: Option<String>,
+}
+
+/// How far the link to a peer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    Down,
+    /// Nothing has come over it yet.
+    Trying,
+    Up,
+}
+
+/// A peer, for people.
+#[derive(Clone, Debug)]
+pub struct Known<'a> {
+    pub name: &'a str,
+    pub link: LinkState,
+    /// Times that the link has failed, and why the last time.
+    pub losses: u64,
+    pub failure: Option<&'a str>,
+    pub lanes: u32,
+    /// Ends here that wait for their other ones.
+    pub waiting: u32,
+    pub traffic: &'a Traffic,
 }
 
 impl Introducer {
+    /// Everybody with whom there was a control connection.
+    pub fn peers(&self) -> Vec<Known<'_>> {
+        let mut counts: HashMap<&str, (u32, u32)> = HashMap::new();
+        for end in self.ends.values() {
+            let Some(name) = end.peer.as_deref() else {
+                continue;
+            };
+            let (lanes, waiting) = counts.entry(name).or_default();
+            match end.progress {
+                Progress::Open { .. } => *lanes += 1,
+                _ => *waiting += 1,
+            }
+        }
+        let known = self.peers.iter().map(|(name, peer)| {
+            let (lanes, waiting) = counts.get(&**name).copied().unwrap_or_default();
+            Known {
+                name,
+                link: match peer.is_connected {
+                    true if peer.is_proven => LinkState::Up,
+                    true => LinkState::Trying,
+                    false if peer.attempt > 0 && peer.is_up => LinkState::Trying,
+                    false => LinkState::Down,
+                },
+                losses: peer.losses,
+                failure: peer.failure.as_deref(),
+                lanes,
+                waiting,
+                traffic: &peer.traffic,
+            }
+        });
+        known.collect()
+    }
+
     /// There is a control connection with a peer.
     pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) {
         let life = self.life;
@@ -55,8 +119,12 @@ impl Introducer {
                 attempt: 0,
                 theirs: None,
                 is_connected: false,
+                is_proven: false,
                 retry_at: None,
                 retry: RETRY,
+                traffic: Arc::default(),
+                losses: 0,
+                failure: None,
             }
         });
         peer.addresses = addresses;
@@ -64,6 +132,19 @@ impl Introducer {
         peer.absent_since = None;
         let life = peer.own;
         self.say(name, Word::Hello { life });
+    }
+
+    /// The configuration says anew which connections end at the peer's host.
+    pub fn set_addresses(
+        &mut self,
+        name: &PeerName,
+        addresses: Vec<Network>,
+        programs: &mut dyn Programs,
+    ) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.addresses = addresses;
+            self.announce_all(name, programs);
+        }
     }
 
     /// Connections with this address end at the peer's host, too.
@@ -106,11 +187,7 @@ impl Introducer {
         peer.life = Some(life);
         peer.retry = RETRY;
         if own.0 > life.0 && !peer.is_connected {
-            peer.attempt += 1;
-            self.actions.push(Action::Carry(Command::MakeLink {
-                link: peer.link,
-                attempt: peer.attempt,
-            }));
+            self.actions.push(peer.make_link());
         }
         self.announce_all(name, programs);
     }
@@ -161,13 +238,10 @@ impl Introducer {
                 }));
             }
         } else if attempt > peer.attempt {
-            peer.attempt = attempt;
+            peer.attempt = attempt - 1;
             peer.is_connected = false;
             peer.theirs = Some(endpoint);
-            self.actions.push(Action::Carry(Command::MakeLink {
-                link: peer.link,
-                attempt,
-            }));
+            self.actions.push(peer.make_link());
         }
     }
 
@@ -205,15 +279,29 @@ impl Introducer {
         self.say(&name, Word::Link { attempt, endpoint });
     }
 
+    /// The network lets the fabric through.
+    pub(super) fn link_proven(&mut self, link: LinkId) {
+        let Some(name) = self.peer_of(link) else {
+            return;
+        };
+        if let Some(peer) = self.peers.get_mut(&name) {
+            tracing::info!(peer = %name, "the link to {name} is up");
+            peer.is_proven = true;
+            peer.failure = None;
+        }
+    }
+
     pub(super) fn link_failed(&mut self, link: LinkId, why: &str, now: Instant) {
         let Some(name) = self.peer_of(link) else {
             return;
         };
-        tracing::info!("the link to {name} failed: {why}");
+        tracing::info!(peer = %name, reason = why, "the link to {name} failed: {why}");
         let Some(peer) = self.peers.get_mut(&name) else {
             return;
         };
         peer.is_connected = false;
+        peer.losses += 1;
+        peer.failure = Some(why.to_owned());
         if peer.life.is_some_and(|life| peer.own.0 > life.0) {
             peer.retry_later(now);
         } else {
@@ -226,6 +314,17 @@ impl Introducer {
 impl Peer {
     pub(super) fn is_at(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|it| it.contains(address))
+    }
+
+    /// Another queue pair.
+    pub(super) fn make_link(&mut self) -> Action {
+        self.attempt += 1;
+        self.is_proven = false;
+        Action::Carry(Command::MakeLink {
+            link: self.link,
+            attempt: self.attempt,
+            traffic: self.traffic.clone(),
+        })
     }
 
     /// Its daemon is gone for good: the next one gets another link.

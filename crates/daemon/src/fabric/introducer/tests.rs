@@ -82,6 +82,7 @@ impl Daemon {
         let mut words = Vec::new();
         loop {
             let actions = self.introducer.take_actions();
+            self.given.extend(self.introducer.take_given());
             if actions.is_empty() {
                 return words;
             }
@@ -89,7 +90,6 @@ impl Daemon {
                 match action {
                     Action::Say(_, word) => words.push(word),
                     Action::Seek(_) => {}
-                    Action::GiveLane(lane) => self.given.push(lane),
                     Action::Drop(_, why) => self.dropped.push(why),
                     Action::Carry(Command::OpenLane { token, .. }) => {
                         let half = half(token.0 as u32);
@@ -158,7 +158,7 @@ fn two_ends_get_one_lane_whoever_is_first() {
             let connected = |it: &&Command| matches!(it, Command::ConnectLane { .. });
             assert_eq!(daemon.commands.iter().filter(connected).count(), 1);
             assert!(daemon.dropped.is_empty());
-            assert_eq!(daemon.introducer.lanes_in_use(), 1);
+            assert_eq!(daemon.introducer.lanes().0, 1);
         }
     }
 }
@@ -187,7 +187,7 @@ fn a_peer_speaks_for_its_own_addresses_only() {
         tuple,
     });
     assert_eq!(both[0].act(), []);
-    assert_eq!(both[0].introducer.lanes_in_use(), 0);
+    assert_eq!(both[0].introducer.lanes().0, 0);
     // And gives a lane to it.
     both[0].hear(&Word::Lane {
         yours: Token(1),
@@ -240,7 +240,7 @@ fn closed_connections_leave_nothing() {
         daemon
             .introducer
             .carried(Report::LaneOver { token: Token(1) }, Instant::now());
-        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+        assert_eq!(daemon.introducer.lanes().0, 0);
     }
     // The other one has closed before it heard of the lane.
     let mut both = two();
@@ -252,7 +252,86 @@ fn closed_connections_leave_nothing() {
         daemon
             .introducer
             .carried(Report::LaneOver { token: Token(1) }, Instant::now());
-        assert_eq!(daemon.introducer.lanes_in_use(), 0);
+        assert_eq!(daemon.introducer.lanes().0, 0);
         assert!(daemon.given.is_empty());
     }
+}
+
+/// As many turns as take an end to ask, at host 0.
+fn asks(both: &mut [Daemon; 2]) -> bool {
+    let key = EndKey { client: 7, end: 1 };
+    let may_come = both[0].introducer.may_come(key);
+    settle(both);
+    assert!(both[1].introducer.has_questions() || !may_come);
+    both[1].introducer.answer();
+    settle(both);
+    may_come
+}
+
+#[test]
+fn an_end_whose_other_one_is_nobodys_settles() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    settle(&mut both);
+    assert!(asks(&mut both));
+    let alone = both[0].introducer.take_alone();
+    let key = EndKey { client: 7, end: 1 };
+    assert_eq!(alone.iter().map(|it| it.key).collect::<Vec<_>>(), [key]);
+    assert!(!asks(&mut both), "it knows");
+    // The program has not let it go yet, and the other end is announced after all.
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    settle(&mut both);
+    assert!(both.iter().all(|daemon| daemon.given.len() == 1));
+    assert!(both[0].introducer.may_come(key));
+}
+
+#[test]
+fn an_end_whose_other_one_is_on_its_way_does_not_settle() {
+    let mut both = two();
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    settle(&mut both);
+    let key = EndKey { client: 7, end: 1 };
+    assert!(both[0].introducer.may_come(key));
+    settle(&mut both);
+    // The question is there; what the program has sent before is read only now.
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    both[1].introducer.answer();
+    settle(&mut both);
+    assert!(both[0].introducer.take_alone().is_empty());
+    assert!(both.iter().all(|daemon| daemon.given.len() == 1));
+}
+
+#[test]
+fn ends_that_get_no_lane_settle() {
+    let mut both = [Daemon::new(1, "b", B), Daemon::new(2, "a", A)];
+    // The second has no room.
+    both[1].introducer.memory = Memory::new(4096, 0);
+    settle(&mut both);
+    both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+    settle(&mut both);
+    let key = EndKey { client: 7, end: 1 };
+    for daemon in &mut both {
+        assert!(daemon.given.is_empty());
+        assert!(!daemon.introducer.may_come(key));
+    }
+}
+
+#[test]
+fn a_peer_asks_for_its_own_addresses_only_and_not_for_ever() {
+    let mut both = two();
+    let question = |local: &str| Word::Ask {
+        token: Token(9),
+        tuple: Tuple {
+            local: local.parse().expect("an address"),
+            peer: "10.0.0.1:1".parse().expect("an address"),
+        },
+    };
+    both[0].hear(&question("10.0.0.3:1"));
+    assert!(!both[0].introducer.has_questions());
+    for _ in 0..2 * QUESTIONS_MAX {
+        both[0].hear(&question("10.0.0.2:1"));
+    }
+    both[0].introducer.answer();
+    assert_eq!(both[0].act().len(), QUESTIONS_MAX);
 }

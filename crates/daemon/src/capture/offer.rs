@@ -1,0 +1,108 @@
+//! What the daemons say to each other of their relays, on their control connection.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use super::header::{Fields, Secret};
+
+/// The first byte of an offer: greater than all kinds of [`Word`](crate::fabric::words::Word), less than those of
+/// words about gateways.
+pub const OFFER_KIND: u8 = 48;
+
+/// Addresses in an offer at most.
+pub const ADDRESSES_MAX: usize = 64;
+
+/// A relay that the peer's relay may connect to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Of the listener over IPv4; 0: there is none.
+    pub port_v4: u16,
+    /// The same over IPv6. Both are 0 when the relay is gone.
+    pub port_v6: u16,
+    /// By which the peer's relay proves that it is the peer's, for this session.
+    pub secret: Secret,
+    /// The host's own: where connections end that the relay can make. At most [`ADDRESSES_MAX`].
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Offer {
+    /// As it is sent.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![OFFER_KIND];
+        out.extend(self.port_v4.to_be_bytes());
+        out.extend(self.port_v6.to_be_bytes());
+        out.extend(self.secret.id.to_be_bytes());
+        out.extend(self.secret.key);
+        for address in self.addresses.iter().take(ADDRESSES_MAX) {
+            let address = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped(),
+                IpAddr::V6(address) => *address,
+            };
+            out.extend(address.octets());
+        }
+        out
+    }
+
+    /// Reads a whole message; `None` for what no daemon of this version says.
+    pub fn decode(message: &[u8]) -> Option<Offer> {
+        let mut fields = Fields(message);
+        if fields.take::<1>()? != [OFFER_KIND] {
+            return None;
+        }
+        let port_v4 = u16::from_be_bytes(fields.take()?);
+        let port_v6 = u16::from_be_bytes(fields.take()?);
+        let secret = Secret {
+            id: u64::from_be_bytes(fields.take()?),
+            key: fields.take()?,
+        };
+        let (addresses, rest) = fields.0.as_chunks::<16>();
+        if !rest.is_empty() || addresses.len() > ADDRESSES_MAX {
+            return None;
+        }
+        let address = |octets: &[u8; 16]| Ipv6Addr::from(*octets).to_canonical();
+        Some(Offer {
+            port_v4,
+            port_v6,
+            secret,
+            addresses: addresses.iter().map(address).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_come_back_and_others_do_not() {
+        let offer = Offer {
+            port_v4: 4796,
+            port_v6: 1,
+            secret: Secret {
+                id: 9,
+                key: [3; 32],
+            },
+            addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+        };
+        let bytes = offer.encode();
+        assert_eq!(Offer::decode(&bytes), Some(offer.clone()));
+        let whole = [45, 61, 77];
+        for length in 0..bytes.len() {
+            let is_shorter = whole.contains(&length);
+            assert_eq!(Offer::decode(&bytes[..length]).is_some(), is_shorter);
+        }
+        let mut other = bytes.clone();
+        other[0] = 1;
+        assert_eq!(Offer::decode(&other), None);
+        let many = Offer {
+            addresses: vec![IpAddr::from([10, 0, 0, 1]); ADDRESSES_MAX + 1],
+            ..offer
+        };
+        let mut bytes = many.encode();
+        assert_eq!(
+            Offer::decode(&bytes).map(|offer| offer.addresses.len()),
+            Some(ADDRESSES_MAX)
+        );
+        bytes.extend([0; 16]);
+        assert_eq!(Offer::decode(&bytes), None);
+    }
+}

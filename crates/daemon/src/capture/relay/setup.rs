@@ -1,0 +1,191 @@
+//! What a relay needs before it begins: the programs in the kernel, its listeners, and then no
+//! privileges any more.
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
+use sluice_peering::config::{Capture as Choice, Config};
+use sluice_relay::{Engine, Interest, Options, socket};
+
+use super::{
+    FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
+    listener_of,
+};
+use crate::capture::offer::ADDRESSES_MAX;
+use crate::capture::orders::{Counts, Notice, tell};
+use crate::config::Limits;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// For the port, which a former relay may be about to give up.
+const LISTEN_LIMIT: Duration = Duration::from_secs(5);
+const LISTEN_INTERVAL: Duration = Duration::from_millis(50);
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Is the relay of the sluiced at the other end of `sluiced`, until that ends and all connections
+/// have ended.
+pub fn serve(config: Config, sluiced: OwnedFd) -> Result<(), Failure> {
+    let Some(choice) = config.capture.clone() else {
+        return Err("the configuration has no [capture]".into());
+    };
+    match begin(config, choice, &sluiced) {
+        Ok(mut relay) => {
+            relay
+                .engine
+                .watch(sluiced.as_fd(), Interest::Readable, SLUICED)?;
+            relay.sluiced = Some(sluiced);
+            Ok(relay.run()?)
+        }
+        Err(error) => {
+            let why = error.to_string();
+            tell(&sluiced, &Notice::Failed { why })?;
+            Err(error)
+        }
+    }
+}
+
+fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Failure> {
+    Limits::of_this_process();
+    let connections_max = connections_max();
+    let cgroup = match &choice.cgroup {
+        Some(path) => Cgroup::open(path)?,
+        None => Cgroup::root()?,
+    };
+    let defaults = CaptureOptions::default();
+    let options = CaptureOptions {
+        // Each takes a place, and there are those of peers besides.
+        connections_max: u32::try_from(connections_max / 2)
+            .unwrap_or(u32::MAX)
+            .clamp(1, defaults.connections_max),
+        ..defaults
+    };
+    let programs = Programs::attach(&cgroup, &options)?;
+    if let Some(names) = &choice.programs {
+        programs.set_programs(names)?;
+    }
+    let mut engine = Engine::new(Options::default())?;
+    let listeners = listen(&choice)?;
+    for (key, listener) in &listeners {
+        engine.watch(listener.as_fd(), Interest::Readable, *key)?;
+    }
+    let any = listeners.values().next().ok_or("nothing to listen at")?;
+    let netns = sluice_sys::tcp::netns_cookie(any.as_raw_fd())?;
+    drop_capabilities()?;
+    let for_peers = listener_of(&listeners, PEERS_V4, PEERS_V6)?;
+    let for_programs = listener_of(&listeners, PROGRAMS_V4, PROGRAMS_V6)?;
+    // Nothing is captured yet: there are no destinations.
+    programs.set_listener(netns, for_programs)?;
+    let daemons = config.peers.iter().map(|peer| peer.control.port());
+    let own = config.listen.iter().map(SocketAddr::port);
+    let relays = [for_peers.v4, for_peers.v6, for_programs.v4, for_programs.v6];
+    let own_ports = daemons.chain(own).chain(relays.into_iter().flatten());
+    let own_ports = BTreeSet::from_iter(own_ports.chain([choice.relay_port]));
+    let ready = Notice::Ready {
+        port_v4: for_peers.v4.unwrap_or(0),
+        port_v6: for_peers.v6.unwrap_or(0),
+        addresses: own_addresses()?,
+    };
+    tell(sluiced, &ready)?;
+    Ok(Relay {
+        engine,
+        programs,
+        netns,
+        config,
+        choice,
+        sluiced: None,
+        listeners,
+        own_ports: own_ports.into_iter().collect(),
+        peers: HashMap::new(),
+        admitted: HashMap::new(),
+        tasks: HashMap::new(),
+        deadlines: BTreeSet::new(),
+        next_task: FIRST_TASK,
+        pairs: HashMap::new(),
+        connections_max,
+        counts: Counts::default(),
+        told: Counts::default(),
+        tell_at: None,
+        draining: None,
+    })
+}
+
+/// What comes needs descriptors only, from Linux 5.19 on: before, using a BPF map by its descriptor
+/// needed CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
+fn drop_capabilities() -> io::Result<()> {
+    let kept = if uses_maps_freely() {
+        CapabilitySet::empty()
+    } else {
+        CapabilitySet::BPF
+    };
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets)?;
+    set_no_new_privs(true)?;
+    Ok(())
+}
+
+fn uses_maps_freely() -> bool {
+    let system = rustix::system::uname();
+    let release = system.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (5, 19),
+        _ => false,
+    }
+}
+
+/// All listeners that this host can have; one of each kind at least.
+fn listen(choice: &Choice) -> Result<HashMap<u64, OwnedFd>, Failure> {
+    let v4 = |ip: Ipv4Addr, port| SocketAddr::new(ip.into(), port);
+    let v6 = |ip: Ipv6Addr, port| SocketAddr::new(ip.into(), port);
+    let port = choice.relay_port;
+    let places = [
+        (PROGRAMS_V4, v4(Ipv4Addr::LOCALHOST, 0)),
+        (PROGRAMS_V6, v6(Ipv6Addr::LOCALHOST, 0)),
+        (PEERS_V4, v4(Ipv4Addr::UNSPECIFIED, port)),
+        (PEERS_V6, v6(Ipv6Addr::UNSPECIFIED, port)),
+    ];
+    let mut listeners = HashMap::new();
+    let limit = Instant::now() + LISTEN_LIMIT;
+    for (key, place) in places {
+        let listener = loop {
+            match socket::listen(&place, BACKLOG) {
+                Ok(listener) => break Some(listener),
+                Err(error) => match error.raw_os_error() {
+                    // A host without one of the two.
+                    Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => break None,
+                    Some(libc::EADDRINUSE) if Instant::now() < limit => {
+                        std::thread::sleep(LISTEN_INTERVAL);
+                    }
+                    _ => return Err(format!("cannot listen at {place}: {error}").into()),
+                },
+            }
+        };
+        listeners.extend(listener.map(|listener| (key, listener)));
+    }
+    Ok(listeners)
+}
+
+/// Those of this host that others can reach.
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let mut addresses = sluice_relay::host::addresses()?;
+    addresses.retain(|address| {
+        let is_of_link = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            // Says nothing without its link.
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        !address.is_loopback() && !is_of_link
+    });
+    addresses.truncate(ADDRESSES_MAX);
+    Ok(addresses)
+}

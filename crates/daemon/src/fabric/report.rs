@@ -1,0 +1,146 @@
+//! What there is to say of lanes to other hosts: for `sluice status` and for metrics.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::Fabric;
+use super::introducer::LinkState;
+
+/// Lanes to other hosts, and the hosts.
+#[derive(Debug, Serialize)]
+pub struct FabricReport {
+    /// As the configuration names it.
+    pub device: String,
+    /// From which peers see this host.
+    pub address: IpAddr,
+    pub lanes: FabricLanes,
+    /// Those of the configuration and those that were found, by name.
+    pub peers: Vec<PeerReport>,
+    pub control: ControlCounters,
+}
+
+/// How many lanes to other hosts there are.
+#[derive(Debug, Serialize)]
+pub struct FabricLanes {
+    pub in_use: u32,
+    pub max: u32,
+}
+
+/// One other host.
+#[derive(Debug, Serialize)]
+pub struct PeerReport {
+    pub name: String,
+    /// There is a control connection.
+    pub is_up: bool,
+    /// The other end of the control connection; where it is looked for if there is none.
+    pub address: Option<SocketAddr>,
+    /// Of the control connection.
+    pub up_s: Option<u64>,
+    pub software: Option<String>,
+    /// Of the control connection.
+    pub version: Option<u16>,
+    /// `up`: a message of the fabric has come through; `trying`: the queue pairs are connected, or
+    /// about to be, and none has; `down`.
+    pub link: &'static str,
+    /// Why the link failed last.
+    pub link_failure: Option<String>,
+    /// Times that it has failed.
+    pub link_losses: u64,
+    pub lanes: u32,
+    /// Ends that wait for their other ones there.
+    pub waiting: u32,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
+/// Control connections since the start.
+#[derive(Debug, Serialize)]
+pub struct ControlCounters {
+    /// Sessions that began.
+    pub sessions: u64,
+    /// Connections that were accepted, those of them that were too many, and those that came to
+    /// nothing for another reason.
+    pub accepted: u64,
+    pub crowded: u64,
+    pub failed: u64,
+    pub messages_in: u64,
+    pub messages_out: u64,
+}
+
+impl Fabric {
+    /// How things are now.
+    pub fn report(&self) -> FabricReport {
+        let mut peers: BTreeMap<String, PeerReport> = BTreeMap::new();
+        for peer in &self.config.peers {
+            let report = PeerReport::nobody(&peer.name, Some(peer.control));
+            peers.insert(peer.name.clone(), report);
+        }
+        for known in self.introducer.peers() {
+            let report = peers
+                .entry(known.name.to_string())
+                .or_insert_with(|| PeerReport::nobody(known.name, None));
+            let (sent_bytes, received_bytes) = known.traffic.bytes();
+            report.link = match known.link {
+                LinkState::Down => "down",
+                LinkState::Trying => "trying",
+                LinkState::Up => "up",
+            };
+            report.link_failure = known.failure.map(ToOwned::to_owned);
+            report.link_losses = known.losses;
+            report.lanes = known.lanes;
+            report.waiting = known.waiting;
+            report.sent_bytes = sent_bytes;
+            report.received_bytes = received_bytes;
+        }
+        let now = Instant::now();
+        for session in self.peering.status() {
+            let report = peers
+                .entry(session.name.clone())
+                .or_insert_with(|| PeerReport::nobody(&session.name, None));
+            report.is_up = true;
+            report.address = Some(session.address);
+            report.up_s = Some(now.saturating_duration_since(session.since).as_secs());
+            report.software = Some(session.software);
+            report.version = Some(session.version);
+        }
+        let control = self.peering.counters();
+        let (in_use, max) = self.introducer.lanes();
+        FabricReport {
+            device: self.device.clone(),
+            address: self.address,
+            lanes: FabricLanes { in_use, max },
+            peers: peers.into_values().collect(),
+            control: ControlCounters {
+                sessions: control.sessions,
+                accepted: control.accepted,
+                crowded: control.crowded,
+                failed: control.failed,
+                messages_in: control.messages_in,
+                messages_out: control.messages_out,
+            },
+        }
+    }
+}
+
+impl PeerReport {
+    fn nobody(name: &str, address: Option<SocketAddr>) -> Self {
+        Self {
+            name: name.to_owned(),
+            is_up: false,
+            address,
+            up_s: None,
+            software: None,
+            version: None,
+            link: "down",
+            link_failure: None,
+            link_losses: 0,
+            lanes: 0,
+            waiting: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+        }
+    }
+}

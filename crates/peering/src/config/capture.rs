@@ -1,0 +1,131 @@
+//! Connections of programs that cannot be preloaded.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::network::Network;
+use sluice_control::ports::Ports;
+
+/// Where relays of other hosts connect to when nothing else is said: below
+/// [`PORT_DEFAULT`](super::PORT_DEFAULT), in the same unassigned range.
+pub const RELAY_PORT_DEFAULT: u16 = 4796;
+
+/// How long running connections may go on after the clean end of sluiced when nothing is said.
+pub const DRAIN_S_DEFAULT: u16 = 30;
+
+/// Programs named at most.
+pub const PROGRAMS_MAX: usize = 1_024;
+
+/// Bytes of a program's name as the kernel has it (`comm`, proc_pid_comm(5)): a longer name is known
+/// by its first 15.
+pub const COMM_BYTES_MAX: usize = 15;
+
+/// Connections of programs that cannot be preloaded: which are taken to the relay, and which a peer's
+/// relay may make here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capture {
+    /// Programs in this cgroup and below; `None`: all.
+    pub cgroup: Option<PathBuf>,
+    /// Connections to these ports are captured; `None`: to all.
+    pub ports: Option<Ports>,
+    /// Connections to peers' addresses in these networks; `None`: to all that peers have.
+    pub networks: Option<Vec<Network>>,
+    /// Of programs with these names; `None`: of all. At most [`COMM_BYTES_MAX`] bytes each.
+    pub programs: Option<Vec<String>>,
+    /// The ports of this host that relays of peers may connect to; `None`: all.
+    pub serve_ports: Option<Ports>,
+    /// Where relays of peers connect to.
+    pub relay_port: u16,
+    /// What is left of captured connections so long after the clean end of sluiced is reset.
+    pub drain: Duration,
+}
+
+impl Capture {
+    /// Whether connections to this address and port are to be captured, as far as this says.
+    pub fn wants(&self, address: IpAddr, port: u16) -> bool {
+        let inside = |network: &Network| network.contains(address);
+        let networks = self.networks.as_ref();
+        networks.is_none_or(|networks| networks.iter().any(inside))
+            && self.ports.is_none_or(|ports| ports.contains(port))
+    }
+
+    /// Whether a peer's relay may connect to this port here.
+    pub fn serves(&self, port: u16) -> bool {
+        self.serve_ports.is_none_or(|ports| ports.contains(port))
+    }
+
+    /// Why the cgroup cannot be used.
+    pub(super) fn problem(&self) -> Option<String> {
+        let path = self.cgroup.as_deref()?;
+        is_cgroup(path).err().map(|why| {
+            format!(
+                "the cgroup {} cannot be used ({why}): name a directory of the hierarchy of \
+                 version 2, /sys/fs/cgroup as a rule",
+                path.display()
+            )
+        })
+    }
+}
+
+/// Every directory of the hierarchy of version 2 has this file (cgroups(7)).
+fn is_cgroup(path: &Path) -> Result<(), String> {
+    match path.join("cgroup.controllers").try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) if path.is_dir() => Err("it is no cgroup of version 2".to_owned()),
+        Ok(false) => Err("there is no such directory".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn capture() -> Capture {
+        Capture {
+            cgroup: None,
+            ports: Some(Ports::parse("80,8000-8080").unwrap()),
+            networks: Some(vec!["10.0.0.0/8".parse().unwrap()]),
+            programs: None,
+            serve_ports: None,
+            relay_port: RELAY_PORT_DEFAULT,
+            drain: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn address_and_port_both_count() {
+        let capture = capture();
+        for (address, port, wanted) in [
+            ("10.1.1.1", 80, true),
+            ("10.1.1.1", 81, false),
+            ("192.0.2.1", 80, false),
+            ("::1", 80, false),
+        ] {
+            let address = address.parse().unwrap();
+            assert_eq!(capture.wants(address, port), wanted, "{address} {port}");
+        }
+        assert!(capture.serves(1));
+        let all = Capture {
+            ports: None,
+            networks: None,
+            serve_ports: Some(Ports::parse("22").unwrap()),
+            ..capture
+        };
+        assert!(all.wants("::1".parse().unwrap(), 1));
+        assert!(all.serves(22) && !all.serves(23));
+    }
+
+    #[test]
+    fn a_directory_that_is_no_cgroup_is_named() {
+        let at = |path: &str| Capture {
+            cgroup: Some(path.into()),
+            ..capture()
+        };
+        assert_eq!(capture().problem(), None);
+        let problem = at("/proc").problem().unwrap();
+        assert!(problem.contains("/proc") && problem.contains("version 2"));
+        assert!(at("/nothing/here").problem().unwrap().contains("no such"));
+    }
+}
