@@ -22,6 +22,7 @@ pub struct Daemon {
 
 /// What it says.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "messages live for one turn")]
 pub enum Said {
     Tell(Tell),
     /// It does not want this process.

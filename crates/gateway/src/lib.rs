@@ -9,6 +9,7 @@
 
 mod balance;
 mod daemon;
+mod outward;
 mod server;
 
 pub use server::{Error, Options, Server};

@@ -15,6 +15,7 @@ use sluice_relay::{Engine, Event, Interest, PairId, socket};
 
 use crate::balance::Balance;
 use crate::daemon::{Daemon, Said};
+use crate::outward::{self, Outward};
 
 /// Keys of what is watched besides pairs.
 mod key {
@@ -144,6 +145,7 @@ pub struct Server {
     next_attempt: u64,
     pairs: HashMap<PairId, u32>,
     balance: Balance,
+    outward: Outward,
     nonce: u32,
 }
 
@@ -170,6 +172,7 @@ impl Server {
             next_attempt: 0,
             pairs: HashMap::new(),
             balance: Balance::default(),
+            outward: Outward::default(),
             nonce: 0,
         })
     }
@@ -181,7 +184,9 @@ impl Server {
         let mut ends_at = None;
         loop {
             if let Some(ends_at) = ends_at {
-                let is_done = self.pairs.is_empty() && self.attempts.is_empty();
+                let is_done = self.engine.counters().pairs == 0
+                    && self.attempts.is_empty()
+                    && self.outward.is_idle();
                 if is_done || Instant::now() >= ends_at {
                     break;
                 }
@@ -202,6 +207,9 @@ impl Server {
                     Event::Ready {
                         key: key::DAEMON, ..
                     } => self.hear(now)?,
+                    Event::Ready { key, .. } if outward::is_ours(key) => {
+                        self.outward.ready(&mut self.engine, key, now);
+                    }
                     Event::Ready { key, .. } if key & key::ATTEMPT != 0 => {
                         self.connected(key & !key::ATTEMPT, now);
                     }
@@ -215,7 +223,7 @@ impl Server {
             "ends: {} connections finished, {} reset, {} cut off",
             counters.finished,
             counters.reset,
-            self.pairs.len()
+            counters.pairs
         );
         self.engine.reset_all();
         Ok(())
@@ -223,7 +231,14 @@ impl Server {
 
     fn next_deadline(&self) -> Option<Instant> {
         let attempt = self.deadlines.front().map(|(due, _)| *due);
-        let all = [self.seek_at, self.stale_until, self.paused_until, attempt];
+        let outward = self.outward.next_deadline();
+        let all = [
+            self.seek_at,
+            self.stale_until,
+            self.paused_until,
+            attempt,
+            outward,
+        ];
         all.into_iter().flatten().min()
     }
 
@@ -238,6 +253,7 @@ impl Server {
                 self.fail(number, "no answer", now);
             }
         }
+        self.outward.pass_time(&mut self.engine, now);
         if is_ending {
             return;
         }
@@ -280,6 +296,8 @@ impl Server {
                 for listener in self.listeners.values_mut() {
                     listener.is_stale = true;
                 }
+                // It gives other keys.
+                self.outward.shut_all(&mut self.engine);
             }
             Err(_) => {
                 self.daemon.forget();
@@ -354,11 +372,28 @@ impl Server {
                     self.balance.gone(backend);
                 }
             }
+            Tell::Exit {
+                exit,
+                address,
+                key,
+                allowed,
+            } => {
+                let engine = &mut self.engine;
+                let opened = self.outward.open(engine, exit, address, key, allowed);
+                let port = opened.unwrap_or_else(|error| {
+                    tracing::warn!("cannot listen for programs at {address}: {error}");
+                    0
+                });
+                if !self.daemon.say(Ask::Exit { exit, port }) {
+                    self.lose_daemon(now);
+                }
+            }
+            Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
             Tell::Complete => {
                 let is_stale = self.listeners.values().any(|it| it.is_stale);
                 self.stale_until = is_stale.then(|| now + STALE_MAX);
             }
-            Tell::Published { .. } | Tell::Done { .. } => {}
+            Tell::Published { .. } | Tell::Way { .. } | Tell::Done { .. } => {}
         }
     }
 
@@ -412,6 +447,7 @@ impl Server {
         for service in all {
             self.shut(service);
         }
+        self.outward.shut_all(&mut self.engine);
     }
 
     fn is_known(&self, backend: u32) -> bool {

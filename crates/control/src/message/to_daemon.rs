@@ -64,6 +64,10 @@ pub struct Announce {
     reason = "a message is encoded or looked at where it is made, and never kept"
 )]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "messages live on the stack, one at a time"
+)]
 pub enum ToDaemon {
     /// First message of a program. Answered by `Welcome` or `Refused`.
     Hello(Hello),
