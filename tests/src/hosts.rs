@@ -282,7 +282,7 @@ pub fn require_root() -> Verdict {
 }
 
 /// Makes a veth pair with an end in each namespace.
-pub(crate) fn wire(
+pub fn wire(
     near: &Namespace,
     near_name: &str,
     far: &Namespace,

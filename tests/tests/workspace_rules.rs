@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sluice-cli",
         &[
             "sluice-control",
+            "sluice-gateway",
             "sluice-peering",
             "sluice-sys",
             "sluice-verbs",
@@ -113,6 +114,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("sluice-netns-testing", &[]),
+    (
+        "sluice-gateway",
+        &["sluice-control", "sluice-relay", "sluice-sys"],
+    ),
     ("sluice-verbs-testing", &["sluice-verbs"]),
     ("sluice-tests", &[]),
 ];

@@ -38,6 +38,7 @@ pub enum Command {
     Bench(BenchArgs),
     Up(UpArgs),
     Down(DownArgs),
+    Gateway(GatewayArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
 }
@@ -63,6 +64,25 @@ impl LogLevel {
             Self::Info => "info",
             Self::Debug => "debug",
             Self::Trace => "trace",
+        }
+    }
+}
+
+/// How the daemon logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines of text
+    Text,
+    /// A JSON object on each line, with a field for each fact
+    Json,
+}
+
+impl LogFormat {
+    /// The word that `sluiced --log-format` takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
         }
     }
 }
@@ -258,7 +278,7 @@ fn parse_interval(text: &str) -> Result<std::time::Duration, String> {
 /// Says what this machine offers and what would be used.
 ///
 /// Each line is ok, a note, or missing, with what to do about it. The exit status is 0 if two
-/// programs started now would get lanes, 1 otherwise.
+/// programs started now, on this host or with --peer on two, would get lanes, 1 otherwise.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Print one JSON document
@@ -272,6 +292,18 @@ pub struct DoctorArgs {
     /// XDP program or AF_XDP socket is left alone. Some drivers take their link down for a moment.
     #[arg(long, value_name = "NAME")]
     pub interface: Vec<String>,
+
+    /// Look at what lies between this host and another one instead: an address, with the port of
+    /// its sluiced if it is not 4797, or the name of a [[peer]] of --config
+    ///
+    /// Says whether there is a sluiced that believes this host, its version, the round trip, the
+    /// MTU of the path, and whether the fabric gets through.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "interface")]
+    pub peer: Option<String>,
+
+    /// The configuration of this host's daemon, to talk to the other one as it would
+    #[arg(long, value_name = "FILE", requires = "peer")]
+    pub config: Option<PathBuf>,
 
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]
@@ -309,6 +341,14 @@ pub struct UpArgs {
     #[arg(long, value_name = "LEVEL")]
     pub log: Option<LogLevel>,
 
+    /// How the daemon logs: lines of text, or a JSON object on each line [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+
+    /// Let Prometheus get figures at http://ADDRESS:PORT/metrics; a PORT alone is one of 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = sluice_peering::config::metrics_address)]
+    pub metrics: Option<std::net::SocketAddr>,
+
     /// Where it logs to instead of standard error, which it closes unless it stays in the
     /// foreground
     #[arg(long, value_name = "PATH")]
@@ -342,6 +382,47 @@ pub struct DownArgs {
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+}
+
+/// Serves outside clients for programs on other hosts.
+///
+/// Runs in the foreground on the host that has the outside addresses, beside a daemon whose
+/// configuration has [gateway]. Programs on other hosts that were started with 'sluice run
+/// --gateway' listen at this host's addresses; clients are accepted here and their bytes go to
+/// the programs by the fabric. On SIGTERM it takes no more clients and ends when the connections
+/// have, after ten seconds at the latest.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct GatewayArgs {
+    #[command(subcommand)]
+    pub command: Option<GatewayCommand>,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH", global = true)]
+    pub socket: Option<PathBuf>,
+
+    /// What it says on standard error [default: warn]
+    #[arg(long, value_name = "LEVEL")]
+    pub log: Option<LogLevel>,
+
+    /// The library is loaded; set by this program for itself
+    #[arg(long, hide = true)]
+    pub serve: bool,
+}
+
+/// What is done with a gateway that runs.
+#[derive(Debug, Subcommand)]
+pub enum GatewayCommand {
+    /// Give a node no new connections; those that it has go on
+    Drain {
+        /// Its name, as [[gateway.node]] has it
+        node: String,
+    },
+    /// Give a node connections again
+    Resume {
+        /// Its name
+        node: String,
+    },
 }
 
 /// Writes the man pages into a directory.

@@ -11,6 +11,7 @@ mod elf;
 mod entry;
 mod error;
 mod exec;
+mod gateway;
 mod launch;
 mod locate;
 mod man;

@@ -225,9 +225,15 @@ fn interrupted_between_two_hosts() {
 
 #[test]
 fn hosts_need_root_and_it_is_said() {
+    for suite in ["roce", "fabric"] {
+        needs_root(suite);
+    }
+}
+
+fn needs_root(suite: &str) {
     const NOBODY: u32 = 65534;
     let scratch = Scratch::new();
-    let mut command = scratch.sluice(["bench", "roce", "--only", "latency"]);
+    let mut command = scratch.sluice(["bench", suite, "--only", "latency"]);
     // SAFETY: geteuid has no arguments and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         command.uid(NOBODY).gid(NOBODY).current_dir("/");
@@ -241,7 +247,8 @@ fn hosts_need_root_and_it_is_said() {
     };
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("needs root"), "{output:?}");
-    assert!(!std::path::Path::new("/sluice-bench-roce").exists());
+    let report = format!("/sluice-bench-{suite}");
+    assert!(!Path::new(&report).exists());
 }
 
 #[test]

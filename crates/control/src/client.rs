@@ -1,7 +1,7 @@
 //! The program's end of the control socket.
 
 use std::fmt;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,13 @@ pub const STATUS_BYTES_MAX: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Client {
     socket: Fd,
+}
+
+/// To wait for messages.
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 /// Why nothing came from sluiced.

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | 0 | [`MAGIC`], 8 bytes |
 //! | 8 | version, 1 |
-//! | 9 | kind: 1 for a client, 2 for a destination |
+//! | 9 | kind: 1 for a client, 2 for a destination, 3 for one without an answer |
 //! | 10 | zero, 2 bytes |
 //! | 12 | client: address (16 bytes, IPv4 mapped as in RFC 4291 §2.5.5.2), port |
 //! | 30 | outside address: the same |
@@ -54,8 +54,10 @@ pub enum Kind {
     /// From the gateway: a client outside has connected.
     Client,
     /// To the gateway: a program wants to be connected with [`Preface::client`], which is then
-    /// the destination.
+    /// the destination. It is answered by an [`Answer`].
     Destination,
+    /// The same, and nothing is answered: the program does not wait.
+    Unanswered,
 }
 
 /// The addresses of the connection that carries it.
@@ -100,6 +102,7 @@ impl Preface {
         out[9] = match self.kind {
             Kind::Client => 1,
             Kind::Destination => 2,
+            Kind::Unanswered => 3,
         };
         out[12..30].copy_from_slice(&address_bytes(self.client));
         out[30..48].copy_from_slice(&address_bytes(self.outside));
@@ -126,6 +129,7 @@ impl Preface {
         let kind = match (bytes[8], bytes[9]) {
             (VERSION, 1) => Kind::Client,
             (VERSION, 2) => Kind::Destination,
+            (VERSION, 3) => Kind::Unanswered,
             _ => return Err(PrefaceError::Version),
         };
         let mut time = [0; 8];
@@ -139,6 +143,43 @@ impl Preface {
             time_ms: u64::from_be_bytes(time),
             nonce: u32::from_be_bytes(nonce),
         })
+    }
+}
+
+/// The number of a preface whose code was not looked at yet: it says which key to look for.
+pub fn claimed_nonce(bytes: &[u8; PREFACE_BYTES]) -> u32 {
+    let mut nonce = [0; 4];
+    nonce.copy_from_slice(&bytes[56..60]);
+    u32::from_be_bytes(nonce)
+}
+
+/// Length of an [`Answer`].
+pub const ANSWER_BYTES: usize = 20;
+
+/// What became of [`Kind::Destination`]: the first bytes that come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 0, or why the gateway is not connected.
+    pub errno: u16,
+    /// The gateway's address, as the destination sees it.
+    pub outside: SocketAddr,
+}
+
+impl Answer {
+    /// As it is sent: two bytes, an address, a port.
+    pub fn encode(&self) -> [u8; ANSWER_BYTES] {
+        let mut out = [0; ANSWER_BYTES];
+        out[..2].copy_from_slice(&self.errno.to_be_bytes());
+        out[2..].copy_from_slice(&address_bytes(self.outside));
+        out
+    }
+
+    /// Any bytes are one.
+    pub fn decode(bytes: &[u8; ANSWER_BYTES]) -> Answer {
+        Answer {
+            errno: u16::from_be_bytes([bytes[0], bytes[1]]),
+            outside: address(&bytes[2..]),
+        }
     }
 }
 
@@ -206,12 +247,22 @@ mod tests {
 
     #[test]
     fn prefaces_come_back() {
-        for kind in [Kind::Client, Kind::Destination] {
+        for kind in [Kind::Client, Kind::Destination, Kind::Unanswered] {
             let preface = Preface { kind, ..preface() };
             let bytes = preface.encode(&KEY, &carrier());
             assert_eq!(Preface::decode(&bytes, &KEY, &carrier()), Ok(preface));
+            assert_eq!(claimed_nonce(&bytes), preface.nonce);
             assert!((0..bytes.len()).all(|len| may_begin(&bytes[..len])));
         }
+    }
+
+    #[test]
+    fn answers_come_back() {
+        let answer = Answer {
+            errno: 111,
+            outside: "[2001:db8::1]:443".parse().unwrap(),
+        };
+        assert_eq!(Answer::decode(&answer.encode()), answer);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -12,16 +13,20 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use sluice_control::{files, paths};
 use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
 use sluice_daemon::fabric::{self, Fabric};
+use sluice_daemon::listener::Listener;
+use sluice_daemon::notify::Manager;
+use sluice_daemon::privileges::{self, Needs};
 use sluice_daemon::server::Server;
 use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
 use sluice_sys::unix::close_all_from;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Matches the two ends of TCP connections between programs under sluice and gives them shared
 /// memory.
@@ -48,6 +53,11 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics; a PORT alone is one of
+    /// 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = sluice_peering::config::metrics_address)]
+    metrics: Option<SocketAddr>,
+
     /// Serve all users of this machine (for a sluiced of root)
     #[arg(long)]
     allow_all_users: bool,
@@ -69,6 +79,10 @@ struct Arguments {
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
     log: String,
 
+    /// How to log: lines of text, or a JSON object on each line, with a field for each fact
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+
     /// Where to log to instead of standard error, which is closed with --daemonize
     #[arg(long, value_name = "PATH")]
     log_file: Option<PathBuf>,
@@ -84,6 +98,12 @@ struct Arguments {
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 fn ring_bytes(text: &str) -> Result<u32, String> {
@@ -158,10 +178,14 @@ fn serve(arguments: Arguments) -> Outcome {
         Some(path) => Some(sluice_peering::config::Config::load(path)?),
         None => None,
     };
-    if let Some(config) = &peering {
-        let choice = fabric::device_choice(config.device.as_ref());
-        // SAFETY: no thread was started yet.
-        unsafe { choice.set_environment() };
+    let manager = Manager::new(std::env::var_os("NOTIFY_SOCKET"));
+    // SAFETY: no thread was started yet.
+    unsafe {
+        // Not for what sluiced starts.
+        std::env::remove_var("NOTIFY_SOCKET");
+        if let Some(config) = &peering {
+            fabric::device_choice(config.device.as_ref()).set_environment();
+        }
     }
     start_log(&arguments)?;
     let socket = match arguments.socket {
@@ -178,6 +202,8 @@ fn serve(arguments: Arguments) -> Outcome {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         signal_hook::low_level::pipe::register(signal, signalled.try_clone()?)?;
     }
+    let (reload, signalled) = UnixStream::pair()?;
+    signal_hook::low_level::pipe::register(libc::SIGHUP, signalled)?;
     let config = Config {
         socket,
         idle_exit: arguments.idle_exit.map(Duration::from_secs),
@@ -187,6 +213,15 @@ fn serve(arguments: Arguments) -> Outcome {
         user_share: arguments.user_share,
     };
     let limits = Limits::of_this_process();
+    let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+    // Before there are threads, each of which would keep what it has.
+    let left = privileges::drop_others(privileges::needed(&Needs {
+        socket: Some(&config.socket),
+        fabric: peering.as_ref().map(|peering| peering.device.as_ref()),
+    }))?;
+    tracing::debug!(capabilities = ?left, "capabilities that are left");
+    let named = peering.as_ref().and_then(|peering| peering.metrics);
+    let metrics = arguments.metrics.or(named);
     let fabric = match peering {
         Some(peering) => {
             let choice = peering.capture.clone();
@@ -203,7 +238,13 @@ fn serve(arguments: Arguments) -> Outcome {
         }
         None => None,
     };
-    let server = Server::bind(config, limits, fabric)?;
+    let serves = format!("serves {}", config.socket.display());
+    let mut server = Server::on(listener, config, limits, fabric)?;
+    if let Some(address) = metrics {
+        server.serve_metrics(address).map_err(|error| {
+            format!("figures cannot be served at {address}: {error}; choose another --metrics")
+        })?;
+    }
     if arguments.detached {
         std::env::set_current_dir("/")?;
         let mut output = io::stdout();
@@ -213,7 +254,10 @@ fn serve(arguments: Arguments) -> Outcome {
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
     }
+    manager.ready(&serves);
+    server.reload_when(reload, manager.clone())?;
     server.run(stop)?;
+    manager.stopping();
     Ok(())
 }
 
@@ -261,13 +305,19 @@ fn log_arguments(level: &str, file: Option<&Path>) -> io::Result<Vec<OsString>> 
 
 fn start_log(arguments: &Arguments) -> Outcome {
     let filter = EnvFilter::try_new(&arguments.log)?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
-    match &arguments.log_file {
-        Some(path) => {
-            let file = File::options().create(true).append(true).open(path)?;
-            log.with_ansi(false).with_writer(Mutex::new(file)).init();
-        }
-        None => log.with_ansi(false).with_writer(io::stderr).init(),
+    let writer = match &arguments.log_file {
+        Some(path) => BoxMakeWriter::new(Mutex::new(
+            File::options().create(true).append(true).open(path)?,
+        )),
+        None => BoxMakeWriter::new(io::stderr),
+    };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(writer);
+    match arguments.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
     }
     Ok(())
 }

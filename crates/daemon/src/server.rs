@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
 use sluice_control::message::{
@@ -22,13 +22,17 @@ use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
+use crate::metrics::collect::Seen;
+use crate::metrics::exporter::Exporter;
 use crate::namespace::{Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
+mod figures;
 mod gateway;
+mod reload;
 mod remote;
 
 /// Messages of one client that are read before others get their turn.
@@ -39,6 +43,8 @@ const EVENTS_MAX: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 const FABRIC: u64 = u64::MAX - 2;
+const METRICS: u64 = u64::MAX - 3;
+const RELOAD: u64 = u64::MAX - 4;
 
 /// One connection to the control socket.
 #[derive(Debug)]
@@ -74,10 +80,14 @@ pub struct Server {
     closer: Closer,
     /// Lanes to other hosts.
     fabric: Option<Fabric>,
+    reload: Option<reload::Reload>,
+    exporter: Option<Exporter>,
+    seen: Seen,
     gateway: Option<Gateway>,
     client_shares: Shares,
     counters: Counters,
     started: Instant,
+    started_at: SystemTime,
     /// Since when there has been no client.
     idle_since: Instant,
     stopping: bool,
@@ -93,6 +103,16 @@ impl Server {
         fabric: Option<Fabric>,
     ) -> Result<Server, ListenError> {
         let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+        Server::on(listener, config, limits, fabric)
+    }
+
+    /// Serves whom a listener lets connect.
+    pub fn on(
+        listener: Listener,
+        config: Config,
+        limits: Limits,
+        fabric: Option<Fabric>,
+    ) -> Result<Server, ListenError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| ListenError::Socket(config.socket.clone(), error.into()))?;
         let now = Instant::now();
@@ -118,8 +138,12 @@ impl Server {
             gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
             config,
             fabric,
+            reload: None,
+            exporter: None,
+            seen: Seen::default(),
             counters: Counters::default(),
             started: now,
+            started_at: SystemTime::now(),
             idle_since: now,
             stopping: false,
             spare: File::open("/dev/null").ok(),
@@ -163,6 +187,8 @@ impl Server {
                     LISTENER => self.accept_all(),
                     STOP => self.stopping = true,
                     FABRIC => {}
+                    METRICS => self.give_figures(),
+                    RELOAD => self.reload_if_told(),
                     // Client numbers are 32-bit.
                     id => self.read_client(id as ClientId),
                 }

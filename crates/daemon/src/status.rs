@@ -80,6 +80,9 @@ impl Serialize for Address {
 /// One end of a connection.
 #[derive(Debug, Serialize)]
 pub struct Connection<'a> {
+    /// The number of its record and the life that it is in, if it has one.
+    #[serde(skip)]
+    pub life: Option<(u32, u32)>,
     /// `-` before the connection had enough traffic to be announced.
     pub local: Address,
     pub peer: Address,
@@ -176,7 +179,9 @@ impl<'a> Sources<'a> {
         let mut connections = Vec::with_capacity(table.len());
         for (end, snapshot) in table {
             let entry = announced.remove(&(end, snapshot.generation));
-            connections.push(self.describe_record(&snapshot, entry));
+            let mut connection = self.describe_record(&snapshot, entry);
+            connection.life = Some((end, snapshot.generation));
+            connections.push(connection);
         }
         let rest = max - connections.len();
         let untold = announced.values().take(rest);
@@ -196,6 +201,7 @@ impl<'a> Sources<'a> {
         let peer = entry.and_then(|entry| entry.partner);
         let peer = peer.and_then(|key| self.program(key));
         Connection {
+            life: None,
             local: Address(end.local),
             peer: Address(end.peer),
             state: if on_lane { "lane" } else { "tcp" },
@@ -219,6 +225,7 @@ impl<'a> Sources<'a> {
         let peer = entry.partner.and_then(|key| self.program(key));
         let on_lane = entry.partner.is_some();
         Connection {
+            life: None,
             local: Address(entry.announced.tuple.local),
             peer: Address(entry.announced.tuple.peer),
             state: if on_lane { "lane" } else { "tcp" },

@@ -49,6 +49,8 @@ pub struct Config {
     pub name: String,
     /// Where control connections are accepted. `[::]` also takes IPv4.
     pub listen: Vec<SocketAddr>,
+    /// Where figures are served.
+    pub metrics: Option<SocketAddr>,
     /// How daemons prove who they are. `None`: nothing was said, and neither peers, discovery nor
     /// a listening address: then there are no control connections at all.
     pub authentication: Option<Authentication>,
@@ -288,6 +290,22 @@ pub struct Remark {
     /// sluiced would not start.
     pub is_error: bool,
     pub text: String,
+}
+
+/// Where figures are to be served: an address and a port, or a port of this host alone
+/// (127.0.0.1), which is all that anybody needs who does not say more.
+///
+/// # Errors
+/// It is neither; the text says what to write.
+pub fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    text.parse().map_err(|_| {
+        format!(
+            "{text:?} is no address: write a port (9797) or an address and a port (10.0.0.1:9797)"
+        )
+    })
 }
 
 /// Whether a text can be a daemon's name: the labels of a DNS name, in lower case, with `_`,

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::real::{errno, real, set_errno};
-use crate::{config, log};
+use crate::{config, link, log};
 use core::ffi::{CStr, c_int};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
@@ -97,6 +97,17 @@ pub fn after_fork() {
     STATE.force_open();
 }
 
+/// The gateway, and the path of the control socket.
+pub(crate) fn names() -> Option<(Name, [u8; 108], usize)> {
+    let state = STATE.lock()?;
+    Some((state.gateway?, state.socket_path, state.socket_path_len))
+}
+
+/// From now on the connection looks like that.
+pub(crate) fn set_face(fd: c_int, face: &Face) {
+    faces::set(fd, face);
+}
+
 /// `listen` has succeeded for a TCP socket: it is published. The answer is `listen`'s. A socket
 /// that only this host can reach is nobody else's, and is not published.
 #[cold]
@@ -128,12 +139,9 @@ fn publish(fd: c_int) -> Result<Listener, Errno> {
         return Err(Errno(libc::EADDRNOTAVAIL));
     }
     let cookie = tcp::cookie(fd)?;
-    let (gateway, path, len) = {
-        let state = STATE.lock().ok_or(Errno::AGAIN)?;
-        let gateway = state.gateway.ok_or(Errno::INVAL)?;
-        (gateway, state.socket_path, state.socket_path_len)
-    };
+    let (gateway, path, len) = names().ok_or(Errno::AGAIN)?;
     let client = Client::connect(&path[..len])?;
+    link::check_server(&client)?;
     client.send(&ToDaemon::Gateway(Ask::Publish { gateway }), &[fd])?;
     let answer = client.receive_until(Instant::now() + ANSWER_MAX);
     let (answer, _) = answer.map_err(|_| Errno::AGAIN)?;
@@ -252,7 +260,12 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
         return Meeting::Direct;
     };
     let Some(listener) = listener(listening) else {
-        return Meeting::Direct;
+        // Its key is not to be had now. The gateway's words must not become the client's.
+        let mut first = [0; preface::MAGIC.len()];
+        return match receive(got, &mut first, libc::MSG_PEEK) {
+            Ok(_) if first == preface::MAGIC => Meeting::Failed("no daemon has its key"),
+            _ => Meeting::Direct,
+        };
     };
     if !listener.sources.contain(from.ip()) {
         return Meeting::Direct;
@@ -298,7 +311,7 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
 }
 
 /// Reads without waiting, past every hook.
-fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize, Errno> {
+pub(crate) fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usize, Errno> {
     // SAFETY: the kernel writes at most the length of the buffer.
     raw::check(unsafe {
         raw::syscall6(
@@ -428,11 +441,13 @@ unsafe fn write_address(fd: c_int, value: SocketAddr, address: *mut sockaddr, ro
 
 /// What a connection looks like to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Face {
+pub(crate) struct Face {
     /// Its real peer, by which a number that names another socket now is recognised.
-    carrier: SocketAddr,
-    client: SocketAddr,
-    outside: SocketAddr,
+    pub carrier: SocketAddr,
+    /// What `getpeername` says.
+    pub client: SocketAddr,
+    /// What `getsockname` says; with port 0 the kernel's.
+    pub outside: SocketAddr,
 }
 
 /// The faces of descriptors.

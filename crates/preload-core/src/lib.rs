@@ -21,6 +21,7 @@ pub mod log;
 pub mod mapped;
 pub mod memory;
 pub mod options;
+pub mod outward;
 pub mod passing;
 pub mod policy;
 pub mod poll;

@@ -498,7 +498,7 @@ impl Link {
 }
 
 /// sluiced is given every announced socket, so it must be root's or this user's own.
-fn check_server(client: &Client) -> Result<(), Errno> {
+pub(crate) fn check_server(client: &Client) -> Result<(), Errno> {
     let server = unix::peer_credentials(client.raw())?.uid;
     if is_trusted(server, unix::effective_uid(), maps_every_user) {
         return Ok(());

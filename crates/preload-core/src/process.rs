@@ -7,7 +7,9 @@ use crate::fds;
 use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
-use crate::{config, conn, descriptors, epoll, gateway, leave, link, lock, log, policy, stats};
+use crate::{
+    config, conn, descriptors, epoll, gateway, leave, link, lock, log, outward, policy, stats,
+};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sluice_lane::end::State;
@@ -183,6 +185,7 @@ extern "C" fn after_fork_child() {
     sluice_lane::lock::forget_thread();
     link::after_fork();
     gateway::after_fork();
+    outward::after_fork();
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);

@@ -421,6 +421,11 @@ pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> Result<bool, Errno> {
     poll_one(fd, libc::POLLIN, timeout_ms).map(|revents| revents != 0)
 }
 
+/// Returns whether there is room, or an error to see. A signal ends the wait with `EINTR`.
+pub fn wait_writable(fd: RawFd, timeout_ms: i32) -> Result<bool, Errno> {
+    poll_one(fd, libc::POLLOUT, timeout_ms).map(|revents| revents != 0)
+}
+
 /// Whether the other end of a connected socket is closed, or will send no more. What it has sent
 /// may still be unread.
 pub fn has_hung_up(fd: RawFd) -> bool {

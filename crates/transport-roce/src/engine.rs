@@ -6,6 +6,9 @@
 //! packets itself: to be woken for each of them would cost more than the packet. Then the thread
 //! only watches, every millisecond, whether the program still does.
 //!
+//! Where packets come soon after each other it looks for the next one for a while before it sleeps
+//! ([`Patience`]): a peer that reads and writes here waits for each answer.
+//!
 //! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
 //! programs that poll.
 
@@ -33,6 +36,8 @@ pub const NEIGHBOUR: u64 = 5;
 pub const UDP: u64 = 0;
 pub const XDP: u64 = 1;
 
+/// Of so many looks at AF_XDP one is at the UDP sockets as well.
+const UDP_LOOKS: u32 = 64;
 /// How long a watching thread waits.
 const WATCH_NS: u64 = 1_000_000;
 /// Packets of one look from which on more are expected soon ([`Stream`]).
@@ -227,8 +232,81 @@ impl Stream {
     }
 }
 
+/// For how long the thread looks for the next packet before it sleeps. As long as packets come
+/// within a time that is worth it, sleeping costs more than looking; a single one that comes later
+/// ends that. So a rate below one packet in [`Patience::most_ns`] costs nothing but its packets.
+struct Patience {
+    window_ns: u64,
+    most_ns: u64,
+}
+
+impl Patience {
+    /// What looking may cost at most for one packet, in system calls that do nothing: to be put to
+    /// sleep and woken costs some tens, and delays the packet.
+    const CALLS: u64 = 150;
+    /// The same, whatever a system call takes.
+    const LIMITS_NS: core::ops::RangeInclusive<u64> = 20_000..=1_000_000;
+
+    /// `call_ns`: what a system call takes that does nothing.
+    fn new(call_ns: u64, processors: usize) -> Self {
+        let most = (call_ns * Self::CALLS).clamp(*Self::LIMITS_NS.start(), *Self::LIMITS_NS.end());
+        Self {
+            window_ns: 0,
+            // Who looks keeps the only processor from whoever sends.
+            most_ns: if processors > 1 { most } else { 0 },
+        }
+    }
+
+    /// A packet woke it, so long after the last one.
+    fn woken(&mut self, gap_ns: u64) {
+        self.window_ns = if gap_ns > self.most_ns {
+            0
+        } else {
+            (2 * self.window_ns).clamp(self.most_ns / 8, self.most_ns)
+        };
+    }
+}
+
+/// What a system call takes that does nothing, nanoseconds.
+fn call_ns() -> u64 {
+    let mut tokens = [0; 64];
+    let Ok(nothing) = Epoll::new() else {
+        return 0;
+    };
+    let mut least = u64::MAX;
+    for _ in 0..16 {
+        let began = now_ns();
+        let _ = nothing.wait(&mut tokens, Some(0));
+        least = least.min(now_ns().saturating_sub(began));
+    }
+    least
+}
+
+/// Looks for packets until some come or the time is over. How many came.
+fn look(node: &Node, lane: &Lane, until: u64) -> usize {
+    let mut looks = 0_u32;
+    loop {
+        // The sockets cost a system call.
+        let udp = looks.is_multiple_of(UDP_LOOKS);
+        if let Some(found) = lane.progress(node, Worker::Engine { udp })
+            && found > 0
+        {
+            return found;
+        }
+        if now_ns() >= until || node.stop.load(Ordering::Acquire) {
+            return 0;
+        }
+        looks += 1;
+        core::hint::spin_loop();
+    }
+}
+
 fn run(weak: &Weak<Node>, number: usize) {
     let mut tokens = [0; 64];
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut patience = Patience::new(call_ns(), processors);
+    // When the thread last found packets.
+    let mut found_at = 0;
     let mut before = 0;
     // Rounds without anything; starts as if there had been none for long.
     let mut quiet = QUIET_WATCHES;
@@ -256,12 +334,28 @@ fn run(weak: &Weak<Node>, number: usize) {
         };
         let armed = node.armed.load(Ordering::SeqCst) != 0;
         let asleep = armed || alone.sleeps() || quiet >= QUIET_WATCHES;
-        let now = now_ns();
+        let mut now = now_ns();
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);
         }
         sleeper.hear(asleep);
         sleeper.hears.store(asleep, Ordering::SeqCst);
+        if found.is_some_and(|found| found > 0) {
+            found_at = now;
+        }
+        let naps = asleep && stream.looked(found.unwrap_or(0));
+        let window = found_at + patience.window_ns;
+        if asleep && !naps && now < window {
+            let more = look(&node, lane, window);
+            now = now_ns();
+            if more > 0 {
+                alone.looked(more, false);
+                stream.looked(more);
+                found_at = now;
+                quiet = 0;
+                continue;
+            }
+        }
         let deadline = lane.deadline.load(Ordering::SeqCst);
         let until = match asleep {
             // There is more to send at once.
@@ -278,7 +372,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             continue;
         }
         let mut timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
-        if asleep && stream.looked(found.unwrap_or(0)) && until > now + BULK_NAP_NS {
+        if naps && until > now + BULK_NAP_NS {
             if found == Some(0) {
                 std::thread::sleep(Duration::from_nanos(BULK_NAP_NS));
             }
@@ -291,7 +385,11 @@ fn run(weak: &Weak<Node>, number: usize) {
         };
         let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
         // Who was not woken by another port looks at all.
-        udp = !ready.contains(&token(PORT, XDP)) || ready.contains(&token(PORT, UDP));
+        let by = |kind| ready.contains(&token(PORT, kind));
+        udp = !by(XDP) || by(UDP);
+        if asleep && (by(XDP) || by(UDP)) {
+            patience.woken(now_ns().saturating_sub(found_at));
+        }
         for token in ready {
             event(&node, sleeper, *token);
         }
@@ -321,6 +419,30 @@ fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_packets_that_come_soon_are_looked_for() {
+        let mut patience = Patience::new(300, 2);
+        let most = patience.most_ns;
+        assert_eq!((most, patience.window_ns), (45_000, 0));
+        // An hour of one packet each millisecond costs no look.
+        patience.woken(1_000_000);
+        assert_eq!(patience.window_ns, 0);
+        let windows = [10_000; 6].map(|gap| {
+            patience.woken(gap);
+            patience.window_ns
+        });
+        assert_eq!(
+            windows,
+            [most / 8, most / 8 * 2, most / 8 * 4, most, most, most]
+        );
+        patience.woken(most + 1);
+        assert_eq!(patience.window_ns, 0);
+        // One processor is left to whoever sends, however slow it is.
+        let mut patience = Patience::new(5_000, 1);
+        patience.woken(10);
+        assert_eq!(patience.window_ns, 0);
+    }
 
     #[test]
     fn a_stream_is_looked_for_until_a_nap_was_in_vain() {

@@ -17,8 +17,9 @@ use crate::socket::{Layout, Socket};
 /// Pieces that one call of [`Port::receive`] takes at most.
 const BATCH: u32 = 64;
 
-/// The longest packet that takes a rider, which makes its frame a little longer.
-const CARRIER_MAX: usize = 512;
+/// A longer packet takes a rider only if it is the last one of several: whoever has got the
+/// acknowledgement may look for the others no more.
+const SINGLE_MAX: usize = 512;
 
 /// Kinds of packets whose headers are kept.
 const KNOWN_MAX: usize = 8;
@@ -43,6 +44,8 @@ pub struct XdpPort {
     staged: u64,
     /// An acknowledgement that may ride with the packet that follows.
     waiting: Option<Waiting>,
+    /// A long packet with which it may ride if no other follows.
+    carrier: Option<Carrier>,
     flows: Flows,
     /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
     /// full packets, its last ones.
@@ -61,6 +64,18 @@ struct Waiting {
     ecn: Ecn,
     packet: [u8; rider::PACKET_MAX],
     length: usize,
+    /// It has a frame of its own already.
+    is_put: bool,
+    /// That was decided.
+    is_decided: bool,
+}
+
+/// A frame that is complete and not in the ring yet.
+#[derive(Clone, Copy, Debug)]
+struct Carrier {
+    slot: u32,
+    start: usize,
+    bytes: usize,
 }
 
 impl Waiting {
@@ -127,6 +142,7 @@ impl XdpPort {
             taken: Vec::with_capacity(BATCH as usize),
             staged: 0,
             waiting: None,
+            carrier: None,
             flows: Flows::default(),
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
@@ -265,6 +281,21 @@ impl XdpPort {
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
         rider: Option<Rider<'_>>,
     ) -> Result<(), SendError> {
+        self.put_carrier(None);
+        let frame = self.write(path, ecn, length, fill, rider)?;
+        self.stage(frame.slot, frame.start, frame.bytes);
+        Ok(())
+    }
+
+    /// Writes the frame of a packet into a free slot.
+    fn write(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+        rider: Option<Rider<'_>>,
+    ) -> Result<Carrier, SendError> {
         let known = self
             .known
             .iter()
@@ -301,13 +332,115 @@ impl XdpPort {
             self.free.push(slot);
             return Err(SendError::Nothing);
         }
-        self.stage(slot, start, frame_bytes + behind);
-        Ok(())
+        let bytes = frame_bytes + behind;
+        Ok(Carrier { slot, start, bytes })
+    }
+
+    /// Whether a rider fits behind a packet of that length on the path.
+    fn has_padding(&self, path: &Path, length: usize) -> bool {
+        let front = if path.destination.is_ipv4() { 28 } else { 48 };
+        let whole = front + length + icrc::BYTES + rider::bytes(rider::PACKET_MAX);
+        whole <= self.packet_bytes_max
+    }
+
+    /// Puts the frame that was kept back into the ring, with what waits in its padding.
+    fn put_carrier(&mut self, waiting: Option<&Waiting>) {
+        let Some(Carrier { slot, start, bytes }) = self.carrier.take() else {
+            return;
+        };
+        let mut behind = 0;
+        if let Some(waiting) = waiting {
+            let packet = waiting.packet();
+            let flow = self
+                .flows
+                .of(waiting.path.destination, waiting.path.source_port);
+            let got = flow.got;
+            // SAFETY: the slot is ours until it is in the ring.
+            let frame = unsafe {
+                self.socket
+                    .umem
+                    .bytes_mut(start, bytes + rider::bytes(packet.len()))
+            };
+            if let Some((frame, padding)) =
+                frame.and_then(|frame| frame.split_at_mut_checked(bytes))
+                && let Some(icrc) = frame.last_chunk()
+                && let Ok(written) = rider::emit(icrc, Rider { packet, got }, padding)
+            {
+                behind = written;
+            }
+        }
+        self.stage(slot, start, bytes + behind);
+    }
+
+    /// Nothing that may follow is waited for any longer.
+    fn settle(&mut self, waiting: &Waiting) {
+        if self.carrier.is_some() {
+            self.put_carrier(Some(waiting));
+        } else {
+            self.put_waiting(waiting);
+        }
+    }
+
+    /// Sends a packet that is no acknowledgement, with the one that waits in its padding or, on
+    /// another path or for a peer that may not look there, behind it.
+    fn send_behind(
+        &mut self,
+        waiting: Option<Waiting>,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError> {
+        let Some(mut waiting) = waiting else {
+            return self.put(path, ecn, length, fill, None);
+        };
+        let is_single = length <= SINGLE_MAX;
+        if waiting.path != *path {
+            self.settle(&waiting);
+            return self.put(path, ecn, length, fill, None);
+        }
+        if !is_single && !self.has_padding(path, length) {
+            self.put_carrier(None);
+            self.put_waiting(&waiting);
+            return self.put(path, ecn, length, fill, None);
+        }
+        let flow = self.flows.of(path.destination, path.source_port);
+        let got = flow.got;
+        // Counted once for each acknowledgement.
+        if !waiting.is_decided {
+            waiting.is_decided = true;
+            if !flow.relies() {
+                self.put_waiting(&waiting);
+                waiting.is_put = true;
+            }
+        }
+        let sent = if is_single {
+            let packet = waiting.packet();
+            self.put(path, ecn, length, fill, Some(Rider { packet, got }))
+        } else {
+            self.put_carrier(None);
+            let written = self.write(path, ecn, length, fill, None);
+            written.map(|frame| self.carrier = Some(frame))
+        };
+        match (&sent, is_single) {
+            (Ok(()), true) => {}
+            // It rides with this one, or with one that follows.
+            (Ok(()), false) => self.waiting = Some(waiting),
+            // It has a frame of its own now, perhaps once more.
+            (Err(_), _) => {
+                waiting.is_put = false;
+                self.put_waiting(&waiting);
+            }
+        }
+        sent
     }
 
     /// The acknowledgement that waits gets a frame of its own. Without room it is lost, as on a
     /// network.
     fn put_waiting(&mut self, waiting: &Waiting) {
+        if waiting.is_put {
+            return;
+        }
         let mut fill = |into: &mut [u8]| {
             into.copy_from_slice(waiting.packet());
             true
@@ -438,13 +571,15 @@ impl Port for XdpPort {
                 return Err(SendError::Nothing);
             }
             if let Some(waiting) = &waiting {
-                self.put_waiting(waiting);
+                self.settle(waiting);
             }
             let one = Waiting {
                 path: *path,
                 ecn,
                 packet,
                 length,
+                is_put: false,
+                is_decided: false,
             };
             if rider::may_ride(one.packet()) {
                 self.waiting = Some(one);
@@ -456,27 +591,7 @@ impl Port for XdpPort {
                 self.put(path, ecn, length, &mut fill, None)?;
             }
         } else {
-            let mut rider = None;
-            if let Some(waiting) = &waiting {
-                if waiting.path == *path && length <= CARRIER_MAX {
-                    let flow = self.flows.of(path.destination, path.source_port);
-                    rider = Some(Rider {
-                        packet: waiting.packet(),
-                        got: flow.got,
-                    });
-                    if !flow.relies() {
-                        self.put_waiting(waiting);
-                    }
-                } else {
-                    self.put_waiting(waiting);
-                }
-            }
-            let sent = self.put(path, ecn, length, fill, rider);
-            if let (Err(_), Some(waiting)) = (&sent, &waiting) {
-                // It has a frame of its own now, perhaps once more.
-                self.put_waiting(waiting);
-            }
-            sent?;
+            self.send_behind(waiting, path, ecn, length, fill)?;
         }
         self.counters.sent += 1;
         self.counters.sent_bytes += length as u64;
@@ -485,7 +600,7 @@ impl Port for XdpPort {
 
     fn flush(&mut self) -> bool {
         if let Some(waiting) = self.waiting.take() {
-            self.put_waiting(&waiting);
+            self.settle(&waiting);
         }
         if self.staged > 0 {
             self.socket.send.publish();

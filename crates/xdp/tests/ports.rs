@@ -76,6 +76,18 @@ fn every_size_over_both_ip_versions() {
 /// An acknowledgement and a packet behind it. What comes of it: `true` for each packet that is an
 /// acknowledgement.
 fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<bool> {
+    // What comes last is none.
+    behind(from, to, path, number, &[8, 20])
+}
+
+/// The same with packets of these payloads behind it; the last one is not told of.
+fn behind(
+    from: &mut XdpPort,
+    to: &mut XdpPort,
+    path: &Path,
+    number: u32,
+    payloads: &[usize],
+) -> Vec<bool> {
     let opcode = Opcode::from_byte(0x11).expect("RC ACKNOWLEDGE");
     let mut acknowledgement = Headers::new(Bth::new(opcode, Qpn::new(QPN), Psn::new(number)));
     acknowledgement.aeth = Some(Aeth {
@@ -87,20 +99,21 @@ fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<b
         acknowledgement.emit(&[], into) == Ok(bytes)
     });
     assert_eq!(sent, Ok(()));
-    send(from, path, QPN, number, 8).expect("sent");
-    // What comes last is none.
-    send(from, path, QPN, number + 1, 20).expect("sent");
+    for (nth, payload) in payloads.iter().enumerate() {
+        send(from, path, QPN, number + nth as u32, *payload).expect("sent");
+    }
     flush(from);
+    let last = number + payloads.len() as u32 - 1;
     let (mut came, mut end) = (Vec::new(), false);
     until("the packets", || {
         to.receive(&mut |received| {
             let packet = Packet::parse(received.packet).expect("legal");
             if *packet.headers() == acknowledgement {
                 came.push(true);
-            } else if check(received) == (number, 8) {
-                came.push(false);
-            } else {
+            } else if check(received).0 == last {
                 end = true;
+            } else {
+                came.push(false);
             }
         });
         end
@@ -146,6 +159,49 @@ fn acknowledgements_ride() {
             };
             assert_eq!(both(&mut a, &mut b, &other, 300), twice, "another flow");
         }
+    }
+}
+
+/// It rides with the last of several long packets: whoever has got it may not look for more. Where
+/// there is no padding it is in front.
+#[test]
+fn acknowledgements_ride_behind_long_packets() {
+    if !can_run("acknowledgements_ride_behind_long_packets") {
+        return;
+    }
+    let net = Net::new(1500);
+    let (_steering, mut a) = net.a.open_one(&Options::default());
+    let (_steering, mut b) = net.b.open_one(&Options::default());
+    for v6 in [false, true] {
+        let (there, back) = (net.a.path(&net.b, v6), net.b.path(&net.a, v6));
+        let full = a.packet_bytes_max() - if v6 { 48 } else { 28 } - 4 - 12;
+        // The last one, which is not told of, is taken in behind what rides with it.
+        let (long, none) = ([1024; 4], [1024, full, 1024]);
+        assert_eq!(
+            behind(&mut a, &mut b, &there, 0, &long),
+            [true, false, false, false, true]
+        );
+        assert_eq!(
+            behind(&mut b, &mut a, &back, 10, &long),
+            [true, false, false, false, true]
+        );
+        assert_eq!(
+            behind(&mut a, &mut b, &there, 20, &long),
+            [false, false, false, true]
+        );
+        assert_eq!(
+            behind(&mut a, &mut b, &there, 30, &[1024, 1024, 8]),
+            [false, false, true]
+        );
+        // Not behind the first, which is not the last, and not behind the second.
+        assert_eq!(
+            behind(&mut a, &mut b, &there, 40, &none[..2]),
+            [false, true]
+        );
+        assert_eq!(
+            behind(&mut a, &mut b, &there, 50, &[full, 8]),
+            [true, false]
+        );
     }
 }
 

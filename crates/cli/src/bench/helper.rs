@@ -3,10 +3,11 @@
 #![allow(unsafe_code)]
 
 mod memcpy;
+pub mod ping;
 pub mod stall;
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -33,19 +34,45 @@ pub enum Helper {
     },
     /// Echoes on any number of connections from one thread
     #[command(hide = true)]
-    HoldServer { port: u16 },
+    HoldServer {
+        port: u16,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        address: Ipv4Addr,
+    },
     /// Opens connections when its input ends, uses each a few times, and waits for ever
     #[command(hide = true)]
-    HoldClient { port: u16, connections: u32 },
+    HoldClient {
+        port: u16,
+        connections: u32,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        address: Ipv4Addr,
+    },
+    /// Exchanges messages with the echoing server for so many seconds, with pauses between them
+    #[command(hide = true)]
+    PingClient {
+        port: u16,
+        seconds: u32,
+        pause_us: u64,
+        address: Ipv4Addr,
+    },
     /// Copies so many bytes again and again, for so many seconds
     #[command(hide = true)]
     Memcpy { bytes: usize, seconds: u32 },
     /// Accepts one connection, sleeps until its input ends, and then reads everything
     #[command(hide = true)]
-    StallReader { port: u16 },
+    StallReader {
+        port: u16,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        address: Ipv4Addr,
+    },
     /// When its input ends, writes as fast as it can for so many seconds
     #[command(hide = true)]
-    StallWriter { port: u16, seconds: u32 },
+    StallWriter {
+        port: u16,
+        seconds: u32,
+        #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
+        address: Ipv4Addr,
+    },
 }
 
 /// Is the helper; returns when it has failed or has nothing more to do.
@@ -57,11 +84,25 @@ pub fn run(helper: &Helper) -> ExitCode {
             threads,
             seconds,
         } => echo_once_client(port, threads, seconds),
-        Helper::HoldServer { port } => hold_server(port),
-        Helper::HoldClient { port, connections } => hold_client(port, connections),
+        Helper::HoldServer { port, address } => hold_server((address, port)),
+        Helper::HoldClient {
+            port,
+            connections,
+            address,
+        } => hold_client((address, port), connections),
+        Helper::PingClient {
+            port,
+            seconds,
+            pause_us,
+            address,
+        } => ping::client((address, port), seconds, Duration::from_micros(pause_us)),
         Helper::Memcpy { bytes, seconds } => memcpy::run(bytes, seconds),
-        Helper::StallReader { port } => stall::reader(port),
-        Helper::StallWriter { port, seconds } => stall::writer(port, seconds),
+        Helper::StallReader { port, address } => stall::reader((address, port)),
+        Helper::StallWriter {
+            port,
+            seconds,
+            address,
+        } => stall::writer((address, port), seconds),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -127,8 +168,8 @@ fn first_failure(
     threads.into_iter().try_for_each(join)
 }
 
-fn hold_server(port: u16) -> io::Result<()> {
-    let listener = TcpListener::bind(("127.0.0.1", port))?;
+fn hold_server(at: (Ipv4Addr, u16)) -> io::Result<()> {
+    let listener = TcpListener::bind(at)?;
     let epoll = Epoll::new()?;
     epoll.add(listener.as_raw_fd())?;
     // Indexed by descriptor, which the kernel keeps small.
@@ -178,14 +219,14 @@ fn put(connections: &mut Vec<Option<TcpStream>>, connection: TcpStream) {
     connections[index] = Some(connection);
 }
 
-fn hold_client(port: u16, connections: u32) -> io::Result<()> {
+fn hold_client(at: (Ipv4Addr, u16), connections: u32) -> io::Result<()> {
     let mut output = io::stdout();
     writeln!(output, "waiting")?;
     io::stdin().read_to_end(&mut Vec::new())?;
     let epoll = Epoll::new()?;
     let mut held = Vec::new();
     for _ in 0..connections {
-        let connection = TcpStream::connect(("127.0.0.1", port))?;
+        let connection = TcpStream::connect(at)?;
         epoll.add(connection.as_raw_fd())?;
         held.push(connection);
     }

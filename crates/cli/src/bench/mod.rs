@@ -44,7 +44,8 @@ use workloads::{Options, Suite, Workload, redis};
 /// on ports of its own and is gone when it ends.
 ///
 /// 'sluice bench verbs' does the same for RDMA programs within one host, 'sluice bench roce' for
-/// RDMA programs on two hosts, 'sluice bench rxe' beside the kernel's software RDMA.
+/// RDMA programs on two hosts, 'sluice bench rxe' beside the kernel's software RDMA, 'sluice bench
+/// fabric' for socket programs on two hosts.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
@@ -132,6 +133,20 @@ enum BenchCommand {
     /// '--device roce-udp' beside sockperf and iperf3 through the same veth pair, and reports as
     /// 'sluice bench' does.
     Roce(CommonArgs),
+    /// Compares socket programs between two hosts with a sluiced each with kernel TCP
+    ///
+    /// The hosts are two network namespaces joined by a veth pair, which this command makes and
+    /// which end with it: it needs root. Runs sockperf, redis and iperf3 over TCP and under 'sluice
+    /// run', with CPU time that includes both daemons, and reports as 'sluice bench' does. Without
+    /// --quick also with daemons that put bytes on rings whether that pays or not.
+    Fabric {
+        #[command(flatten)]
+        common: CommonArgs,
+
+        /// Numbers of clients for the redis workload
+        #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+        clients: Vec<u32>,
+    },
     /// Compares verbs programs over the kernel's own RoCEv2 (rdma_rxe) and over Sluice
     ///
     /// Runs perftest over two rxe devices joined by a veth pair, which this command makes in the
@@ -158,6 +173,13 @@ pub fn run(args: BenchArgs) -> ExitCode {
         Some(BenchCommand::Helper(helper)) => return helper::run(helper),
         Some(BenchCommand::Verbs(common)) => (&workloads::VERBS, common, verbs_options(common)),
         Some(BenchCommand::Roce(common)) => (&workloads::ROCE, common, verbs_options(common)),
+        Some(BenchCommand::Fabric { common, clients }) => {
+            let options = Options {
+                redis_clients: clients.clone(),
+                ..verbs_options(common)
+            };
+            (&workloads::FABRIC, common, options)
+        }
         Some(BenchCommand::Rxe(common)) => (&workloads::RXE, common, verbs_options(common)),
         None => (&workloads::SOCKETS, &args.common, socket_options(&args)),
     };

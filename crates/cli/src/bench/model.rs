@@ -56,6 +56,8 @@ pub enum Variant {
     RxeOneDevice,
     /// [`Self::Verbs`] where there are other ways of Sluice beside it.
     VerbsShm,
+    /// Both programs under `sluice run`, whose daemons offer rings to every reader that is awake.
+    SluiceRings,
 }
 
 impl Variant {
@@ -80,6 +82,7 @@ impl Variant {
             Self::Rxe => "kernel rxe",
             Self::RxeOneDevice => "rxe, one device",
             Self::VerbsShm => "Sluice shm",
+            Self::SluiceRings => "Sluice, all by rings",
         }
     }
 
@@ -95,11 +98,11 @@ impl Variant {
     }
 
     pub fn server_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ServerOnly)
+        matches!(self, Self::Sluice | Self::ServerOnly | Self::SluiceRings)
     }
 
     pub fn client_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ClientOnly)
+        matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings)
     }
 
     /// Whether anything in it runs under `sluice run`.

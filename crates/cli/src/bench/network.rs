@@ -151,7 +151,7 @@ impl End {
     }
 
     /// Calls the function on a thread of this host.
-    fn inside<T: Send>(&self, body: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
+    pub fn inside<T: Send>(&self, body: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
         let namespace = self.namespace.as_raw_fd();
         on_thread(|| {
             enter(namespace)?;

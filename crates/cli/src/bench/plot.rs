@@ -56,6 +56,7 @@ fn colour(variant: Variant) -> &'static str {
         Variant::Rxe => "#7a7f87",
         Variant::RxeOneDevice => "#adb5bd",
         Variant::VerbsShm => "#2b8a3e",
+        Variant::SluiceRings => "#f08c00",
     }
 }
 

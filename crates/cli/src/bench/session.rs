@@ -1,5 +1,7 @@
 //! One run of the benchmark: the scratch folder, the daemon, and how programs are started.
 
+pub mod hosts;
+
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -87,14 +89,19 @@ impl Session {
 
     /// A command line, put under `sluice run` when it is to be accelerated.
     pub fn command_line(&self, accelerated: bool, words: &[String]) -> Vec<String> {
+        self.command_line_at(accelerated.then_some(&*self.socket), words)
+    }
+
+    /// The same with the socket of the daemon that it is to have, if it is to be accelerated.
+    fn command_line_at(&self, socket: Option<&Path>, words: &[String]) -> Vec<String> {
         let mut argv = Vec::new();
-        if accelerated {
-            argv.extend([
+        if let Some(socket) = socket {
+            argv.extend(words![
                 path_text(&self.sluice),
-                "run".to_owned(),
-                "--socket".to_owned(),
-                path_text(&self.socket),
-                "--".to_owned(),
+                "run",
+                "--socket",
+                path_text(socket),
+                "--",
             ]);
         }
         if let Some((program, arguments)) = words.split_first() {
@@ -102,7 +109,7 @@ impl Session {
             argv.push(found.unwrap_or_else(|| program.clone()));
             argv.extend_from_slice(arguments);
         }
-        self.note_command(accelerated, words);
+        self.note_command(socket.is_some(), words);
         argv
     }
 
@@ -172,9 +179,14 @@ impl Session {
         seconds: u32,
     ) -> Result<Output> {
         let argv = self.command_line(variant.client_accelerated(), words);
+        self.to_its_end(host, &argv, seconds)
+    }
+
+    /// Runs a command line that is told to take so many seconds.
+    fn to_its_end(&self, host: Option<&End>, argv: &[String], seconds: u32) -> Result<Output> {
         let grace = host.map_or(CLIENT_GRACE, |_| REMOTE_CLIENT_GRACE);
         let limit = Duration::from_secs(u64::from(seconds)) + grace;
-        Process::start_on(host, &argv, self.scratch.path(), false)?.finish(limit)
+        Process::start_on(host, argv, self.scratch.path(), false)?.finish(limit)
     }
 
     /// Runs a client as [`Self::client`] and counts the CPU time that it, the servers and the
@@ -198,9 +210,27 @@ impl Session {
         servers: &[&Process],
         words: &[String],
     ) -> Result<(Output, Sample)> {
-        let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
-        let daemon = self.daemon_group(variant);
         let lanes_before = self.lanes_given(variant)?;
+        let argv = self.command_line(variant.client_accelerated(), words);
+        let daemon = self.daemon_group(variant);
+        let (output, mut sample) = self.watched(host, variant, servers, &daemon, &argv)?;
+        if let (Some(before), Some(after)) = (lanes_before, self.lanes_given(variant)?) {
+            sample.details.insert(LANES, (after - before) as f64);
+        }
+        Ok((output, sample))
+    }
+
+    /// Runs a client's command line and counts what it, the servers, the daemons' process groups and
+    /// the kernel's threads use meanwhile.
+    fn watched(
+        &self,
+        host: Option<&End>,
+        variant: Variant,
+        servers: &[&Process],
+        daemons: &[i32],
+        argv: &[String],
+    ) -> Result<(Output, Sample)> {
+        let groups: Vec<i32> = servers.iter().map(|server| server.group()).collect();
         let (start, busy_before) = (Instant::now(), usage::machine_busy_s());
         let carriers: &[&str] = match variant {
             Variant::Rxe | Variant::RxeOneDevice => &[usage::PACKET_THREADS, usage::WORKERS],
@@ -208,9 +238,9 @@ impl Session {
             _ => &[],
         };
         let kernel_s = || usage::kernel_threads_cpu_s(carriers);
-        let before = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());
-        let output = self.client_on(host, variant, words, self.seconds)?;
-        let after = (usage::cpu_s(&groups), usage::cpu_s(&daemon), kernel_s());
+        let before = (usage::cpu_s(&groups), usage::cpu_s(daemons), kernel_s());
+        let output = self.to_its_end(host, argv, self.seconds)?;
+        let after = (usage::cpu_s(&groups), usage::cpu_s(daemons), kernel_s());
         let mut sample = Sample {
             cpu_server_s: after.0 - before.0,
             cpu_daemon_s: after.1 - before.1,
@@ -222,9 +252,6 @@ impl Session {
         let offered_s = start.elapsed().as_secs_f64() * cores as f64;
         let others_s = usage::machine_busy_s() - busy_before - sample.cpu_s();
         sample.cpu_others_share = (others_s / offered_s).clamp(0.0, 1.0);
-        if let (Some(before), Some(after)) = (lanes_before, self.lanes_given(variant)?) {
-            sample.details.insert(LANES, (after - before) as f64);
-        }
         Ok((output, sample))
     }
 
@@ -250,12 +277,7 @@ impl Session {
 
     /// A number of the daemon's status document, by JSON pointer.
     fn daemon_number(&self, pointer: &str) -> Result<u64> {
-        let status = sluice_control::client::status(&self.socket, STATUS_PATIENCE)
-            .map_err(|error| BenchError::Failed(format!("sluiced does not answer: {error}")))?;
-        serde_json::from_slice::<serde_json::Value>(&status)
-            .ok()
-            .and_then(|status| status.pointer(pointer)?.as_u64())
-            .ok_or_else(|| BenchError::Failed(format!("sluiced does not tell its {pointer}")))
+        daemon_number(&self.socket, pointer)
     }
 
     /// Starts a program that takes orders on its standard input.
@@ -311,6 +333,16 @@ impl Session {
             commands.push(line);
         }
     }
+}
+
+/// A number of the status document of the daemon at the socket, by JSON pointer.
+fn daemon_number(socket: &Path, pointer: &str) -> Result<u64> {
+    let status = sluice_control::client::status(socket, STATUS_PATIENCE)
+        .map_err(|error| BenchError::Failed(format!("sluiced does not answer: {error}")))?;
+    serde_json::from_slice::<serde_json::Value>(&status)
+        .ok()
+        .and_then(|status| status.pointer(pointer)?.as_u64())
+        .ok_or_else(|| BenchError::Failed(format!("sluiced does not tell its {pointer}")))
 }
 
 fn private() -> fs::Permissions {

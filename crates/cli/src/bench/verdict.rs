@@ -1,5 +1,6 @@
 //! The floors that Sluice promises, and whether a run reached them.
 
+pub mod fabric;
 pub mod verbs;
 
 use serde::Serialize;

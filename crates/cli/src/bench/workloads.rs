@@ -1,6 +1,7 @@
 //! The workloads, in the order in which they run.
 
 mod connect;
+pub mod fabric;
 pub mod idle;
 mod iperf;
 mod nginx;
@@ -119,6 +120,19 @@ pub static ROCE: Suite = Suite {
     workloads: &roce::ALL,
     obstacle: Some(network::obstacle),
     verdicts: verdict::verbs::between_hosts,
+};
+
+/// What `sluice bench fabric` runs.
+pub static FABRIC: Suite = Suite {
+    name: "fabric",
+    title: "sluice bench fabric",
+    about_costs: "CPU costs are user and system time of both programs, both sluiced and the \
+                  kernel's threads that carry frames. ",
+    floors: "between two network namespaces joined by a veth pair, as ratios to kernel TCP there",
+    folder: "sluice-bench-fabric",
+    workloads: &fabric::ALL,
+    obstacle: Some(network::obstacle),
+    verdicts: verdict::fabric::across_hosts,
 };
 
 /// What `sluice bench rxe` runs.

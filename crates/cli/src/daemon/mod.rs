@@ -5,6 +5,7 @@ mod sockets;
 
 use std::ffi::OsString;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{geteuid, getuid};
 use sluice_peering::Config;
 
-use crate::args::{DownArgs, LogLevel, UpArgs};
+use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
 use crate::commands::{Outcome, print};
 use crate::error::{Failure, reason};
 use crate::exec::close_descriptors_on_exec;
@@ -119,7 +120,9 @@ struct Settings {
     user_share: Option<u32>,
     allow_all_users: bool,
     log: Option<LogLevel>,
+    log_format: Option<LogFormat>,
     log_file: Option<PathBuf>,
+    metrics: Option<SocketAddr>,
     config: Option<PathBuf>,
 }
 
@@ -140,6 +143,12 @@ impl Settings {
         }
         if let Some(level) = self.log {
             arguments.extend(["--log".into(), level.name().into()]);
+        }
+        if let Some(format) = self.log_format {
+            arguments.extend(["--log-format".into(), format.name().into()]);
+        }
+        if let Some(address) = self.metrics {
+            arguments.extend(["--metrics".into(), address.to_string().into()]);
         }
         if let Some(path) = &self.log_file {
             arguments.extend(["--log-file".into(), path.into()]);
@@ -332,6 +341,8 @@ pub fn up(args: &UpArgs) -> Outcome {
         user_share: args.user_share,
         allow_all_users: args.system,
         log: args.log,
+        log_format: args.log_format,
+        metrics: args.metrics,
         log_file: args.log_file.as_deref().map(absolute).transpose()?,
         config,
         ..Settings::default()

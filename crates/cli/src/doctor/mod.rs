@@ -3,6 +3,7 @@
 mod installation;
 mod machine;
 mod network;
+mod peer;
 
 use serde::Serialize;
 
@@ -64,6 +65,9 @@ struct Report {
     version: &'static str,
     /// Two programs started now would get lanes.
     lanes: bool,
+    /// It is about lanes to another host.
+    #[serde(skip)]
+    is_pair: bool,
     checks: Vec<Check>,
 }
 
@@ -71,6 +75,7 @@ impl Report {
     fn new(checks: Vec<Check>) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            is_pair: false,
             lanes: checks.iter().all(|c| c.verdict != Verdict::Missing),
             checks,
         }
@@ -102,10 +107,13 @@ impl Report {
                 text.push_str(&format!("{margin}{}\n", style.dim(&line)));
             }
         }
-        text.push_str(if self.lanes {
-            "\nPrograms started with 'sluice run' get lanes on this machine.\n"
-        } else {
-            "\nLanes do not work here until what is missing is there.\n"
+        text.push_str(match (self.is_pair, self.lanes) {
+            (false, true) => "\nPrograms started with 'sluice run' get lanes on this machine.\n",
+            (false, false) => "\nLanes do not work here until what is missing is there.\n",
+            (true, true) => "\nPrograms on these two hosts get lanes between them.\n",
+            (true, false) => {
+                "\nConnections between these hosts stay on TCP until what is missing is there.\n"
+            }
         });
         text
     }
@@ -113,11 +121,20 @@ impl Report {
 
 /// Runs the command.
 pub fn run(args: &DoctorArgs) -> Outcome {
-    let mut checks = machine::checks();
-    checks.extend(network::checks());
-    checks.extend(args.interface.iter().map(|name| network::trial(name)));
-    checks.extend(installation::checks(args.socket.as_deref()));
-    let report = Report::new(checks);
+    let mut report = match &args.peer {
+        Some(address) => {
+            let (config, socket) = (args.config.as_deref(), args.socket.as_deref());
+            Report::new(peer::checks(address, config, socket))
+        }
+        None => {
+            let mut checks = machine::checks();
+            checks.extend(network::checks());
+            checks.extend(args.interface.iter().map(|name| network::trial(name)));
+            checks.extend(installation::checks(args.socket.as_deref()));
+            Report::new(checks)
+        }
+    };
+    report.is_pair = args.peer.is_some();
     let text = if args.json {
         serde_json::to_string_pretty(&report)
             .map(|text| text + "\n")

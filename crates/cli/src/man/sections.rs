@@ -21,12 +21,12 @@ pub enum Block {
 /// The sections of one page.
 pub struct Page {
     pub name: &'static str,
-    sections: &'static [Section],
+    pub(super) sections: &'static [Section],
 }
 
 use Block::{Entry, Example, Text};
 
-const SOCKET_VARIABLE: Block = Entry(
+pub(super) const SOCKET_VARIABLE: Block = Entry(
     "SLUICE_SOCKET",
     "The daemon's control socket, if --socket does not name it.",
 );
@@ -34,7 +34,7 @@ const COLOUR_VARIABLE: Block = Entry(
     "NO_COLOR",
     "If set and not empty, output has no colours, whatever the terminal can show.",
 );
-const LIBDIR_VARIABLE: Block = Entry(
+pub(super) const LIBDIR_VARIABLE: Block = Entry(
     "SLUICE_LIBDIR",
     "The folder of libsluice_preload.so and sluiced. By default they are looked for beside \
      sluice and in ../lib/sluice from there.",
@@ -56,7 +56,7 @@ const SOCKETS: [Block; 3] = [
          closed to others and be no symbolic link; else it is refused.",
     ),
 ];
-const USUAL_STATUS: Section = Section {
+pub(super) const USUAL_STATUS: Section = Section {
     title: "EXIT STATUS",
     blocks: &[
         Entry("0", "Success."),
@@ -66,7 +66,8 @@ const USUAL_STATUS: Section = Section {
 };
 
 /// Every page.
-pub static PAGES: [Page; 11] = [
+pub static PAGES: [Page; 12] = [
+    super::gateway::PAGE,
     Page {
         name: "sluice",
         sections: &[
@@ -516,6 +517,12 @@ pub static PAGES: [Page; 11] = [
                 title: "OUTPUT",
                 blocks: &[
                     Text(
+                        "A daemon with a configuration lists other hosts first. LINK is up when \
+                         something has come over the fabric, trying while nothing has, down \
+                         without a control connection. PATH is lane for shared memory, fabric for \
+                         a lane to another host, tcp for neither.",
+                    ),
+                    Text(
                         "With --json one document: an object whose member daemons is a list with \
                          an object for each daemon, with its socket and owner (uid), and either \
                          status, the daemon's own document, or error, a text.",
@@ -591,6 +598,10 @@ pub static PAGES: [Page; 11] = [
                         "In a script, before a measurement:",
                         "sluice doctor > /dev/null || exit 1",
                     ),
+                    Example(
+                        "Why there are no lanes to another host:",
+                        "sluice doctor --peer 10.0.0.2 --config /etc/sluice/sluiced.toml",
+                    ),
                 ],
             },
             Section {
@@ -630,6 +641,10 @@ pub static PAGES: [Page; 11] = [
                         "RDMA programs on two hosts, which are two network namespaces:",
                         "sudo sluice bench roce --quick",
                     ),
+                    Example(
+                        "Socket programs on two hosts with a sluiced each:",
+                        "sudo sluice bench fabric --quick",
+                    ),
                 ],
             },
             Section {
@@ -668,7 +683,19 @@ pub static PAGES: [Page; 11] = [
                         "Larger rings for bulk transfers:",
                         "sluice up --ring-bytes 1048576",
                     ),
+                    Example(
+                        "With lanes to other hosts, and figures for Prometheus:",
+                        "sluice up --system --config /etc/sluice/sluiced.toml --metrics 9797",
+                    ),
                 ],
+            },
+            Section {
+                title: "SIGNALS",
+                blocks: &[Text(
+                    "SIGHUP makes the daemon read its configuration again: peers, keys, rules, \
+                     discovery and listening addresses change at once, what does not is logged, \
+                     and a file with a fault changes nothing. SIGTERM and SIGINT end it.",
+                )],
             },
             Section {
                 title: "ENVIRONMENT",

@@ -2,6 +2,7 @@
 
 pub mod layout;
 pub mod model;
+pub mod peers;
 pub mod table;
 
 use std::path::{Path, PathBuf};

@@ -18,6 +18,8 @@ pub struct Document {
     pub ring_bytes: u64,
     pub lanes: Lanes,
     pub counters: BTreeMap<String, serde_json::Value>,
+    /// Of a daemon with a configuration.
+    pub fabric: Option<Fabric>,
     /// The daemon knows more connections than the document has.
     pub truncated: bool,
     pub processes: Vec<Process>,
@@ -29,6 +31,39 @@ pub struct Document {
 pub struct Lanes {
     pub in_use: u64,
     pub max: u64,
+}
+
+/// Lanes to other hosts, and the hosts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fabric {
+    /// As the configuration names it.
+    pub device: String,
+    pub address: String,
+    pub lanes: Lanes,
+    pub peers: Vec<Peer>,
+}
+
+/// Another host.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Peer {
+    pub name: String,
+    /// There is a control connection.
+    pub is_up: bool,
+    /// Of its daemon.
+    pub address: Option<String>,
+    pub up_s: Option<u64>,
+    pub software: Option<String>,
+    /// `up`, `trying` or `down`.
+    pub link: String,
+    pub link_failure: Option<String>,
+    pub link_losses: u64,
+    pub lanes: u64,
+    /// Ends here that wait for their other ones there.
+    pub waiting: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
 }
 
 /// A program that is connected to the daemon.
@@ -67,6 +102,8 @@ pub struct Connection {
     pub ring_bytes: Option<u64>,
     pub peer_pid: Option<u32>,
     pub peer_program: Option<String>,
+    /// The host of the other end, if its lane goes to another one.
+    pub peer_host: Option<String>,
 }
 
 impl Connection {
@@ -88,8 +125,21 @@ impl Connection {
         }
     }
 
-    /// `redis-server[1234]`, or nothing if the peer is not under Sluice.
+    /// `lane`, `fabric` for one to another host, or `tcp`.
+    pub fn path(&self) -> &'static str {
+        match (self.on_lane(), &self.peer_host) {
+            (true, None) => "lane",
+            (true, Some(_)) => "fabric",
+            (false, _) => "tcp",
+        }
+    }
+
+    /// `redis-server[1234]`, `@host` for a program on another one, or nothing if the peer is not
+    /// under Sluice.
     pub fn peer_name(&self) -> String {
+        if let Some(host) = &self.peer_host {
+            return format!("@{host}");
+        }
         match (&self.peer_program, self.peer_pid) {
             (Some(program), Some(pid)) => format!("{program}[{pid}]"),
             (None, Some(pid)) => format!("[{pid}]"),
@@ -132,5 +182,10 @@ mod tests {
         connection.peer_pid = Some(7);
         connection.peer_program = Some("nc".to_owned());
         assert_eq!(connection.peer_name(), "nc[7]");
+        connection.peer_host = Some("beta".to_owned());
+        assert_eq!(connection.peer_name(), "@beta");
+        assert_eq!(connection.path(), "tcp");
+        connection.state = "lane".to_owned();
+        assert_eq!(connection.path(), "fabric");
     }
 }

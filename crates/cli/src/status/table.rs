@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::layout::{Column, Keep, Widths, fit, line, titles};
 use super::model::{Connection, Document, Process};
+use super::peers;
 use crate::terminal::{Style, harmless};
 use crate::units;
 
@@ -29,7 +30,6 @@ const COLUMNS: [Column; 13] = [
 const INDENT: usize = 2;
 
 fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
-    let path = if connection.on_lane() { "lane" } else { "tcp" };
     let ring = if connection.on_lane() {
         units::bytes(connection.ring_bytes.unwrap_or(ring_bytes))
     } else {
@@ -39,7 +39,7 @@ fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
         harmless(&connection.local),
         harmless(&connection.peer),
         harmless(&connection.peer_name()),
-        path.to_owned(),
+        connection.path().to_owned(),
         units::bytes(connection.lane_rx_bytes),
         units::bytes(connection.lane_tx_bytes),
         units::bytes(connection.tcp_rx_bytes),
@@ -107,17 +107,21 @@ pub fn daemon_line(document: &Document) -> String {
 
 fn colour_path(text: String, connection: &Connection, style: Style) -> String {
     // The path is the only cell that can be exactly one of these words between blanks.
-    let (word, painted) = if connection.on_lane() {
-        (" lane ", style.good("lane"))
+    let word = connection.path();
+    let painted = if connection.on_lane() {
+        style.good(word)
     } else {
-        (" tcp ", style.note("tcp"))
+        style.note(word)
     };
-    text.replacen(word, &format!(" {painted} "), 1)
+    text.replacen(&format!(" {word} "), &format!(" {painted} "), 1)
 }
 
 /// The whole table of one daemon. `limit` is the width that lines may have, `None` for any.
 pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String {
     let mut text = format!("{}\n", style.dim(&daemon_line(document)));
+    if let Some(fabric) = &document.fabric {
+        text.push_str(&peers::render(fabric, style, limit));
+    }
     let mut processes: Vec<&Process> = document.processes.iter().collect();
     processes.sort_by_key(|process| (&process.program, process.pid));
     if processes.is_empty() {

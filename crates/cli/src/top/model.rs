@@ -95,6 +95,16 @@ pub struct Row {
     pub rates: Rates,
 }
 
+/// Another host, and what went over the fabric, bytes per second.
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub name: String,
+    pub link: String,
+    pub lanes: u64,
+    pub received: f64,
+    pub sent: f64,
+}
+
 /// What rows are ordered by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
@@ -161,6 +171,10 @@ pub struct Model {
     rows: Vec<Row>,
     before: HashMap<Key, Counters>,
     errors: Vec<String>,
+    /// Bytes received from and sent to each host, by the daemon's socket and the host's name.
+    hosts_before: HashMap<(PathBuf, String), [u64; 2]>,
+    /// The busiest first.
+    pub hosts: Vec<Host>,
     pub daemons: Vec<String>,
     pub sort: Sort,
     pub reverse: bool,
@@ -178,6 +192,8 @@ impl Model {
             rows: Vec::new(),
             before: HashMap::new(),
             errors: Vec::new(),
+            hosts_before: HashMap::new(),
+            hosts: Vec::new(),
             daemons: Vec::new(),
             sort: Sort::Bytes,
             reverse: false,
@@ -194,6 +210,8 @@ impl Model {
         self.rows.clear();
         self.errors.clear();
         self.daemons.clear();
+        self.hosts.clear();
+        let mut hosts_now = HashMap::new();
         for answer in answers {
             self.errors.extend(answer.error);
             let Some(document) = answer.document else {
@@ -201,6 +219,21 @@ impl Model {
             };
             self.daemons
                 .push(crate::status::table::daemon_line(&document));
+            for peer in document.fabric.iter().flat_map(|fabric| &fabric.peers) {
+                let key = (answer.socket.clone(), peer.name.clone());
+                let now = [peer.received_bytes, peer.sent_bytes];
+                let before = self.hosts_before.get(&key).copied().unwrap_or(now);
+                let seconds = elapsed.as_secs_f64().max(f64::EPSILON);
+                let rate = |way: usize| now[way].saturating_sub(before[way]) as f64 / seconds;
+                self.hosts.push(Host {
+                    name: peer.name.clone(),
+                    link: peer.link.clone(),
+                    lanes: peer.lanes,
+                    received: rate(0),
+                    sent: rate(1),
+                });
+                hosts_now.insert(key, now);
+            }
             for process in document.processes {
                 for connection in process.connections {
                     let key = Key {
@@ -222,6 +255,12 @@ impl Model {
             }
         }
         self.before = counters;
+        self.hosts_before = hosts_now;
+        let busy = |host: &Host| host.received + host.sent;
+        self.hosts.sort_by(|a, b| {
+            let most = busy(b).total_cmp(&busy(a));
+            most.then_with(|| a.name.cmp(&b.name))
+        });
         self.selected = self.selected.min(self.shown().len().saturating_sub(1));
     }
 
@@ -271,7 +310,7 @@ impl Row {
     /// True if a part of what is shown contains `filter`, which is lower case.
     fn matches(&self, filter: &str) -> bool {
         let connection = &self.connection;
-        let path = if connection.on_lane() { "lane" } else { "tcp" };
+        let path = connection.path();
         [
             self.program.as_str(),
             &self.pid.to_string(),

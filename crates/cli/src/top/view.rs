@@ -72,7 +72,7 @@ fn cells(row: &Row) -> Vec<String> {
         harmless(&connection.local),
         harmless(&connection.peer),
         harmless(&connection.peer_name()),
-        if connection.on_lane() { "lane" } else { "tcp" }.to_owned(),
+        connection.path().to_owned(),
         bytes(lane_in),
         bytes(lane_out),
         bytes(tcp_in),
@@ -89,11 +89,16 @@ pub fn table_rows(height: u16) -> usize {
     usize::from(height.saturating_sub(7))
 }
 
+/// Hosts that get a line of their own.
+const HOSTS_MAX: usize = 4;
+
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
-    let [summary, daemons, heading, table, detail, keys] = Layout::vertical([
+    let hosts_shown = model.hosts.len().min(HOSTS_MAX);
+    let [summary, daemons, hosts, heading, table, detail, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
+        Constraint::Length(hosts_shown as u16),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(3),
@@ -103,6 +108,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     frame.render_widget(Clear, frame.area());
     frame.render_widget(totals(model), summary);
     frame.render_widget(daemon_line(model, palette), daemons);
+    frame.render_widget(host_lines(model, hosts_shown), hosts);
 
     let rows = model.shown();
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row)).collect();
@@ -176,6 +182,21 @@ fn daemon_line(model: &Model, palette: Palette) -> Paragraph<'static> {
         (None, [one]) => Paragraph::new(one.clone()),
         (None, many) => Paragraph::new(units::plural(many.len() as u64, "daemon")),
     }
+}
+
+/// The busiest hosts.
+fn host_lines(model: &Model, shown: usize) -> Paragraph<'static> {
+    let lines = model.hosts.iter().take(shown).map(|host| {
+        Line::raw(format!(
+            "  host {}: link {}, {}, /s {} in {} out",
+            harmless(&host.name),
+            harmless(&host.link),
+            units::plural(host.lanes, "lane"),
+            bytes(host.received),
+            bytes(host.sent),
+        ))
+    });
+    Paragraph::new(Text::from(lines.collect::<Vec<Line<'static>>>()))
 }
 
 /// The selected connection's totals, which the table has no room for.

@@ -77,6 +77,10 @@ impl Lane {
 
 /// Messages from sluiced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "messages live on the stack, one at a time"
+)]
 pub enum FromDaemon {
     /// The program is known; `client` is its number among all programs of this sluiced's life.
     Welcome {

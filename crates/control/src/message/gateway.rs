@@ -98,6 +98,10 @@ impl Ranges {
 
 /// Messages to sluiced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "messages live on the stack, one at a time"
+)]
 pub enum Ask {
     /// A TCP socket listens; it comes with this. Answered by [`Tell::Published`], when the gateway
     /// has answered or after a bounded time.
@@ -109,12 +113,20 @@ pub enum Ask {
     Opened { service: u32, errno: u16 },
     /// Nobody answers there.
     Unreachable { backend: u32 },
+    /// A program wants to connect out. Answered by [`Tell::Way`].
+    Way { gateway: Name },
+    /// The answer to [`Tell::Exit`]: where the process listens; 0: it cannot.
+    Exit { exit: u32, port: u16 },
     /// The node gets no new connections, or gets them again. Answered by [`Tell::Done`].
     Drain { node: Name, is_drained: bool },
 }
 
 /// Messages from sluiced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "messages live on the stack, one at a time"
+)]
 pub enum Tell {
     /// To a program. With `errno` 0: connections from `sources` begin with a preface with this key.
     Published {
@@ -136,6 +148,25 @@ pub enum Tell {
     },
     /// New ones may not, any more.
     BackendGone { service: u32, backend: u32 },
+    /// To a program. With `errno` 0: connections to addresses that are not in `direct` are made by
+    /// a connection with `address`, which begins with a preface with this key and number.
+    Way {
+        errno: u16,
+        address: SocketAddr,
+        exit: u32,
+        key: Key,
+        direct: Ranges,
+    },
+    /// To the gateway's process: listen here for programs of one node, at a port of your choice, and
+    /// connect for them to these networks.
+    Exit {
+        exit: u32,
+        address: IpAddr,
+        key: Key,
+        allowed: Ranges,
+    },
+    /// Do not, any more.
+    ExitGone { exit: u32 },
     /// All that holds was said.
     Complete,
     /// To the command line; 0 or an errno.
@@ -148,6 +179,8 @@ mod kind {
     pub const OPENED: u16 = 34;
     pub const UNREACHABLE: u16 = 35;
     pub const DRAIN: u16 = 36;
+    pub const ASK_WAY: u16 = 37;
+    pub const EXIT_OPENED: u16 = 38;
 
     pub const PUBLISHED: u16 = 132;
     pub const OPEN: u16 = 133;
@@ -156,6 +189,9 @@ mod kind {
     pub const BACKEND_GONE: u16 = 136;
     pub const COMPLETE: u16 = 137;
     pub const DONE: u16 = 138;
+    pub const WAY: u16 = 139;
+    pub const EXIT: u16 = 140;
+    pub const EXIT_GONE: u16 = 141;
 }
 
 impl Ask {
@@ -176,6 +212,17 @@ impl Ask {
             Self::Unreachable { backend } => {
                 let mut out = Writer::new(buffer, kind::UNREACHABLE);
                 out.u32(*backend);
+                out.finish()
+            }
+            Self::Way { gateway } => {
+                let mut out = Writer::new(buffer, kind::ASK_WAY);
+                put_name(&mut out, gateway);
+                out.finish()
+            }
+            Self::Exit { exit, port } => {
+                let mut out = Writer::new(buffer, kind::EXIT_OPENED);
+                out.u32(*exit);
+                out.u16(*port);
                 out.finish()
             }
             Self::Drain { node, is_drained } => {
@@ -200,6 +247,13 @@ impl Ask {
             kind::UNREACHABLE => Self::Unreachable {
                 backend: body.u32()?,
             },
+            kind::ASK_WAY => Self::Way {
+                gateway: name(body)?,
+            },
+            kind::EXIT_OPENED => Self::Exit {
+                exit: body.u32()?,
+                port: body.u16()?,
+            },
             kind::DRAIN => Self::Drain {
                 node: name(body)?,
                 is_drained: flag(body)?,
@@ -220,11 +274,40 @@ impl Tell {
                 let mut out = Writer::new(buffer, kind::PUBLISHED);
                 out.u16(*errno);
                 out.bytes(&key.0);
-                out.u8(sources.len);
-                for range in &sources.ranges {
-                    out.bytes(&range.first.octets());
-                    out.u8(range.prefix);
-                }
+                put_ranges(&mut out, sources);
+                out.finish()
+            }
+            Self::Way {
+                errno,
+                address,
+                exit,
+                key,
+                direct,
+            } => {
+                let mut out = Writer::new(buffer, kind::WAY);
+                out.u16(*errno);
+                put_address(&mut out, *address);
+                out.u32(*exit);
+                out.bytes(&key.0);
+                put_ranges(&mut out, direct);
+                out.finish()
+            }
+            Self::Exit {
+                exit,
+                address,
+                key,
+                allowed,
+            } => {
+                let mut out = Writer::new(buffer, kind::EXIT);
+                out.u32(*exit);
+                out.bytes(&mapped(*address).octets());
+                out.bytes(&key.0);
+                put_ranges(&mut out, allowed);
+                out.finish()
+            }
+            Self::ExitGone { exit } => {
+                let mut out = Writer::new(buffer, kind::EXIT_GONE);
+                out.u32(*exit);
                 out.finish()
             }
             Self::Open { service, address } => {
@@ -293,6 +376,20 @@ impl Tell {
                 service: body.u32()?,
                 backend: body.u32()?,
             },
+            kind::WAY => Self::Way {
+                errno: body.u16()?,
+                address: address(body)?,
+                exit: body.u32()?,
+                key: Key(body.array()?),
+                direct: ranges(body)?,
+            },
+            kind::EXIT => Self::Exit {
+                exit: body.u32()?,
+                address: Ipv6Addr::from(body.array::<16>()?).to_canonical(),
+                key: Key(body.array()?),
+                allowed: ranges(body)?,
+            },
+            kind::EXIT_GONE => Self::ExitGone { exit: body.u32()? },
             kind::COMPLETE => Self::Complete,
             kind::DONE => Self::Done { errno: body.u16()? },
             other => return Err(DecodeError::Kind(other)),
@@ -325,6 +422,14 @@ fn name(body: &mut Reader<'_>) -> Result<Name, DecodeError> {
 fn put_address(out: &mut Writer<'_>, address: SocketAddr) {
     out.bytes(&mapped(address.ip()).octets());
     out.u16(address.port());
+}
+
+fn put_ranges(out: &mut Writer<'_>, ranges: &Ranges) {
+    out.u8(ranges.len);
+    for range in &ranges.ranges {
+        out.bytes(&range.first.octets());
+        out.u8(range.prefix);
+    }
 }
 
 fn address(body: &mut Reader<'_>) -> Result<SocketAddr, DecodeError> {
@@ -378,6 +483,11 @@ mod tests {
                 errno: 98,
             },
             Ask::Unreachable { backend: 1 << 31 },
+            Ask::Way { gateway: node },
+            Ask::Exit {
+                exit: 3,
+                port: 65_535,
+            },
             Ask::Drain {
                 node,
                 is_drained: true,
@@ -405,6 +515,20 @@ mod tests {
                 service: 3,
                 backend: 3,
             },
+            Tell::Way {
+                errno: 0,
+                address: target,
+                exit: 9,
+                key: Key([8; 32]),
+                direct: Ranges::new([range("10.0.0.0", 104)]),
+            },
+            Tell::Exit {
+                exit: 9,
+                address: target.ip(),
+                key: Key([8; 32]),
+                allowed: Ranges::new([range("::", 0)]),
+            },
+            Tell::ExitGone { exit: 9 },
             Tell::Complete,
             Tell::Done { errno: 2 },
         ];

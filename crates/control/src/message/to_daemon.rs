@@ -60,6 +60,10 @@ pub struct Announce {
 
 /// Messages to sluiced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "messages live on the stack, one at a time"
+)]
 pub enum ToDaemon {
     /// First message of a program. Answered by `Welcome` or `Refused`.
     Hello(Hello),

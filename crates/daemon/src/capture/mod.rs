@@ -167,10 +167,7 @@ impl Capture {
     /// Hears the relay, and starts another one when it is time.
     pub fn turn(&mut self, now: Instant) {
         self.send_orders();
-        loop {
-            let Some(relay) = &mut self.relay else {
-                break;
-            };
+        while let Some(relay) = &mut self.relay {
             match hear::<Notice>(&relay.socket) {
                 Ok(Heard::Message(notice)) => self.heard_relay(notice),
                 Ok(Heard::Nothing) => break,

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sluice_peering::config::{Action as RuleAction, Candidate, Config, Device, Network};
-use sluice_peering::{Event, Identity, PeerId, Peering, Why};
+use sluice_peering::config::{Action as RuleAction, Candidate, Changes, Config, Device, Network};
+use sluice_peering::{Event, Identity, PeerId, Peering, PeeringError, Why};
 use sluice_rdma::{DeviceChoice, Library, Limits, Node};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
@@ -294,6 +294,32 @@ impl Fabric {
         self.introducer.set_given(lane);
     }
 
+    /// Takes another configuration, but for the device.
+    ///
+    /// # Errors
+    /// As [`Peering::reload`]; then everything is as it was.
+    pub fn reload(&mut self, config: Config, identity: Identity) -> Result<Changes, PeeringError> {
+        let changes = self.peering.reload(config.clone(), identity)?;
+        self.config = config;
+        for session in self.peering.status() {
+            if let Some(name) = self.sessions.get(&session.peer).cloned() {
+                let addresses = self.addresses_of(&name, session.address);
+                self.introducer
+                    .set_addresses(&name, addresses, &mut self.boards);
+            }
+        }
+        self.act();
+        Ok(changes)
+    }
+
+    /// Connections with these addresses end at the peer's host.
+    fn addresses_of(&self, name: &str, control: SocketAddr) -> Vec<Network> {
+        let configured = self.config.peer(name);
+        let mut addresses = configured.map_or(Vec::new(), |peer| peer.addresses.clone());
+        addresses.push(Network::single(control.ip()));
+        addresses
+    }
+
     /// The host where the other end of this one's lane is.
     pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
         self.introducer.peer_of_end(key)
@@ -309,11 +335,7 @@ impl Fabric {
             } => {
                 tracing::debug!(peer = name, address = %address, "{name} at {address}");
                 let name: PeerName = name.into();
-                let mut addresses = match self.config.peer(&name) {
-                    Some(configured) => configured.addresses.clone(),
-                    None => Vec::new(),
-                };
-                addresses.push(Network::single(address.ip()));
+                let addresses = self.addresses_of(&name, address);
                 self.sessions.insert(peer, name.clone());
                 self.ids.insert(name.clone(), peer);
                 self.introducer.peer_up(&name, addresses.clone());
@@ -410,8 +432,21 @@ fn local_address(config: &Config) -> io::Result<IpAddr> {
             Err(error) => last = error,
         }
     }
+    // Where unknown hosts are looked for, this one is known by an address of the same network.
+    let networks = config.discovery.networks.iter();
+    let networks = networks.filter(|_| config.discovery.enabled);
+    for network in networks {
+        match towards(SocketAddr::new(network.first(), DISCARD_PORT)) {
+            Ok(address) if network.contains(address) => return Ok(address),
+            Ok(_) => {}
+            Err(error) => last = error,
+        }
+    }
     Err(last)
 }
+
+/// Any port will do (RFC 863).
+const DISCARD_PORT: u16 = 9;
 
 /// The source address that the kernel would use; nothing is sent.
 fn towards(peer: SocketAddr) -> io::Result<IpAddr> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
-use sluice_control::message::gateway::Tell;
+use sluice_control::message::gateway::{Ranges, Tell};
 use sluice_control::preface::Key;
 use sluice_peering::config::Network;
 use sluice_peering::config::gateway::Gateway;
@@ -71,7 +71,28 @@ pub struct Host {
     services: HashMap<SocketAddr, Service>,
     backends: BTreeMap<u32, Backend>,
     drained: BTreeSet<PeerName>,
+    exits: BTreeMap<PeerName, Exit>,
     next_number: u32,
+}
+
+/// Where programs of one node connect out.
+#[derive(Debug)]
+struct Exit {
+    number: u32,
+    address: IpAddr,
+    key: Key,
+    allowed: Ranges,
+}
+
+impl Exit {
+    fn tell(&self) -> Tell {
+        Tell::Exit {
+            exit: self.number,
+            address: self.address,
+            key: self.key,
+            allowed: self.allowed,
+        }
+    }
 }
 
 impl Host {
@@ -83,6 +104,7 @@ impl Host {
             services: HashMap::new(),
             backends: BTreeMap::new(),
             drained: BTreeSet::new(),
+            exits: BTreeMap::new(),
             next_number: 1,
         }
     }
@@ -97,6 +119,9 @@ impl Host {
         for (address, service) in &self.services {
             let (service, address) = (service.number, *address);
             actions.push(Action::Tell(client, Tell::Open { service, address }));
+        }
+        for exit in self.exits.values() {
+            actions.push(Action::Tell(client, exit.tell()));
         }
         actions.push(Action::Tell(client, Tell::Complete));
         true
@@ -302,11 +327,66 @@ impl Host {
         }
     }
 
+    /// A node's daemon is there: its programs may connect out, if the configuration says so.
+    /// `address` is this host's on the way there.
+    pub fn node_up(
+        &mut self,
+        node: &PeerName,
+        address: IpAddr,
+        key: Key,
+        actions: &mut Vec<Action>,
+    ) {
+        self.end_exit(node, actions);
+        let Some(rule) = self.config.node(node).filter(|it| !it.connect.is_empty()) else {
+            return;
+        };
+        let allowed = Ranges::new(rule.connect.iter().map(|network| super::range(*network)));
+        let exit = Exit {
+            number: self.number(),
+            address,
+            key,
+            allowed,
+        };
+        if let Some(process) = self.process {
+            actions.push(Action::Tell(process, exit.tell()));
+        }
+        self.exits.insert(node.clone(), exit);
+    }
+
+    fn end_exit(&mut self, node: &PeerName, actions: &mut Vec<Action>) {
+        if let (Some(exit), Some(process)) = (self.exits.remove(node), self.process) {
+            let exit = exit.number;
+            actions.push(Action::Tell(process, Tell::ExitGone { exit }));
+        }
+    }
+
+    /// The process listens for programs of a node.
+    pub fn exit_opened(&self, number: u32, port: u16, actions: &mut Vec<Action>) {
+        let mut all = self.exits.iter();
+        let Some((node, exit)) = all.find(|(_, it)| it.number == number) else {
+            return;
+        };
+        if port == 0 {
+            tracing::warn!(
+                "programs of {node} cannot connect out: no port at {}",
+                exit.address
+            );
+            return;
+        }
+        let word = Word::Exit {
+            exit: number,
+            address: SocketAddr::new(exit.address, port),
+            key: exit.key,
+        };
+        actions.push(Action::Say(node.clone(), word));
+    }
+
     /// A node is gone, with all that it has published.
     pub fn node_down(&mut self, node: &PeerName, actions: &mut Vec<Action>) {
         for number in self.numbers(|it| it.node == *node) {
             self.remove(number, actions);
         }
+        self.end_exit(node, actions);
     }
 
     fn remove(&mut self, number: u32, actions: &mut Vec<Action>) {

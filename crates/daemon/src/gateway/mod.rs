@@ -4,6 +4,7 @@
 //! The daemons agree on who may publish what and say to the gateway's process where to listen and
 //! where to connect to. They have no part in a connection.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -52,12 +53,22 @@ pub trait Peers {
     fn source_towards(&self, target: SocketAddr) -> Option<IpAddr>;
 }
 
+/// What a gateway has said of connecting out.
+#[derive(Clone, Copy, Debug)]
+struct Exit {
+    number: u32,
+    address: SocketAddr,
+    key: Key,
+}
+
 /// Both sides of gateways.
 #[derive(Debug)]
 pub struct Gateway {
     publishing: Publishing,
     publications: Publications,
     host: Option<Host>,
+    /// Where programs of this host connect out, by gateways.
+    exits: HashMap<PeerName, Exit>,
     /// Where publications outlive this daemon.
     file: PathBuf,
     actions: Vec<Action>,
@@ -82,6 +93,7 @@ impl Gateway {
             publishing: config.publishing.clone(),
             publications,
             host: config.gateway.clone().map(Host::new),
+            exits: HashMap::new(),
             file,
             actions: Vec::new(),
         }
@@ -159,6 +171,16 @@ impl Gateway {
                 host.unreachable(backend, &mut actions);
                 self.actions.append(&mut actions);
             }
+            Ask::Way { gateway } => {
+                let tell = self.way(gateway);
+                self.actions.push(Action::Tell(client, tell));
+            }
+            Ask::Exit { exit, port } => {
+                let host = self.process_of(client)?;
+                let mut actions = Vec::new();
+                host.exit_opened(exit, port, &mut actions);
+                self.actions.append(&mut actions);
+            }
             Ask::Drain { node, is_drained } => {
                 let done = match self.host.as_mut() {
                     _ if !is_owner => Err(libc::EPERM),
@@ -182,6 +204,24 @@ impl Gateway {
             .ok_or(NotAllowed)
     }
 
+    fn way(&self, gateway: Name) -> Tell {
+        let name = str::from_utf8(gateway.as_bytes()).unwrap_or_default();
+        let is_ours = self.publishing.gateways.iter().any(|it| it == name);
+        let exit = self.exits.get(name).filter(|_| is_ours);
+        let direct = self.publishing.direct.iter();
+        Tell::Way {
+            errno: match exit {
+                Some(_) => 0,
+                None if is_ours => libc::ENETUNREACH as u16,
+                None => libc::EACCES as u16,
+            },
+            address: exit.map_or(sluice_control::preface::NOWHERE, |exit| exit.address),
+            exit: exit.map_or(0, |exit| exit.number),
+            key: exit.map_or(Key([0; 32]), |exit| exit.key),
+            direct: Ranges::new(direct.map(|network| range(*network))),
+        }
+    }
+
     fn publish(
         &mut self,
         client: ClientId,
@@ -201,12 +241,7 @@ impl Gateway {
         if !node::is_reachable(listening.address.ip()) {
             return Err(Errno(libc::EADDRNOTAVAIL));
         }
-        let random = || sluice_sys::process::random();
-        let (id, low, high) = (random()?[0], random()?, random()?);
-        let mut key = [0; 32];
-        for (bytes, word) in key.chunks_exact_mut(8).zip(low.iter().chain(&high)) {
-            bytes.copy_from_slice(&word.to_ne_bytes());
-        }
+        let (id, key) = (sluice_sys::process::random()?[0], random_key()?);
         let name = PeerName::from(name);
         self.publications.publish(
             client,
@@ -214,7 +249,7 @@ impl Gateway {
             listening,
             sources(peers, &name),
             peers.is_up(&name),
-            (PublicationId(id), Key(key)),
+            (PublicationId(id), key),
             now,
             &mut self.actions,
         );
@@ -232,8 +267,17 @@ impl Gateway {
     }
 
     /// A peer's daemon is there.
-    pub fn peer_up(&mut self, name: &PeerName) {
+    pub fn peer_up(&mut self, name: &PeerName, peers: &dyn Peers) {
         self.publications.gateway_up(name, &mut self.actions);
+        if let Some(host) = &mut self.host
+            && let Some(place) = peers.place(name)
+            && let Some(address) = peers.source_towards(SocketAddr::new(place.session, 1))
+        {
+            match random_key() {
+                Ok(key) => host.node_up(name, address, key, &mut self.actions),
+                Err(error) => tracing::warn!("no key for {name}: {error}"),
+            }
+        }
     }
 
     /// A peer's daemon is gone.
@@ -258,12 +302,23 @@ impl Gateway {
                 self.publications.heard_published(
                     name,
                     id,
-                    errno,
-                    is_expected,
+                    is_expected.then_some(errno),
                     sources,
                     now,
                     &mut self.actions,
                 );
+            }
+            (Word::Exit { exit, address, key }, _) => {
+                // Programs would be sent to somebody else.
+                if sources(peers, name).contain(address.ip()) {
+                    let number = exit;
+                    let exit = Exit {
+                        number,
+                        address,
+                        key,
+                    };
+                    self.exits.insert(name.clone(), exit);
+                }
             }
             (Word::Look { id }, _) => {
                 if self.publications.has(name, id) {
@@ -307,6 +362,18 @@ impl Gateway {
             }
         }
     }
+}
+
+fn random_key() -> Result<Key, Errno> {
+    let (low, high) = (
+        sluice_sys::process::random()?,
+        sluice_sys::process::random()?,
+    );
+    let mut key = [0; 32];
+    for (bytes, word) in key.chunks_exact_mut(8).zip(low.iter().chain(&high)) {
+        bytes.copy_from_slice(&word.to_ne_bytes());
+    }
+    Ok(Key(key))
 }
 
 /// The client may not do that, or not now.

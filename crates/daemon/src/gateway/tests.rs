@@ -25,7 +25,7 @@ fn address(text: &str) -> SocketAddr {
 fn host() -> Host {
     let text = "[daemon]\nname = 'gw'\nauthentication = 'none'\n[discovery]\n\
                 [gateway]\naddresses = ['192.0.2.1', '2001:db8::1']\n\
-                [[gateway.node]]\nname = 'a'\nports = '80,443'\n\
+                [[gateway.node]]\nname = 'a'\nports = '80,443'\nconnect = ['::/0']\n\
                 [[gateway.node]]\nname = 'b'\nports = '80'\naddresses = ['192.0.2.1']\n";
     let config = Config::parse(Path::new("/gw.toml"), text).unwrap();
     Host::new(config.gateway.unwrap())
@@ -312,8 +312,7 @@ impl Node {
         self.publications.heard_published(
             &"gw".into(),
             PublicationId(id),
-            errno as u16,
-            is_expected,
+            is_expected.then_some(errno as u16),
             sources(),
             self.now,
             &mut self.actions,
@@ -447,4 +446,48 @@ fn what_was_published_is_so_after_a_restart() {
     kept::write(&file, &[]).unwrap();
     assert!(!file.exists());
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+// Connecting out.
+
+fn exits(actions: &[Action]) -> Vec<u32> {
+    let all = actions.iter().filter_map(|action| match action {
+        Action::Tell(PROCESS, Tell::Exit { exit, .. }) => Some(*exit),
+        _ => None,
+    });
+    all.collect()
+}
+
+#[test]
+fn nodes_that_may_connect_out_are_told_where() {
+    let mut host = host();
+    serve(&mut host);
+    let own: IpAddr = "10.0.0.1".parse().unwrap();
+    let mut actions = Vec::new();
+    host.node_up(&"b".into(), own, KEY, &mut actions);
+    host.node_up(&"stranger".into(), own, KEY, &mut actions);
+    assert!(actions.is_empty(), "they may not: {actions:?}");
+    host.node_up(&"a".into(), own, KEY, &mut actions);
+    let [exit] = exits(&actions)[..] else {
+        panic!("{actions:?}");
+    };
+    actions.clear();
+    host.exit_opened(exit + 1, 4000, &mut actions);
+    host.exit_opened(exit, 0, &mut actions);
+    assert!(actions.is_empty(), "{actions:?}");
+    host.exit_opened(exit, 4000, &mut actions);
+    let word = Word::Exit {
+        exit,
+        address: address("10.0.0.1:4000"),
+        key: KEY,
+    };
+    assert_eq!(actions, [Action::Say("a".into(), word)]);
+    // Another process opens it again; without the node's daemon nobody does.
+    host.forget(PROCESS);
+    assert_eq!(exits(&serve(&mut host)), [exit]);
+    actions.clear();
+    host.node_down(&"a".into(), &mut actions);
+    assert_eq!(actions, [Action::Tell(PROCESS, Tell::ExitGone { exit })]);
+    host.forget(PROCESS);
+    assert!(exits(&serve(&mut host)).is_empty());
 }

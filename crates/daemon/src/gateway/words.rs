@@ -33,6 +33,12 @@ pub enum Word {
     Withdraw { id: PublicationId },
     /// Gateway to node: nobody has answered there.
     Look { id: PublicationId },
+    /// Gateway to node: programs connect out by a connection with this address.
+    Exit {
+        exit: u32,
+        address: SocketAddr,
+        key: Key,
+    },
 }
 
 /// Words of gateways have these kinds, and others have not.
@@ -41,6 +47,7 @@ const PUBLISH: u8 = FIRST;
 const PUBLISHED: u8 = FIRST + 1;
 const WITHDRAW: u8 = FIRST + 2;
 const LOOK: u8 = FIRST + 3;
+const EXIT: u8 = FIRST + 4;
 const LAST: u8 = FIRST + 15;
 
 /// Whether a message between daemons is about gateways.
@@ -83,6 +90,13 @@ impl Word {
                 out.push(LOOK);
                 out.extend(id.0.to_be_bytes());
             }
+            Self::Exit { exit, address, key } => {
+                out.push(EXIT);
+                out.extend(u64::from(*exit).to_be_bytes());
+                out.extend(as_v6(address.ip()).octets());
+                out.extend(address.port().to_be_bytes());
+                out.extend(key.0);
+            }
         }
         out
     }
@@ -114,6 +128,11 @@ impl Word {
             },
             WITHDRAW => Self::Withdraw { id },
             LOOK => Self::Look { id },
+            EXIT => Self::Exit {
+                exit: u32::try_from(id.0).ok()?,
+                address: SocketAddr::new(rest.ip()?, u16::from_be_bytes(rest.take()?)),
+                key: Key(rest.take()?),
+            },
             _ => return None,
         };
         rest.0.is_empty().then_some(word)
@@ -167,6 +186,11 @@ mod tests {
             },
             Word::Withdraw { id },
             Word::Look { id },
+            Word::Exit {
+                exit: u32::MAX,
+                address: "10.0.0.1:40000".parse().expect("an address"),
+                key,
+            },
         ];
         for word in words {
             let bytes = word.encode();

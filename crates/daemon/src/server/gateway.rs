@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
 use sluice_control::message::{FromDaemon, Reason, VERSION};
-use sluice_control::preface::Key;
+use sluice_control::preface::{Key, NOWHERE};
 use sluice_sys::unix::Received;
 
 use super::Server;
@@ -67,7 +67,7 @@ impl Server {
         let now = Instant::now();
         for heard in fabric.take_heard() {
             match heard {
-                Heard::Up(name) => gateway.peer_up(&name),
+                Heard::Up(name) => gateway.peer_up(&name, fabric),
                 Heard::Down(name) => gateway.peer_down(&name),
                 Heard::Word(name, bytes) => gateway.heard(&name, &bytes, fabric, now),
             }
@@ -113,6 +113,13 @@ fn without_peers(ask: Ask) -> Tell {
             errno,
             key: Key([0; 32]),
             sources: Ranges::new([]),
+        },
+        Ask::Way { .. } => Tell::Way {
+            errno,
+            address: NOWHERE,
+            exit: 0,
+            key: Key([0; 32]),
+            direct: Ranges::new([]),
         },
         _ => Tell::Done { errno },
     }

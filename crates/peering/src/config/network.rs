@@ -61,6 +61,11 @@ impl Network {
         self.first.is_ipv4() == address.is_ipv4() && masked(address, self.prefix) == self.first
     }
 
+    /// The lowest of its addresses.
+    pub fn first(&self) -> IpAddr {
+        self.first
+    }
+
     /// Its address, if it has one only.
     pub fn as_single(&self) -> Option<IpAddr> {
         (self.prefix == bits(self.first)).then_some(self.first)

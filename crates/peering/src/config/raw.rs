@@ -27,6 +27,7 @@ pub struct File {
 pub struct Daemon {
     pub name: Option<Text>,
     pub listen: Option<Vec<Text>>,
+    pub metrics: Option<Text>,
     pub authentication: Option<Text>,
     pub psk_file: Option<Text>,
     pub certificate: Option<Text>,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sluice_control::message::gateway::NETWORKS_MAX;
 use sluice_control::ports::Ports;
 use toml::Spanned;
 
@@ -119,6 +120,13 @@ impl Reader<'_> {
             peers,
             name,
             listen,
+            metrics: match &file.daemon.metrics {
+                Some(text) => Some(
+                    super::metrics_address(text.get_ref())
+                        .map_err(|problem| self.about(text, problem))?,
+                ),
+                None => None,
+            },
             authentication,
             device: device.map(|text| self.device(text)).transpose()?,
             discovery: self.discovery(file.discovery)?,
@@ -404,6 +412,14 @@ impl Reader<'_> {
         texts.iter().map(parse).collect()
     }
 
+    /// As many as programs are told of.
+    fn few_networks(&self, texts: &[Text]) -> Result<Vec<Network>> {
+        if let Some(text) = texts.get(NETWORKS_MAX) {
+            return Err(self.about(text, format!("at most {NETWORKS_MAX} networks")));
+        }
+        self.networks(texts)
+    }
+
     fn gateway(
         &self,
         raw: &Spanned<raw::Gateway>,
@@ -449,7 +465,7 @@ impl Reader<'_> {
                 name,
                 ports: ports.transpose()?,
                 addresses: at,
-                connect: self.networks(node.connect.as_deref().unwrap_or_default())?,
+                connect: self.few_networks(node.connect.as_deref().unwrap_or_default())?,
             });
         }
         Ok(Gateway { addresses, nodes })
@@ -467,7 +483,7 @@ impl Reader<'_> {
         }
         Ok(Publishing {
             gateways,
-            direct: self.networks(raw.direct.as_deref().unwrap_or_default())?,
+            direct: self.few_networks(raw.direct.as_deref().unwrap_or_default())?,
         })
     }
 

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_void};
 use libc::{sockaddr, socklen_t};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{conn, descriptors, fds, gateway, options, process};
+use sluice_preload_core::{conn, descriptors, fds, gateway, options, outward, process};
 
 hooks! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -17,7 +17,14 @@ hooks! {
 
     fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
         // SAFETY: the program's own arguments.
-        let result = unsafe { (real().connect)(fd, address, len) };
+        let result = unsafe {
+            let by_gateway = if gateway::is_on() && !process::is_vfork_child() {
+                outward::connect(fd, address, len)
+            } else {
+                None
+            };
+            by_gateway.unwrap_or_else(|| (real().connect)(fd, address, len))
+        };
         if fds::is_known(fd) {
             // SAFETY: the kernel has read the address if the call succeeded.
             unsafe { descriptors::connected(fd, result, address) };

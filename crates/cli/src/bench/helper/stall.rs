@@ -1,7 +1,7 @@
 //! A writer that pushes as hard as it can, and a reader that sleeps meanwhile.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,8 @@ pub struct Received {
 }
 
 /// Accepts one connection, sleeps until its standard input ends, then reads everything.
-pub(super) fn reader(port: u16) -> io::Result<()> {
-    let listener = TcpListener::bind(("127.0.0.1", port))?;
+pub(super) fn reader(at: (Ipv4Addr, u16)) -> io::Result<()> {
+    let listener = TcpListener::bind(at)?;
     say(LISTENING)?;
     let (mut connection, _) = listener.accept()?;
     for _ in 0..HOLD_ROUNDS {
@@ -71,8 +71,8 @@ pub(super) fn reader(port: u16) -> io::Result<()> {
 }
 
 /// Connects, waits for the end of its standard input, and pushes for so many seconds.
-pub(super) fn writer(port: u16, seconds: u32) -> io::Result<()> {
-    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
+pub(super) fn writer(at: (Ipv4Addr, u16), seconds: u32) -> io::Result<()> {
+    let mut connection = TcpStream::connect(at)?;
     for round in 0..HOLD_ROUNDS {
         expect_echo(&mut connection, round)?;
     }

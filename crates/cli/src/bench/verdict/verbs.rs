@@ -1,6 +1,6 @@
 //! The floors of verbs: within one host, between two, and against the kernel's own RoCEv2.
 
-use super::{Label, Selection, Verdict, judged, ratio};
+use super::{Label, Selection, Verdict, extremes, judged, place, ratio};
 use crate::bench::model::{Better, Point, Series, Variant, WorkloadReport};
 use crate::bench::text::number;
 use crate::bench::workloads::idle::WATCHED_S;
@@ -153,27 +153,31 @@ pub fn against_kernel(workloads: &[WorkloadReport]) -> Vec<Verdict> {
 }
 
 /// A floor, and the points that it is about.
-struct Floor {
-    what: String,
+pub(super) struct Floor {
+    pub what: String,
     /// The limit in words.
-    floor: String,
-    points: Selection,
+    pub floor: String,
+    pub points: Selection,
     /// Whose figures count.
-    variant: Variant,
-    limit: Limit,
+    pub variant: Variant,
+    pub limit: Limit,
 }
 
 /// What the figures are to be. Those of all selected points are.
 #[derive(Debug, Clone, Copy)]
-enum Limit {
+pub(super) enum Limit {
     /// In the points' unit.
     AtMost(f64),
     /// The same, with what it is of bare AF_XDP's figure at the point, if that was measured.
     AtMostBesideRaw(f64),
     /// In the points' unit.
     AtLeast(f64),
-    /// So many times as good as the points' baseline.
+    /// So many times as good as the points' baseline: the first point.
     OfBaseline(f64),
+    /// The same at every point.
+    EachOfBaseline(f64),
+    /// CPU time at most so many times the baseline's, at every point.
+    CostOfBaseline(f64),
     /// Better than another variant at the same point, by however little.
     BetterThan(Variant),
     /// So many times the figure of the point with the label, at every other.
@@ -182,7 +186,7 @@ enum Limit {
     Processor(f64),
 }
 
-fn points(workload: &'static str, group: &'static str, label: Label) -> Selection {
+pub(super) fn points(workload: &'static str, group: &'static str, label: Label) -> Selection {
     Selection {
         workload,
         group: Some(group),
@@ -205,7 +209,7 @@ fn latency_floor(workload: &'static str, group: &'static str, us_max: f64) -> Fl
 type Found<'a> = (&'a Point, &'a Series);
 
 impl Floor {
-    fn verdict(&self, workloads: &[WorkloadReport]) -> Verdict {
+    pub(super) fn verdict(&self, workloads: &[WorkloadReport]) -> Verdict {
         let points = self.points.points(workloads);
         let head = (&*self.what, self.floor.clone());
         judged(head, &points, self.variant, |found| self.limit.judge(found))
@@ -237,6 +241,16 @@ impl Limit {
                     share >= share_min,
                 ))
             }
+            Self::EachOfBaseline(share_min) => {
+                let (least, greatest, point, _) = extremes(found, |series| series.ratio)?;
+                let measured = spread(found, least, greatest, "least", point);
+                Some((measured, least >= share_min))
+            }
+            Self::CostOfBaseline(share_max) => {
+                let (least, most, _, point) = extremes(found, |series| series.cpu_cost_ratio)?;
+                let measured = spread(found, least, most, "most", point);
+                Some((measured, most <= share_max))
+            }
             Self::BetterThan(other) => better_than(found.first()?, other),
             Self::OfPoint(label, share_min) => of_point(found, label, share_min),
             Self::Processor(percent_max) => {
@@ -247,6 +261,15 @@ impl Limit {
             }
         }
     }
+}
+
+/// A ratio, or the least and the greatest of several and where the one that decides was found.
+fn spread(found: &[Found], least: f64, greatest: f64, word: &str, at: &Point) -> String {
+    if found.len() == 1 {
+        return ratio(Some(least));
+    }
+    let (least, greatest) = (ratio(Some(least)), ratio(Some(greatest)));
+    format!("{least} to {greatest} ({word}: {})", place(at))
 }
 
 fn better_than((point, series): &Found, other: Variant) -> Option<(String, bool)> {

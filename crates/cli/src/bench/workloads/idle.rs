@@ -109,7 +109,7 @@ fn measure(
 /// Lets the client open its connections, and waits until it has used them all.
 ///
 /// The end of its input, when `input` is dropped, is what it waits for.
-fn open(client: &mut Process) -> Result<()> {
+pub fn open(client: &mut Process) -> Result<()> {
     let input = client.take_input();
     if input.is_none() {
         return Err(BenchError::Failed(

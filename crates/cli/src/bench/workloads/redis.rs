@@ -1,7 +1,7 @@
 //! redis-server and redis-benchmark: many small requests, and how that scales with clients.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::bench::error::{BenchError, Result};
 use crate::bench::machine;
 use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
 use crate::bench::parse;
-use crate::bench::process::{Process, Ready};
+use crate::bench::process::{Output, Process, Ready};
 use crate::bench::session::{Session, path_text, words};
 
 pub(super) const WORKLOAD: Workload = Workload {
@@ -28,6 +28,9 @@ pub(super) const WORKLOAD: Workload = Workload {
 /// The clients of the curve, and its requests.
 pub const CLIENTS: [u32; 8] = [1, 10, 30, 40, 50, 100, 500, 1_000];
 pub const TESTS: [&str; 5] = ["set", "get", "lpush", "lpop", "hset"];
+
+/// Why a run is refused: a GET that finds no key is answered by five bytes.
+pub const KEYS_MISSING: &str = "redis answered GET without a value: the keys were not all there";
 
 const VALUE_BYTES: u32 = 2_048;
 const KEYS: u32 = 10_000;
@@ -75,13 +78,13 @@ pub(super) fn measure(
 ) -> Result<Vec<Sample>> {
     let place = Place::new(session, variant)?;
     let server = place.start_server(session, variant)?;
-    fill(place.port)?;
-    let pilot_requests = f64::from(clients.saturating_mul(20)).max(REQUESTS_MIN);
-    let words = place.client_words("get", clients, pilot_requests);
+    let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
+    fill(at)?;
+    let words = place.client_words("get", clients, pilot_requests(clients));
     let pilot = session.client(variant, &words, session.seconds)?;
     let pilot = pilot.read(|text| parse::redis(text, "GET"))?;
     let requests = requests_for(pilot.requests_per_s, session.seconds);
-    let misses_before = get_misses(place.port)?;
+    let misses_before = get_misses(at)?;
     let mut samples = Vec::with_capacity(tests.len());
     for test in tests {
         samples.push(run_test(
@@ -93,12 +96,15 @@ pub(super) fn measure(
         )?);
     }
     // A GET that finds no key answers five bytes instead of 2 KiB.
-    if get_misses(place.port)? != misses_before {
-        return Err(BenchError::Failed(
-            "redis answered GET without a value: the keys were not all there".to_owned(),
-        ));
+    if get_misses(at)? != misses_before {
+        return Err(BenchError::Failed(KEYS_MISSING.to_owned()));
     }
     Ok(samples)
+}
+
+/// Requests of the run that warms up.
+pub fn pilot_requests(clients: u32) -> f64 {
+    f64::from(clients.saturating_mul(20)).max(REQUESTS_MIN)
 }
 
 fn run_test(
@@ -109,7 +115,12 @@ fn run_test(
     (test, clients, requests): (&str, u32, f64),
 ) -> Result<Sample> {
     let words = place.client_words(test, clients, requests);
-    let (output, mut sample) = session.measured(variant, &[server], &words)?;
+    let (output, measured) = session.measured(variant, &[server], &words)?;
+    sample(&output, measured, test, requests)
+}
+
+/// Puts what redis-benchmark said of a test to the sample.
+pub fn sample(output: &Output, mut sample: Sample, test: &str, requests: f64) -> Result<Sample> {
     let result = output.read(|text| parse::redis(text, &test.to_uppercase()))?;
     sample.value = result.requests_per_s;
     sample.operations = requests.floor();
@@ -171,25 +182,20 @@ impl Place {
             Some(path) => words.extend(words!["-s", path]),
             None => words.extend(words!["-h", "127.0.0.1", "-p", self.port]),
         }
-        words.extend(words![
-            "-t",
-            test,
-            "-d",
-            VALUE_BYTES,
-            "-r",
-            KEYS,
-            "-c",
-            clients,
-            "-n",
-            requests.floor(),
-            "--csv"
-        ]);
+        words.extend(benchmark_words(test, clients, requests));
         words
     }
 }
 
+/// What redis-benchmark is to do.
+pub fn benchmark_words(test: &str, clients: u32, requests: f64) -> Vec<String> {
+    let mut words = words!["-t", test, "-d", VALUE_BYTES, "-r", KEYS];
+    words.extend(words!["-c", clients, "-n", requests.floor(), "--csv"]);
+    words
+}
+
 /// Requests for a run of `seconds`, bounded by memory: LPUSH keeps every value.
-fn requests_for(rate_per_s: f64, seconds: u32) -> f64 {
+pub fn requests_for(rate_per_s: f64, seconds: u32) -> f64 {
     let room_bytes = machine::memory_available_bytes() / 8;
     let room_requests = (room_bytes / u64::from(VALUE_BYTES)) as f64;
     (rate_per_s * f64::from(seconds))
@@ -198,9 +204,9 @@ fn requests_for(rate_per_s: f64, seconds: u32) -> f64 {
 }
 
 /// Writes every key that redis-benchmark may ask for (`key:` and twelve digits).
-fn fill(port: u16) -> Result<()> {
+pub fn fill(at: SocketAddrV4) -> Result<()> {
     let value = "x".repeat(VALUE_BYTES as usize);
-    let mut connection = connect(port)?;
+    let mut connection = connect(at)?;
     for first in (0..KEYS).step_by(FILL_BATCH as usize) {
         let last = (first + FILL_BATCH).min(KEYS);
         let mut batch = String::new();
@@ -223,8 +229,8 @@ fn fill(port: u16) -> Result<()> {
 }
 
 /// How many reads have found no key so far, by the server's own count.
-fn get_misses(port: u16) -> Result<u64> {
-    let mut connection = connect(port)?;
+pub fn get_misses(at: SocketAddrV4) -> Result<u64> {
+    let mut connection = connect(at)?;
     let mut answer = String::new();
     // QUIT makes the server close, so that the answer has an end.
     connection
@@ -238,8 +244,8 @@ fn get_misses(port: u16) -> Result<u64> {
         .ok_or_else(|| BenchError::Failed(format!("redis does not count misses; it said {answer}")))
 }
 
-fn connect(port: u16) -> Result<TcpStream> {
-    TcpStream::connect(("127.0.0.1", port))
+fn connect(at: SocketAddrV4) -> Result<TcpStream> {
+    TcpStream::connect(at)
         .and_then(|stream| {
             stream.set_read_timeout(Some(FILL_TIMEOUT))?;
             stream.set_write_timeout(Some(FILL_TIMEOUT))?;

@@ -134,6 +134,19 @@ impl Introducer {
         self.say(name, Word::Hello { life });
     }
 
+    /// The configuration says anew which connections end at the peer's host.
+    pub fn set_addresses(
+        &mut self,
+        name: &PeerName,
+        addresses: Vec<Network>,
+        programs: &mut dyn Programs,
+    ) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.addresses = addresses;
+            self.announce_all(name, programs);
+        }
+    }
+
     /// Connections with this address end at the peer's host, too.
     pub fn peer_is_at(&mut self, name: &PeerName, address: Network, programs: &mut dyn Programs) {
         if let Some(peer) = self.peers.get_mut(name)

@@ -1,0 +1,79 @@
+//! The floors of socket programs between two hosts.
+
+use super::verbs::{Floor, Limit, points};
+use super::{Label, Verdict};
+use crate::bench::model::{Variant, WorkloadReport};
+use crate::bench::workloads::fabric::{idle, iperf, latency, redis};
+
+/// Against the programs as they are, sleeping in the kernel.
+const POLLING_TIMES_MIN: f64 = 5.0;
+/// Two runs of the same differ by so much; less is not worse.
+const NOT_WORSE_MIN: f64 = 0.97;
+const FEW_CLIENTS: [&str; 2] = ["1 client", "10 clients"];
+const FEW_CLIENTS_TIMES_MIN: f64 = 2.0;
+const CPU_TIMES_MAX: f64 = 1.5;
+/// What shows as 0.0 %, of one processor.
+const IDLE_CPU_PERCENT_MAX: f64 = 0.05;
+
+/// Every floor, in the order in which they are promised.
+pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
+    let latency = |label, times: f64| Floor {
+        what: format!("round trip of 64 B, {label}"),
+        floor: format!("{times}× TCP"),
+        points: points(latency::WORKLOAD.name, label, Label::Any),
+        variant: Variant::Sluice,
+        limit: Limit::OfBaseline(times),
+    };
+    let redis = |what: String, label, times: f64| Floor {
+        what: format!("redis requests/s, {what}"),
+        floor: format!("{times}× TCP"),
+        points: super::Selection {
+            workload: redis::WORKLOAD.name,
+            group: None,
+            label,
+        },
+        variant: Variant::Sluice,
+        limit: Limit::EachOfBaseline(times),
+    };
+    let mut floors = vec![
+        latency(latency::POLLING, POLLING_TIMES_MIN),
+        latency(latency::BLOCKING, NOT_WORSE_MIN),
+        latency(latency::SLEEPING, NOT_WORSE_MIN),
+    ];
+    floors.extend(
+        FEW_CLIENTS.map(|label| redis(label.to_owned(), Label::Is(label), FEW_CLIENTS_TIMES_MIN)),
+    );
+    floors.push(redis(
+        "any number of clients".to_owned(),
+        Label::Any,
+        NOT_WORSE_MIN,
+    ));
+    floors.push(Floor {
+        what: "iperf3, throughput".to_owned(),
+        floor: format!("{NOT_WORSE_MIN}× TCP"),
+        points: points(iperf::WORKLOAD.name, iperf::GROUP, Label::Any),
+        variant: Variant::Sluice,
+        limit: Limit::EachOfBaseline(NOT_WORSE_MIN),
+    });
+    floors.push(Floor {
+        what: "iperf3, CPU time of everything per GB".to_owned(),
+        floor: format!("{CPU_TIMES_MAX}× TCP's at most"),
+        points: points(iperf::WORKLOAD.name, iperf::GROUP, Label::Any),
+        variant: Variant::Sluice,
+        limit: Limit::CostOfBaseline(CPU_TIMES_MAX),
+    });
+    floors.push(Floor {
+        what: "idle connections with lanes: CPU of both sluiced".to_owned(),
+        floor: "0.0 %".to_owned(),
+        points: points(idle::WORKLOAD.name, idle::DAEMONS_CPU, Label::Any),
+        variant: Variant::Sluice,
+        limit: Limit::Processor(IDLE_CPU_PERCENT_MAX),
+    });
+    floors
+        .iter()
+        .map(|floor| floor.verdict(workloads))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

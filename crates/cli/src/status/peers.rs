@@ -1,0 +1,137 @@
+//! Other hosts as a table: who is there, how the fabric reaches them, and what went over it.
+
+use std::fmt::Write as _;
+
+use super::layout::{Column, Keep, fit, line, titles};
+use super::model::{Fabric, Peer};
+use crate::terminal::{Style, harmless};
+use crate::units;
+
+const COLUMNS: [Column; 10] = [
+    Column::left("HOST").shrinks_to(12, Keep::Start),
+    Column::left("ADDRESS").shrinks_to(15, Keep::End),
+    Column::right("UP").sacrifice(4),
+    Column::left("LINK"),
+    Column::right("LANES"),
+    Column::right("WAITING").sacrifice(3),
+    Column::right("IN"),
+    Column::right("OUT"),
+    Column::right("LOSSES").sacrifice(2),
+    Column::left("WHY").sacrifice(1).shrinks_to(10, Keep::Start),
+];
+const INDENT: usize = 2;
+
+/// `lanes to other hosts by roce from 10.0.0.1: 3 of 65536 in use, 1 of 2 hosts up`.
+pub fn heading(fabric: &Fabric) -> String {
+    let up = fabric.peers.iter().filter(|peer| peer.is_up).count();
+    format!(
+        "lanes to other hosts by {} from {}: {} of {} in use, {up} of {} up",
+        harmless(&fabric.device),
+        harmless(&fabric.address),
+        fabric.lanes.in_use,
+        fabric.lanes.max,
+        units::plural(fabric.peers.len() as u64, "host"),
+    )
+}
+
+fn cells(peer: &Peer) -> Vec<String> {
+    let why = match (&peer.link_failure, peer.is_up) {
+        (Some(why), true) => why.clone(),
+        (_, true) => String::new(),
+        (_, false) => "no control connection: 'sluice doctor --peer ADDRESS' says why".to_owned(),
+    };
+    vec![
+        harmless(&peer.name),
+        harmless(peer.address.as_deref().unwrap_or("-")),
+        peer.up_s.map_or("-".to_owned(), units::seconds),
+        harmless(&peer.link),
+        units::count(peer.lanes),
+        units::count(peer.waiting),
+        units::bytes(peer.received_bytes),
+        units::bytes(peer.sent_bytes),
+        units::count(peer.link_losses),
+        harmless(&why),
+    ]
+}
+
+/// The heading, and the table if there are hosts. `limit`: the width that lines may have.
+pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
+    let mut text = format!("{}\n", style.dim(&heading(fabric)));
+    if fabric.peers.is_empty() {
+        return text;
+    }
+    let rows: Vec<Vec<String>> = fabric.peers.iter().map(cells).collect();
+    let limit = limit.map(|limit| limit.saturating_sub(INDENT));
+    let last = COLUMNS.len() - 1;
+    let count = if rows.iter().all(|row| row[last].is_empty()) {
+        last
+    } else {
+        COLUMNS.len()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row[..count].to_vec()).collect();
+    let columns = &COLUMNS[..count];
+    let widths = fit(columns, &rows, limit);
+    let indent = " ".repeat(INDENT);
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{indent}{}", style.dim(&titles(columns, &widths)));
+    for row in &rows {
+        let _ = writeln!(text, "{indent}{}", line(columns, &widths, row));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::model::Lanes;
+
+    fn fabric() -> Fabric {
+        let peer = |name: &str, is_up| Peer {
+            name: name.to_owned(),
+            address: Some("10.0.0.2:4797".to_owned()),
+            is_up,
+            up_s: is_up.then_some(185),
+            link: if is_up { "up" } else { "down" }.to_owned(),
+            lanes: 3,
+            received_bytes: 123_456_789,
+            ..Peer::default()
+        };
+        Fabric {
+            device: "roce".to_owned(),
+            address: "10.0.0.1".to_owned(),
+            lanes: Lanes {
+                in_use: 3,
+                max: 100,
+            },
+            peers: vec![peer("beta", true), peer("gamma", false)],
+        }
+    }
+
+    #[test]
+    fn hosts_are_listed_with_what_went_over_the_fabric() {
+        let text = render(&fabric(), Style::PLAIN, None);
+        for part in [
+            "by roce from 10.0.0.1: 3 of 100 in use, 1 of 2 hosts up",
+            "beta",
+            "3m05s",
+            "117M",
+            "sluice doctor --peer",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+        let mut all_up = fabric();
+        all_up.peers.pop();
+        assert!(!render(&all_up, Style::PLAIN, None).contains("WHY"));
+    }
+
+    #[test]
+    fn lines_fit_a_hundred_columns_and_names_are_harmless() {
+        let mut evil = fabric();
+        evil.peers[1].name = "x\x1b[2J".to_owned();
+        let text = render(&evil, Style::PLAIN, Some(100));
+        assert!(!text.contains('\x1b'));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100, "{line}");
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! What sluiced has to say, as figures. docs/operations.md explains each.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::Family;
+use crate::counters::Counters;
+use crate::fabric::report::{FabricReport, PeerReport};
+use crate::lanes::Lanes;
+use crate::matching::ClientId;
+use crate::status::Process;
+
+/// Ticks per second of `/proc/PID/stat` (proc(5)): `USER_HZ`, which is the same on all
+/// architectures that Linux has besides Alpha and IA-64.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// `/proc/self/stat`: user and system time, after the name in parentheses.
+const USER_TIME: usize = 11;
+/// Resident pages, and their size on x86-64 and, as a rule, elsewhere.
+const RESIDENT: usize = 21;
+const PAGE_BYTES: f64 = 4096.0;
+
+/// What programs have counted of their connections, added up over all connections that there were.
+/// Programs count in memory that is theirs, for as long as a connection lives; what one moves
+/// between the last look and its end is not seen.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// As of the last look: the client and the record, with the life that it was in.
+    before: HashMap<(ClientId, u32), (u32, [u64; COUNTS])>,
+    totals: HashMap<&'static str, [u64; COUNTS]>,
+}
+
+/// Ring bytes received and sent, TCP bytes received and sent, switches, sleeps, polls.
+const COUNTS: usize = 7;
+
+/// Where a connection's other end is; the label `path` of what goes by its rings.
+const PATHS: [&str; 2] = ["local", "fabric"];
+
+/// Ends that have a lane on this host, to another one, and none.
+#[derive(Debug, Default, Clone, Copy)]
+struct Ends {
+    local: u64,
+    fabric: u64,
+    tcp: u64,
+}
+
+/// Everything that a snapshot is made of.
+pub struct Sources<'a> {
+    pub started: SystemTime,
+    pub programs: usize,
+    pub lanes: &'a Lanes,
+    pub ends_announced: usize,
+    pub counters: &'a Counters,
+    pub processes: Vec<Process<'a>>,
+    pub fabric: Option<FabricReport>,
+}
+
+impl Seen {
+    /// All figures. Takes what connections have moved since the last call into account.
+    pub fn figures(&mut self, sources: &Sources<'_>) -> Vec<Family> {
+        let ends = self.look(&sources.processes);
+        let mut all = about_sluiced(sources);
+        all.extend(about_connections(ends, &self.totals));
+        all.extend(about_lanes(sources));
+        all.extend(about_announcements(sources.counters));
+        if let Some(fabric) = &sources.fabric {
+            all.extend(about_hosts(fabric));
+        }
+        all.extend(about_the_process());
+        all
+    }
+
+    fn look(&mut self, processes: &[Process<'_>]) -> Ends {
+        let mut ends = Ends::default();
+        let mut now = HashMap::new();
+        for process in processes {
+            for connection in &process.connections {
+                let path = PATHS[usize::from(connection.peer_host.is_some())];
+                match (connection.state, connection.peer_host) {
+                    ("lane", None) => ends.local += 1,
+                    ("lane", Some(_)) => ends.fabric += 1,
+                    _ => ends.tcp += 1,
+                }
+                let Some((record, life)) = connection.life else {
+                    continue;
+                };
+                let counts = [
+                    connection.lane_rx_bytes,
+                    connection.lane_tx_bytes,
+                    connection.tcp_rx_bytes,
+                    connection.tcp_tx_bytes,
+                    u64::from(connection.switches),
+                    u64::from(connection.sleeps),
+                    u64::from(connection.spins),
+                ];
+                let key = (process.client, record);
+                let before = self.before.get(&key).filter(|(was, _)| *was == life);
+                let before = before.map_or([0; COUNTS], |(_, counts)| *counts);
+                let totals = self.totals.entry(path).or_default();
+                for at in 0..COUNTS {
+                    // Programs can write anything there.
+                    let more = counts[at].saturating_sub(before[at]);
+                    totals[at] = totals[at].wrapping_add(more);
+                }
+                now.insert(key, (life, counts));
+            }
+        }
+        self.before = now;
+        ends
+    }
+}
+
+fn label(name: &'static str, value: &str) -> Vec<(&'static str, String)> {
+    vec![(name, value.to_owned())]
+}
+
+fn about_sluiced(sources: &Sources<'_>) -> Vec<Family> {
+    let started = sources.started.duration_since(UNIX_EPOCH);
+    vec![
+        Family::gauge("sluice_build_info", "The version of sluiced; always 1.")
+            .with(label("version", env!("CARGO_PKG_VERSION")), 1.0),
+        Family::gauge(
+            "sluice_start_time_seconds",
+            "When sluiced was started, since the epoch.",
+        )
+        .value(started.map_or(0.0, |since| since.as_secs_f64())),
+        Family::gauge("sluice_programs", "Programs that are connected to sluiced.")
+            .value(sources.programs as f64),
+    ]
+}
+
+fn about_connections(ends: Ends, totals: &HashMap<&'static str, [u64; COUNTS]>) -> Vec<Family> {
+    let of = |path: &str| totals.get(path).copied().unwrap_or_default();
+    let mut bytes = Family::counter(
+        "sluice_connection_bytes",
+        "Bytes that programs moved on their connections, by what carried them.",
+    );
+    for path in PATHS {
+        let [received, sent, ..] = of(path);
+        for (direction, value) in [("received", received), ("sent", sent)] {
+            let mut labels = label("path", path);
+            labels.extend(label("direction", direction));
+            bytes = bytes.with(labels, value as f64);
+        }
+    }
+    let sum = |at: usize| {
+        PATHS
+            .iter()
+            .fold(0, |sum: u64, path| sum.wrapping_add(of(path)[at]))
+    };
+    for (direction, at) in [("received", 2), ("sent", 3)] {
+        let mut labels = label("path", "tcp");
+        labels.extend(label("direction", direction));
+        bytes = bytes.with(labels, sum(at) as f64);
+    }
+    vec![
+        Family::gauge(
+            "sluice_connections",
+            "Ends of connections, by what carries them.",
+        )
+        .with(label("path", "local"), ends.local as f64)
+        .with(label("path", "fabric"), ends.fabric as f64)
+        .with(label("path", "tcp"), ends.tcp as f64),
+        bytes,
+        Family::counter(
+            "sluice_handovers",
+            "Changes of a sender between ring and TCP, in either direction.",
+        )
+        .with(label("path", "local"), of("local")[4] as f64)
+        .with(label("path", "fabric"), of("fabric")[4] as f64),
+        Family::counter("sluice_sleeps", "Waits for bytes that slept in the kernel.")
+            .value(sum(5) as f64),
+        Family::counter("sluice_polls", "Waits for bytes that polling ended.").value(sum(6) as f64),
+    ]
+}
+
+fn about_lanes(sources: &Sources<'_>) -> Vec<Family> {
+    let lanes = sources.lanes;
+    let fabric = sources.fabric.as_ref().map(|fabric| &fabric.lanes);
+    let counters = sources.counters;
+    let mut in_use = Family::gauge("sluice_lanes_in_use", "Lanes that connections have.")
+        .with(label("kind", "local"), f64::from(lanes.in_use()));
+    let mut max = Family::gauge("sluice_lanes_max", "Lanes that there can be.")
+        .with(label("kind", "local"), f64::from(lanes.lanes_max()));
+    if let Some(fabric) = fabric {
+        in_use = in_use.with(label("kind", "fabric"), f64::from(fabric.in_use));
+        max = max.with(label("kind", "fabric"), f64::from(fabric.max));
+    }
+    vec![
+        in_use,
+        max,
+        Family::gauge("sluice_chunks", "Pieces of shared memory with local lanes.")
+            .value(lanes.chunk_count() as f64),
+        Family::counter("sluice_lanes_given", "Connections that got a lane.")
+            .with(
+                label("kind", "local"),
+                counters
+                    .matches
+                    .saturating_sub(counters.matches_across_namespaces) as f64,
+            )
+            .with(
+                label("kind", "namespaces"),
+                counters.matches_across_namespaces as f64,
+            )
+            .with(
+                label("kind", "fabric"),
+                counters.matches_across_hosts as f64,
+            ),
+        Family::counter(
+            "sluice_lanes_refused",
+            "Connections whose both ends were there and that stayed on TCP.",
+        )
+        .with(label("reason", "full"), counters.lanes_refused_full as f64)
+        .with(
+            label("reason", "share"),
+            counters.lanes_refused_share as f64,
+        )
+        .with(
+            label("reason", "memory"),
+            counters.lanes_refused_memory as f64,
+        )
+        .with(
+            label("reason", "unread"),
+            counters.lanes_refused_unread as f64,
+        ),
+        Family::gauge(
+            "sluice_ends_announced",
+            "Ends that programs have announced.",
+        )
+        .value(sources.ends_announced as f64),
+    ]
+}
+
+fn about_announcements(counters: &Counters) -> Vec<Family> {
+    let good = counters
+        .announcements
+        .saturating_sub(counters.announcements_rejected)
+        .saturating_sub(counters.announcements_duplicate);
+    vec![
+        Family::counter("sluice_announcements", "Ends that programs have announced.")
+            .with(label("result", "taken"), good as f64)
+            .with(
+                label("result", "rejected"),
+                counters.announcements_rejected as f64,
+            )
+            .with(
+                label("result", "duplicate"),
+                counters.announcements_duplicate as f64,
+            ),
+        Family::counter("sluice_ends_over", "Announced ends that are known no more.")
+            .with(label("reason", "released"), counters.ends_released as f64)
+            .with(label("reason", "settled"), counters.ends_settled as f64)
+            .with(label("reason", "replaced"), counters.ends_replaced as f64)
+            .with(label("reason", "forgotten"), counters.ends_forgotten as f64),
+        Family::counter("sluice_clients", "Connections to the control socket.")
+            .with(
+                label("result", "accepted"),
+                counters.clients_accepted as f64,
+            )
+            .with(label("result", "refused"), counters.clients_refused as f64),
+        Family::counter(
+            "sluice_malformed_messages",
+            "Messages of clients that are none.",
+        )
+        .value(counters.messages_malformed as f64),
+    ]
+}
+
+fn about_hosts(fabric: &FabricReport) -> Vec<Family> {
+    let gauge = |name, help, value: fn(&PeerReport) -> Option<f64>| {
+        of_each(Family::gauge(name, help), fabric, value)
+    };
+    let counter = |name, help, value: fn(&PeerReport) -> Option<f64>| {
+        of_each(Family::counter(name, help), fabric, value)
+    };
+    let control = &fabric.control;
+    vec![
+        Family::gauge(
+            "sluice_fabric_info",
+            "What carries bytes to other hosts; always 1.",
+        )
+        .with(
+            vec![
+                ("device", fabric.device.clone()),
+                ("address", fabric.address.to_string()),
+            ],
+            1.0,
+        ),
+        gauge(
+            "sluice_peer_up",
+            "Whether there is a control connection with the host.",
+            |peer| Some(f64::from(u8::from(peer.is_up))),
+        ),
+        gauge(
+            "sluice_peer_link_up",
+            "Whether the fabric reaches the host.",
+            |peer| Some(f64::from(u8::from(peer.link == "up"))),
+        ),
+        gauge(
+            "sluice_peer_session_seconds",
+            "How long the control connection has been there.",
+            |peer| peer.up_s.map(|seconds| seconds as f64),
+        ),
+        gauge("sluice_peer_lanes", "Lanes to the host.", |peer| {
+            Some(f64::from(peer.lanes))
+        }),
+        gauge(
+            "sluice_peer_ends_waiting",
+            "Ends that wait for their other ones at the host.",
+            |peer| Some(f64::from(peer.waiting)),
+        ),
+        counter(
+            "sluice_peer_sent_bytes",
+            "Payload that was written to rings at the host.",
+            |peer| Some(peer.sent_bytes as f64),
+        ),
+        counter(
+            "sluice_peer_received_bytes",
+            "Payload that the host has written to rings here.",
+            |peer| Some(peer.received_bytes as f64),
+        ),
+        counter(
+            "sluice_peer_link_losses",
+            "Times that the link to the host has failed.",
+            |peer| Some(peer.link_losses as f64),
+        ),
+        Family::counter(
+            "sluice_control_sessions",
+            "Control connections that were made.",
+        )
+        .value(control.sessions as f64),
+        Family::counter(
+            "sluice_control_accepted",
+            "Connections that came to the control port.",
+        )
+        .value(control.accepted as f64),
+        Family::counter("sluice_control_refused", "Of these, that came to nothing.")
+            .with(label("reason", "crowded"), control.crowded as f64)
+            .with(label("reason", "failed"), control.failed as f64),
+        Family::counter("sluice_control_messages", "Messages between daemons.")
+            .with(label("direction", "received"), control.messages_in as f64)
+            .with(label("direction", "sent"), control.messages_out as f64),
+    ]
+}
+
+fn of_each(family: Family, fabric: &FabricReport, value: fn(&PeerReport) -> Option<f64>) -> Family {
+    fabric
+        .peers
+        .iter()
+        .fold(family, |family, peer| match value(peer) {
+            Some(value) => family.with(label("peer", &peer.name), value),
+            None => family,
+        })
+}
+
+/// What Prometheus' own libraries say of a process, under the same names.
+fn about_the_process() -> Vec<Family> {
+    let mut all = Vec::new();
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<f64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0.0))
+        .collect();
+    if let (Some(user), Some(system)) = (fields.get(USER_TIME), fields.get(USER_TIME + 1)) {
+        all.push(
+            Family::counter("process_cpu_seconds", "Processor time of sluiced.")
+                .value((user + system) / TICKS_PER_SECOND),
+        );
+    }
+    if let Some(pages) = fields.get(RESIDENT) {
+        all.push(
+            Family::gauge("process_resident_memory_bytes", "Memory of sluiced.")
+                .value(pages * PAGE_BYTES),
+        );
+    }
+    if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
+        all.push(
+            Family::gauge("process_open_fds", "Descriptors of sluiced.").value(open.count() as f64),
+        );
+    }
+    all
+}

@@ -1,0 +1,646 @@
+//! The loop: clients outside, connections being made inside, and the daemon.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use sluice_control::message::Reason;
+use sluice_control::message::gateway::{Ask, Tell};
+use sluice_control::preface::{Carrier, Key, Kind, Preface};
+use sluice_relay::{Engine, Event, Interest, PairId, socket};
+
+use crate::balance::Balance;
+use crate::daemon::{Daemon, Said};
+use crate::outward::{self, Outward};
+
+/// Keys of what is watched besides pairs.
+mod key {
+    pub const DAEMON: u64 = 0;
+    pub const STOP: u64 = 1;
+    /// Above: numbers of listeners.
+    pub const LISTENER: u64 = 1 << 60;
+    /// Above: numbers of attempts.
+    pub const ATTEMPT: u64 = 1 << 61;
+}
+
+/// Clients accepted from one listener before others have their turn.
+const ACCEPTS_PER_TURN_MAX: usize = 64;
+/// Time between attempts to reach the daemon.
+const SEEK_DAEMON: Duration = Duration::from_millis(500);
+/// A daemon that comes again does not know at once what nodes publish: listeners that it does not
+/// name stay open for so long.
+const STALE_MAX: Duration = Duration::from_secs(10);
+/// How long no client is accepted when no descriptor is left for it.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What can be chosen.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The daemon's control socket.
+    pub socket: PathBuf,
+    /// How long a node may take to answer before another one is asked.
+    pub connect: Duration,
+    /// How long connections may go on when the process is told to end.
+    pub linger: Duration,
+    /// Clients that may wait to be accepted (listen(2)).
+    pub backlog: i32,
+}
+
+impl Options {
+    /// Three seconds to connect, ten to end.
+    pub fn new(socket: PathBuf) -> Options {
+        Options {
+            socket,
+            connect: Duration::from_secs(3),
+            linger: Duration::from_secs(10),
+            backlog: 4096,
+        }
+    }
+}
+
+/// Why a gateway does not serve. The text says what to do.
+#[derive(Debug)]
+pub enum Error {
+    /// The daemon cannot be reached.
+    NoDaemon(PathBuf, io::Error),
+    /// It does not want this process.
+    Refused(Reason),
+    /// The kernel refuses to wait.
+    System(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoDaemon(path, error) => write!(
+                f,
+                "no daemon answers on {} ({error}); 'sluice up --config FILE' starts one",
+                path.display()
+            ),
+            Self::Refused(Reason::Protocol) => f.write_str(
+                "the daemon has no [gateway] in its configuration, or another gateway process",
+            ),
+            Self::Refused(reason) => reason.fmt(f),
+            Self::System(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Error {
+        Error::System(error)
+    }
+}
+
+/// Where connections of a listener may go.
+#[derive(Clone, Copy, Debug)]
+struct Backend {
+    number: u32,
+    target: SocketAddr,
+    source: IpAddr,
+    key: Key,
+}
+
+#[derive(Debug)]
+struct Listener {
+    fd: OwnedFd,
+    address: SocketAddr,
+    backends: Vec<Backend>,
+    /// The daemon of now has not named it.
+    is_stale: bool,
+}
+
+/// A client for whom a connection is being made.
+#[derive(Debug)]
+struct Attempt {
+    client: OwnedFd,
+    from: SocketAddr,
+    /// Of the listener.
+    service: u32,
+    inside: OwnedFd,
+    backend: Backend,
+    /// Those that did not answer.
+    tried: Vec<u32>,
+}
+
+/// A gateway that serves.
+#[derive(Debug)]
+pub struct Server {
+    options: Options,
+    engine: Engine,
+    daemon: Daemon,
+    seek_at: Option<Instant>,
+    listeners: HashMap<u32, Listener>,
+    stale_until: Option<Instant>,
+    paused_until: Option<Instant>,
+    attempts: HashMap<u64, Attempt>,
+    /// By when each must be connected, the first first.
+    deadlines: VecDeque<(Instant, u64)>,
+    next_attempt: u64,
+    pairs: HashMap<PairId, u32>,
+    balance: Balance,
+    outward: Outward,
+    nonce: u32,
+}
+
+impl Server {
+    /// Reaches the daemon.
+    pub fn new(options: Options) -> Result<Server, Error> {
+        let mut daemon = Daemon::new(&options.socket);
+        let connected = daemon.connect();
+        connected.map_err(|error| Error::NoDaemon(options.socket.clone(), error))?;
+        let mut engine = Engine::new(sluice_relay::Options::default())?;
+        if let Some(fd) = daemon.fd() {
+            engine.watch(fd, Interest::Readable, key::DAEMON)?;
+        }
+        Ok(Server {
+            options,
+            engine,
+            daemon,
+            seek_at: None,
+            listeners: HashMap::new(),
+            stale_until: None,
+            paused_until: None,
+            attempts: HashMap::new(),
+            deadlines: VecDeque::new(),
+            next_attempt: 0,
+            pairs: HashMap::new(),
+            balance: Balance::default(),
+            outward: Outward::default(),
+            nonce: 0,
+        })
+    }
+
+    /// Serves until `stop` becomes readable. Then connections have some time to end by themselves.
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), Error> {
+        self.engine.watch(stop, Interest::Readable, key::STOP)?;
+        let mut events = Vec::new();
+        let mut ends_at = None;
+        loop {
+            if let Some(ends_at) = ends_at {
+                let is_done = self.engine.counters().pairs == 0
+                    && self.attempts.is_empty()
+                    && self.outward.is_idle();
+                if is_done || Instant::now() >= ends_at {
+                    break;
+                }
+            }
+            let due = [self.next_deadline(), ends_at].into_iter().flatten().min();
+            let timeout = due.map(|due| due.saturating_duration_since(Instant::now()));
+            events.clear();
+            self.engine.turn(timeout, &mut events)?;
+            let now = Instant::now();
+            for event in &events {
+                match *event {
+                    Event::Ended { pair, .. } => self.ended(pair),
+                    Event::Ready { key: key::STOP, .. } => {
+                        self.engine.unwatch(stop, key::STOP)?;
+                        ends_at = Some(now + self.options.linger);
+                        self.end_listening();
+                    }
+                    Event::Ready {
+                        key: key::DAEMON, ..
+                    } => self.hear(now)?,
+                    Event::Ready { key, .. } if outward::is_ours(key) => {
+                        self.outward.ready(&mut self.engine, key, now);
+                    }
+                    Event::Ready { key, .. } if key & key::ATTEMPT != 0 => {
+                        self.connected(key & !key::ATTEMPT, now);
+                    }
+                    Event::Ready { key, .. } => self.accept((key & !key::LISTENER) as u32, now),
+                }
+            }
+            self.pass_time(now, ends_at.is_some());
+        }
+        let counters = self.engine.counters();
+        tracing::info!(
+            "ends: {} connections finished, {} reset, {} cut off",
+            counters.finished,
+            counters.reset,
+            counters.pairs
+        );
+        self.engine.reset_all();
+        Ok(())
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let attempt = self.deadlines.front().map(|(due, _)| *due);
+        let outward = self.outward.next_deadline();
+        let all = [
+            self.seek_at,
+            self.stale_until,
+            self.paused_until,
+            attempt,
+            outward,
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    fn pass_time(&mut self, now: Instant, is_ending: bool) {
+        while let Some((due, number)) = self.deadlines.front().copied() {
+            let is_over = !self.attempts.contains_key(&number);
+            if due > now && !is_over {
+                break;
+            }
+            self.deadlines.pop_front();
+            if !is_over {
+                self.fail(number, "no answer", now);
+            }
+        }
+        self.outward.pass_time(&mut self.engine, now);
+        if is_ending {
+            return;
+        }
+        if self.seek_at.is_some_and(|at| at <= now) {
+            self.seek(now);
+        }
+        if self.stale_until.is_some_and(|until| until <= now) {
+            self.stale_until = None;
+            let stale: Vec<u32> = self
+                .listeners
+                .iter()
+                .filter(|(_, it)| it.is_stale)
+                .map(|(service, _)| *service)
+                .collect();
+            for service in stale {
+                self.shut(service);
+            }
+        }
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            for (service, listener) in &self.listeners {
+                let key = key::LISTENER | u64::from(*service);
+                let _ = self
+                    .engine
+                    .watch(listener.fd.as_fd(), Interest::Readable, key);
+            }
+        }
+    }
+
+    // The daemon.
+
+    fn seek(&mut self, now: Instant) {
+        self.seek_at = None;
+        let reached = self.daemon.connect().and_then(|()| match self.daemon.fd() {
+            Some(fd) => self.engine.watch(fd, Interest::Readable, key::DAEMON),
+            None => Ok(()),
+        });
+        match reached {
+            Ok(()) => {
+                for listener in self.listeners.values_mut() {
+                    listener.is_stale = true;
+                }
+                // It gives other keys.
+                self.outward.shut_all(&mut self.engine);
+            }
+            Err(_) => {
+                self.daemon.forget();
+                self.seek_at = Some(now + SEEK_DAEMON);
+            }
+        }
+    }
+
+    fn lose_daemon(&mut self, now: Instant) {
+        if let Some(fd) = self.daemon.fd() {
+            let _ = self.engine.unwatch(fd, key::DAEMON);
+        }
+        self.daemon.forget();
+        self.seek_at = Some(now + SEEK_DAEMON);
+    }
+
+    fn hear(&mut self, now: Instant) -> Result<(), Error> {
+        for said in self.daemon.receive() {
+            match said {
+                Said::Tell(tell) => self.told(tell, now),
+                Said::Refused(reason) if self.listeners.is_empty() => {
+                    return Err(Error::Refused(reason));
+                }
+                Said::Refused(reason) => {
+                    tracing::warn!("{reason}");
+                    self.lose_daemon(now);
+                }
+                Said::Gone => {
+                    tracing::warn!("the daemon has gone; connections go on");
+                    self.lose_daemon(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&mut self, tell: Tell, now: Instant) {
+        match tell {
+            Tell::Open { service, address } => {
+                let opened = self.open(service, address);
+                let errno = opened.err().map_or(0, |error| {
+                    let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                    u16::try_from(errno).unwrap_or(libc::EIO as u16)
+                });
+                if !self.daemon.say(Ask::Opened { service, errno }) {
+                    self.lose_daemon(now);
+                }
+            }
+            Tell::Shut { service } => self.shut(service),
+            Tell::Backend {
+                service,
+                backend,
+                target,
+                source,
+                key,
+            } => {
+                if let Some(listener) = self.listeners.get_mut(&service) {
+                    listener.backends.retain(|it| it.number != backend);
+                    listener.backends.push(Backend {
+                        number: backend,
+                        target,
+                        source,
+                        key,
+                    });
+                }
+            }
+            Tell::BackendGone { service, backend } => {
+                if let Some(listener) = self.listeners.get_mut(&service) {
+                    listener.backends.retain(|it| it.number != backend);
+                }
+                if !self.is_known(backend) {
+                    self.balance.gone(backend);
+                }
+            }
+            Tell::Exit {
+                exit,
+                address,
+                key,
+                allowed,
+            } => {
+                let engine = &mut self.engine;
+                let opened = self.outward.open(engine, exit, address, key, allowed);
+                let port = opened.unwrap_or_else(|error| {
+                    tracing::warn!("cannot listen for programs at {address}: {error}");
+                    0
+                });
+                if !self.daemon.say(Ask::Exit { exit, port }) {
+                    self.lose_daemon(now);
+                }
+            }
+            Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
+            Tell::Complete => {
+                let is_stale = self.listeners.values().any(|it| it.is_stale);
+                self.stale_until = is_stale.then(|| now + STALE_MAX);
+            }
+            Tell::Published { .. } | Tell::Way { .. } | Tell::Done { .. } => {}
+        }
+    }
+
+    /// A daemon that comes again numbers anew: what is open already stays open.
+    fn open(&mut self, service: u32, address: SocketAddr) -> io::Result<()> {
+        let mut all = self.listeners.iter();
+        let former = all
+            .find(|(_, it)| it.address == address)
+            .map(|(key, _)| *key);
+        let fd = match former.and_then(|former| self.take_listener(former)) {
+            Some(listener) => listener.fd,
+            None => socket::listen(&address, self.options.backlog)?,
+        };
+        // Somebody of the former numbering is in the way: that daemon's.
+        self.shut(service);
+        if self.paused_until.is_none() {
+            let key = key::LISTENER | u64::from(service);
+            self.engine.watch(fd.as_fd(), Interest::Readable, key)?;
+        }
+        tracing::info!("listens at {address}");
+        let listener = Listener {
+            fd,
+            address,
+            backends: Vec::new(),
+            is_stale: false,
+        };
+        self.listeners.insert(service, listener);
+        Ok(())
+    }
+
+    fn take_listener(&mut self, service: u32) -> Option<Listener> {
+        let listener = self.listeners.remove(&service)?;
+        let key = key::LISTENER | u64::from(service);
+        let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+        for backend in &listener.backends {
+            if !self.is_known(backend.number) {
+                self.balance.gone(backend.number);
+            }
+        }
+        Some(listener)
+    }
+
+    fn shut(&mut self, service: u32) {
+        if let Some(listener) = self.take_listener(service) {
+            tracing::info!("does not listen at {} any more", listener.address);
+        }
+    }
+
+    fn end_listening(&mut self) {
+        let all: Vec<u32> = self.listeners.keys().copied().collect();
+        for service in all {
+            self.shut(service);
+        }
+        self.outward.shut_all(&mut self.engine);
+    }
+
+    fn is_known(&self, backend: u32) -> bool {
+        let mut all = self.listeners.values().flat_map(|it| it.backends.iter());
+        all.any(|it| it.number == backend)
+    }
+
+    // Clients.
+
+    fn accept(&mut self, service: u32, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
+            let Some(listener) = self.listeners.get(&service) else {
+                return;
+            };
+            match socket::accept(listener.fd.as_fd()) {
+                Ok(Some((client, from))) => {
+                    // Whatever happens before both ends are there is no orderly end.
+                    let _ = socket::reset_on_close(client.as_fd(), true);
+                    self.attempt(client, from, service, Vec::new(), now);
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                        tracing::warn!("no descriptor for a client: {error}; raise ulimit -n");
+                    } else {
+                        tracing::warn!(
+                            "clients of {} cannot be accepted: {error}",
+                            listener.address
+                        );
+                    }
+                    self.pause(now);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Otherwise the listener that cannot be served would be ready all the time.
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + ACCEPT_PAUSE);
+        for (service, listener) in &self.listeners {
+            let key = key::LISTENER | u64::from(*service);
+            let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+        }
+    }
+
+    /// Begins to connect to a node for a client. With nobody left, the client is reset.
+    fn attempt(
+        &mut self,
+        client: OwnedFd,
+        from: SocketAddr,
+        service: u32,
+        mut tried: Vec<u32>,
+        now: Instant,
+    ) {
+        loop {
+            let backends = self
+                .listeners
+                .get(&service)
+                .map(|it| it.backends.as_slice());
+            let backends = backends.unwrap_or_default();
+            let left = backends.iter().filter(|it| !tried.contains(&it.number));
+            let Some(chosen) = self.balance.choose(left.map(|it| it.number), now) else {
+                return;
+            };
+            let Some(backend) = backends.iter().find(|it| it.number == chosen).copied() else {
+                return;
+            };
+            match self.begin(&backend) {
+                Ok(inside) => {
+                    let number = self.next_attempt;
+                    self.next_attempt = (self.next_attempt + 1) & (key::LISTENER - 1);
+                    let attempt = Attempt {
+                        client,
+                        from,
+                        service,
+                        inside,
+                        backend,
+                        tried,
+                    };
+                    let key = key::ATTEMPT | number;
+                    let inside = attempt.inside.as_fd();
+                    if let Err(error) = self.engine.watch(inside, Interest::Writable, key) {
+                        tracing::warn!("a connection cannot be watched: {error}");
+                        self.balance.ended(chosen, true);
+                        return;
+                    }
+                    self.attempts.insert(number, attempt);
+                    let due = now + self.options.connect;
+                    self.deadlines.push_back((due, number));
+                    return;
+                }
+                Err(error) => {
+                    self.unreachable(&backend, &error.to_string(), now);
+                    tried.push(chosen);
+                }
+            }
+        }
+    }
+
+    fn begin(&self, backend: &Backend) -> io::Result<OwnedFd> {
+        let inside = socket::tcp(&backend.target)?;
+        // Also what makes small messages go at once from the first one on.
+        socket::send_at_once(inside.as_fd())?;
+        socket::connect(inside.as_fd(), &backend.target)?;
+        Ok(inside)
+    }
+
+    fn unreachable(&mut self, backend: &Backend, why: &str, now: Instant) {
+        tracing::warn!("{} is not reached: {why}", backend.target);
+        self.balance.failed(backend.number, now);
+        let backend = backend.number;
+        if self.daemon.is_there() && !self.daemon.say(Ask::Unreachable { backend }) {
+            self.lose_daemon(now);
+        }
+    }
+
+    fn fail(&mut self, number: u64, why: &str, now: Instant) {
+        let Some(attempt) = self.attempts.remove(&number) else {
+            return;
+        };
+        let key = key::ATTEMPT | number;
+        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        self.unreachable(&attempt.backend, why, now);
+        let mut tried = attempt.tried;
+        tried.push(attempt.backend.number);
+        self.attempt(attempt.client, attempt.from, attempt.service, tried, now);
+    }
+
+    /// A node has answered, or refused.
+    fn connected(&mut self, number: u64, now: Instant) {
+        let Some(attempt) = self.attempts.get(&number) else {
+            return;
+        };
+        if let Err(error) = self.introduce(attempt) {
+            return self.fail(number, &error.to_string(), now);
+        }
+        let Some(attempt) = self.attempts.remove(&number) else {
+            return;
+        };
+        let key = key::ATTEMPT | number;
+        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        self.nonce = self.nonce.wrapping_add(1);
+        self.balance.answered(attempt.backend.number);
+        match self.engine.pair(attempt.client, attempt.inside) {
+            Ok(pair) => {
+                self.pairs.insert(pair, attempt.backend.number);
+            }
+            Err(error) => {
+                tracing::warn!("a client is turned away: {error}");
+                self.balance.ended(attempt.backend.number, true);
+            }
+        }
+    }
+
+    /// Says to the node whom the connection is for.
+    fn introduce(&self, attempt: &Attempt) -> io::Result<()> {
+        let inside = attempt.inside.as_fd();
+        socket::take_error(inside)?;
+        let carrier = Carrier {
+            from: socket::local_address(inside)?,
+            to: socket::remote_address(inside)?,
+        };
+        if carrier.from.ip() != attempt.backend.source {
+            // The node would not expect a preface from there, and take it for the client's bytes.
+            let from = carrier.from.ip();
+            return Err(io::Error::other(format!(
+                "the way there leads from {from} and not from {} any more",
+                attempt.backend.source
+            )));
+        }
+        let outside = socket::local_address(attempt.client.as_fd())?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let preface = Preface {
+            kind: Kind::Client,
+            client: attempt.from,
+            outside,
+            time_ms: since.map_or(0, |since| since.as_millis() as u64),
+            nonce: self.nonce,
+        };
+        let bytes = preface.encode(&attempt.backend.key, &carrier);
+        // A connection on which nothing was sent has room for these few bytes.
+        if socket::write(inside, &bytes)? == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
+    }
+
+    fn ended(&mut self, pair: PairId) {
+        if let Some(backend) = self.pairs.remove(&pair) {
+            let is_known = self.is_known(backend);
+            self.balance.ended(backend, is_known);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! A gateway with a daemon that this test plays, over the loopback interface.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use sluice_control::message::gateway::{Ask, Tell};
+use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, ToDaemon};
+use sluice_control::preface::{Carrier, Key, Kind, PREFACE_BYTES, Preface};
+use sluice_gateway::{Error, Options, Server};
+use sluice_sys::unix::{self, Fd};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const KEY: Key = Key([6; 32]);
+
+/// The daemon's end of the session.
+struct Daemon(Fd);
+
+impl Daemon {
+    fn tell(&self, tell: Tell) {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let message = FromDaemon::Gateway(tell);
+        unix::send_with_fds(self.0.raw(), message.encode(&mut buffer), &[]).unwrap();
+    }
+
+    fn hear(&self) -> ToDaemon {
+        assert!(unix::wait_readable(self.0.raw(), LIMIT.as_millis() as i32).unwrap());
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let got = unix::receive_with_fds(self.0.raw(), &mut buffer).unwrap();
+        ToDaemon::decode(&buffer[..got.len]).unwrap()
+    }
+
+    fn open(&self, service: u32, address: SocketAddr) -> u16 {
+        self.tell(Tell::Open { service, address });
+        match self.hear() {
+            ToDaemon::Gateway(Ask::Opened { service: it, errno }) if it == service => errno,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn backend(&self, service: u32, backend: u32, target: SocketAddr) {
+        self.tell(Tell::Backend {
+            service,
+            backend,
+            target,
+            source: target.ip(),
+            key: KEY,
+        });
+    }
+}
+
+struct Lab {
+    // First, so that the gateway ends before the rest goes.
+    stop: UnixStream,
+    thread: Option<JoinHandle<Result<(), Error>>>,
+    control: Fd,
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    fn new() -> (Lab, Daemon) {
+        let dir = tempfile::tempdir().unwrap();
+        let control = listen(&dir.path().join("sock"));
+        let (stop, stopped) = UnixStream::pair().unwrap();
+        let mut options = Options::new(dir.path().join("sock"));
+        options.linger = LIMIT;
+        let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
+        let mut lab = Lab {
+            stop,
+            thread: Some(thread),
+            control,
+            dir,
+        };
+        let daemon = lab.session();
+        (lab, daemon)
+    }
+
+    fn session(&mut self) -> Daemon {
+        assert!(unix::wait_readable(self.control.raw(), LIMIT.as_millis() as i32).unwrap());
+        let daemon = Daemon(unix::accept(self.control.raw()).unwrap());
+        assert_eq!(daemon.hear(), ToDaemon::Gateway(Ask::Serve));
+        daemon
+    }
+
+    /// The daemon ends, and another one comes.
+    fn restart(&mut self, daemon: Daemon) -> Daemon {
+        let path = self.dir.path().join("sock");
+        std::fs::remove_file(&path).unwrap();
+        self.control = listen(&path);
+        drop(daemon);
+        self.session()
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        self.stop.write_all(b"x").unwrap();
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+fn listen(path: &Path) -> Fd {
+    let socket = unix::seqpacket().unwrap();
+    unix::bind(socket.raw(), path.as_os_str().as_bytes()).unwrap();
+    unix::listen(socket.raw(), 4).unwrap();
+    socket
+}
+
+/// An address where nobody listened a moment ago.
+fn free(ip: &str) -> SocketAddr {
+    let ip: IpAddr = ip.parse().unwrap();
+    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+}
+
+fn node(ip: &str) -> (TcpListener, SocketAddr) {
+    let ip: IpAddr = ip.parse().unwrap();
+    let node = TcpListener::bind((ip, 0)).unwrap();
+    let address = node.local_addr().unwrap();
+    (node, address)
+}
+
+/// What the node sees: the stream behind the preface, and whom it is for.
+fn accept(node: &TcpListener) -> (TcpStream, Preface) {
+    let (mut stream, from) = node.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let carrier = Carrier {
+        from,
+        to: stream.local_addr().unwrap(),
+    };
+    let mut bytes = [0; PREFACE_BYTES];
+    stream.read_exact(&mut bytes).unwrap();
+    (stream, Preface::decode(&bytes, &KEY, &carrier).unwrap())
+}
+
+fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+fn expect_reset(stream: &mut TcpStream) {
+    let error = stream.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_node_learns_whom_it_serves_and_both_streams_end_in_order() {
+    for ip in ["127.0.0.1", "::1"] {
+        let (mut lab, daemon) = Lab::new();
+        let (node, target) = node(ip);
+        let outside = free(ip);
+        assert_eq!(daemon.open(1, outside), 0);
+        daemon.backend(1, 7, target);
+        let mut client = connect(outside);
+        let (mut served, preface) = accept(&node);
+        assert_eq!(preface.kind, Kind::Client);
+        assert_eq!(preface.client, client.local_addr().unwrap());
+        assert_eq!(preface.outside, outside);
+        client.write_all(b"question").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        served.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "question");
+        served.write_all(b"answer").unwrap();
+        drop(served);
+        text.clear();
+        client.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "answer");
+        lab.end().unwrap();
+    }
+}
+
+#[test]
+fn who_does_not_answer_is_passed_over_and_told_of() {
+    let (mut lab, daemon) = Lab::new();
+    let (node, target) = node("127.0.0.1");
+    let outside = free("127.0.0.1");
+    daemon.open(1, outside);
+    daemon.backend(1, 7, free("127.0.0.1"));
+    let mut alone = connect(outside);
+    expect_reset(&mut alone);
+    let told = ToDaemon::Gateway(Ask::Unreachable { backend: 7 });
+    assert_eq!(daemon.hear(), told);
+    daemon.backend(1, 8, target);
+    for _ in 0..4 {
+        let client = connect(outside);
+        let (_, preface) = accept(&node);
+        assert_eq!(preface.client, client.local_addr().unwrap());
+    }
+    drop(node);
+    expect_reset(&mut connect(outside));
+    lab.end().unwrap();
+}
+
+#[test]
+fn connections_are_spread_and_a_node_that_goes_keeps_those_that_it_has() {
+    let (mut lab, daemon) = Lab::new();
+    let nodes = [node("127.0.0.1"), node("127.0.0.1")];
+    let outside = free("127.0.0.1");
+    daemon.open(1, outside);
+    daemon.backend(1, 1, nodes[0].1);
+    daemon.backend(1, 2, nodes[1].1);
+    let clients: Vec<TcpStream> = (0..4).map(|_| connect(outside)).collect();
+    let mut served: Vec<TcpStream> = nodes
+        .iter()
+        .flat_map(|(node, _)| [accept(node).0, accept(node).0])
+        .collect();
+    daemon.tell(Tell::BackendGone {
+        service: 1,
+        backend: 1,
+    });
+    // Said in order: what follows holds when that does.
+    daemon.open(2, free("127.0.0.1"));
+    let late = connect(outside);
+    let (_stream, preface) = accept(&nodes[1].0);
+    assert_eq!(preface.client, late.local_addr().unwrap());
+    for stream in &mut served {
+        stream.write_all(b"still").unwrap();
+    }
+    for mut client in clients {
+        let mut bytes = [0; 5];
+        client.read_exact(&mut bytes).unwrap();
+    }
+    drop((served, late, _stream));
+    lab.end().unwrap();
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_so() {
+    let (mut lab, daemon) = Lab::new();
+    let (_taken, address) = node("127.0.0.1");
+    assert_eq!(daemon.open(1, address), libc::EADDRINUSE as u16);
+    lab.end().unwrap();
+}
+
+#[test]
+fn a_daemon_that_comes_again_finds_the_listener_open() {
+    let (mut lab, daemon) = Lab::new();
+    let (node, target) = node("127.0.0.1");
+    let outside = free("127.0.0.1");
+    daemon.open(5, outside);
+    daemon.backend(5, 7, target);
+    let before = connect(outside);
+    let (served, _) = accept(&node);
+    let daemon = lab.restart(daemon);
+    // It has said nothing yet.
+    let meanwhile = connect(outside);
+    let (other, _) = accept(&node);
+    assert_eq!(daemon.open(1, outside), 0);
+    daemon.backend(1, 3, target);
+    daemon.tell(Tell::Complete);
+    let after = connect(outside);
+    let (_stream, preface) = accept(&node);
+    assert_eq!(preface.client, after.local_addr().unwrap());
+    daemon.tell(Tell::Shut { service: 1 });
+    // In order again.
+    daemon.open(2, free("127.0.0.1"));
+    assert!(TcpStream::connect(outside).is_err(), "it is shut");
+    drop((before, meanwhile, after, served, other, _stream));
+    lab.end().unwrap();
+}
+
+#[test]
+fn without_a_daemon_that_wants_it_it_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sock");
+    let missing = Server::new(Options::new(path.clone())).unwrap_err();
+    assert!(matches!(missing, Error::NoDaemon(..)), "{missing}");
+    let control = listen(&path);
+    let (_stop, stopped) = UnixStream::pair().unwrap();
+    let options = Options::new(path);
+    let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
+    assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
+    let daemon = unix::accept(control.raw()).unwrap();
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let refused = FromDaemon::Refused {
+        reason: Reason::Protocol,
+    };
+    unix::send_with_fds(daemon.raw(), refused.encode(&mut buffer), &[]).unwrap();
+    let error = thread.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("[gateway]"), "{error}");
+}

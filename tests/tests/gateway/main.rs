@@ -1,0 +1,19 @@
+//! Programs on two hosts that are served to clients by a third one, `sluice gateway`.
+
+mod lab;
+mod programs;
+mod rules;
+mod troubles;
+
+use std::process::ExitCode;
+
+use sluice_tests::suite;
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    trials.extend(programs::trials());
+    trials.extend(rules::trials());
+    trials.extend(troubles::trials());
+    // One at a time: programs and daemons poll.
+    suite::run(trials, 1).exit_code()
+}
