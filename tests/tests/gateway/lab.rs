@@ -235,7 +235,7 @@ impl Lab {
 
     /// Waits until the gateway's daemon has heard of the node once more than `before`.
     fn await_session(&self, node: At) -> Verdict {
-        let line = format!("{} at ", node.name());
+        let line = format!("{} is up", node.name());
         self.await_log(At::Gateway, &line)
     }
 
