@@ -43,6 +43,12 @@ pub const BUILDS: [Build; 3] = [
     },
 ];
 
+/// Nothing can be preloaded into it.
+pub const STATIC: Build = Build {
+    name: "static",
+    flags: &["-O1", "-static"],
+};
+
 /// A program's source and what its directives say.
 #[derive(Clone, Debug)]
 pub struct App {

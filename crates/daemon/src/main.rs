@@ -270,10 +270,6 @@ fn relay(arguments: Arguments) -> Outcome {
     let config = sluice_peering::config::Config::load(path)?;
     let sluiced = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-    // A signal for all processes of a terminal is for sluiced, which says what is to be done.
-    for signal in [libc::SIGINT, libc::SIGHUP] {
-        signal_hook::flag::register(signal, Default::default())?;
-    }
     capture::relay::serve(config, sluiced)
 }
 

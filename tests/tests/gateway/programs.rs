@@ -1,7 +1,7 @@
 //! Real programs behind a gateway.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libtest_mimic::Trial;
 use sluice_tests::apps::{self, BUILDS};
@@ -80,11 +80,11 @@ fn programs<const N: usize>(names: [&str; N]) -> Verdict<[PathBuf; N]> {
     }
 }
 
-fn start_nginx(lab: &mut Lab, program: &PathBuf, workers: u32) -> Verdict<Job> {
+fn start_nginx(lab: &mut Lab, program: &Path, workers: u32) -> Verdict<Job> {
     let dir = lab.path("nginx");
     fs::create_dir_all(dir.join("www"))?;
     let at = dir.display();
-    let large: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 31 >> 3) as u8).collect();
+    let large: Vec<u8> = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
     fs::write(dir.join("www/large"), large)?;
     fs::write(dir.join("www/small"), "small and known")?;
     let config = format!(

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -166,10 +167,7 @@ impl Capture {
     /// Hears the relay, and starts another one when it is time.
     pub fn turn(&mut self, now: Instant) {
         self.send_orders();
-        loop {
-            let Some(relay) = &mut self.relay else {
-                break;
-            };
+        while let Some(relay) = &mut self.relay {
             match hear::<Notice>(&relay.socket) {
                 Ok(Heard::Message(notice)) => self.heard_relay(notice),
                 Ok(Heard::Nothing) => break,
@@ -402,6 +400,8 @@ impl Capture {
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
             .current_dir("/")
+            // What a terminal sends is for sluiced, which says what is to be done.
+            .process_group(0)
             .spawn()?;
         epoll::add(
             &self.poll,

@@ -8,6 +8,8 @@ use serde::Serialize;
 
 use super::Fabric;
 use super::introducer::LinkState;
+use crate::capture::Capture;
+use crate::capture::orders::Counts;
 
 /// Lanes to other hosts, and the hosts.
 #[derive(Debug, Serialize)]
@@ -20,6 +22,9 @@ pub struct FabricReport {
     /// Those of the configuration and those that were found, by name.
     pub peers: Vec<PeerReport>,
     pub control: ControlCounters,
+    /// Connections of programs that cannot be preloaded; nothing where none are captured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captured: Option<Counts>,
 }
 
 /// How many lanes to other hosts there are.
@@ -113,6 +118,7 @@ impl Fabric {
             address: self.address,
             lanes: FabricLanes { in_use, max },
             peers: peers.into_values().collect(),
+            captured: self.capture.as_ref().map(Capture::counts),
             control: ControlCounters {
                 sessions: control.sessions,
                 accepted: control.accepted,

@@ -302,8 +302,7 @@ impl Gateway {
                 self.publications.heard_published(
                     name,
                     id,
-                    errno,
-                    is_expected,
+                    is_expected.then_some(errno),
                     sources,
                     now,
                     &mut self.actions,

@@ -174,14 +174,13 @@ impl Publications {
         publication.waiting.push((client, now + ANSWER_MAX));
     }
 
-    /// The gateway has answered. `is_expected`: the source is one of the gateway's addresses.
-    #[expect(clippy::too_many_arguments, reason = "what is known of one answer")]
+    /// The gateway has answered. `errno`: None if it would connect from an address that is not one of
+    /// its own.
     pub fn heard_published(
         &mut self,
         gateway: &PeerName,
         id: PublicationId,
-        errno: u16,
-        is_expected: bool,
+        errno: Option<u16>,
         sources: Ranges,
         now: Instant,
         actions: &mut Vec<Action>,
@@ -189,7 +188,7 @@ impl Publications {
         let Some(at) = self.position(gateway, id) else {
             return;
         };
-        let errno = if is_expected {
+        let errno = if let Some(errno) = errno {
             i32::from(errno)
         } else {
             // A preface would come where nobody expects one.

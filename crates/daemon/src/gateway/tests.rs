@@ -312,8 +312,7 @@ impl Node {
         self.publications.heard_published(
             &"gw".into(),
             PublicationId(id),
-            errno as u16,
-            is_expected,
+            is_expected.then_some(errno as u16),
             sources(),
             self.now,
             &mut self.actions,

@@ -1,0 +1,18 @@
+//! Programs that cannot be preloaded, on two hosts, each with a `sluiced` that captures their
+//! connections: what they see, and what becomes of connections when something ends.
+
+mod hosts;
+mod looks;
+mod troubles;
+
+use std::process::ExitCode;
+
+use sluice_tests::suite;
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    trials.extend(looks::trials());
+    trials.extend(troubles::trials());
+    // One at a time: programs and daemons poll.
+    suite::run(trials, 1).exit_code()
+}

@@ -1,0 +1,202 @@
+//! Figures for Prometheus: by the rules of the format, true, and there for who asks properly however
+//! others ask.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::Trial;
+use sluice_tests::job::{find_program, wait_until};
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+
+use crate::lab::{LIMIT, METRICS_PORT, SIDES, Side, Two};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("figures/format", format),
+        trial("figures/refusals", refusals),
+    ]
+}
+
+const PLAIN: &str = "text/plain";
+const OPEN: &str = "application/openmetrics-text";
+
+/// Values by name and labels, as they are written.
+type Values = BTreeMap<String, f64>;
+
+/// Reads the format; every rule that is broken is an error.
+fn parse(text: &str, is_open: bool) -> Verdict<Values> {
+    let mut values = Values::new();
+    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut closed: BTreeSet<&str> = BTreeSet::new();
+    let mut current = "";
+    let text = match text.strip_suffix("# EOF\n") {
+        Some(text) if is_open => text,
+        None if !is_open => text,
+        _ => return fail(format!("the end: {text}")),
+    };
+    for line in text.lines() {
+        let words: Vec<&str> = line.splitn(4, ' ').collect();
+        if let &["#", what, name, rest] = words.as_slice() {
+            if name != current {
+                ensure(closed.insert(name), || format!("{name} comes twice"))?;
+                current = name;
+            }
+            match what {
+                "HELP" => ensure(!rest.is_empty(), || format!("no help: {line}"))?,
+                "TYPE" => {
+                    ensure(matches!(rest, "counter" | "gauge"), || line.to_owned())?;
+                    kinds.insert(name, rest);
+                }
+                "UNIT" if is_open => {
+                    ensure(name.ends_with(&format!("_{rest}")), || line.to_owned())?;
+                }
+                _ => return fail(format!("a comment of another kind: {line}")),
+            }
+            continue;
+        }
+        let Some((name, value)) = line.rsplit_once(' ') else {
+            return fail(format!("no sample: {line}"));
+        };
+        let base = name.split('{').next().unwrap_or_default();
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        ensure(!base.is_empty() && base.chars().all(legal), || {
+            line.to_owned()
+        })?;
+        if let Some(labels) = name.strip_prefix(base).filter(|rest| !rest.is_empty()) {
+            let inner = labels.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
+            let Some(inner) = inner else {
+                return fail(format!("labels: {line}"));
+            };
+            for label in inner.split(',') {
+                let value = label.split_once('=').map(|(_, value)| value);
+                let quoted = value.is_some_and(|it| it.len() >= 2 && it.starts_with('"'));
+                ensure(quoted && label.ends_with('"'), || line.to_owned())?;
+            }
+        }
+        let is_counter = base.ends_with("_total");
+        let family = match is_open {
+            true => base.strip_suffix("_total").unwrap_or(base),
+            false => base,
+        };
+        ensure(family == current, || format!("not with its family: {line}"))?;
+        let kind = kinds.get(family).copied();
+        let expected = if is_counter { "counter" } else { "gauge" };
+        ensure(kind == Some(expected), || format!("{line}: {kind:?}"))?;
+        let Ok(value) = value.parse::<f64>() else {
+            return fail(format!("no number: {line}"));
+        };
+        ensure(values.insert(name.to_owned(), value).is_none(), || {
+            format!("twice: {line}")
+        })?;
+    }
+    Ok(values)
+}
+
+fn format() -> Verdict {
+    let two = Two::new()?;
+    let port = METRICS_PORT.to_string();
+    let _daemons = two.start_both(&["--eager", "--metrics", &port])?;
+    let before = parse(&two.scrape(Side::Left, PLAIN)?, false)?;
+    let at = |values: &Values, name: &str| values.get(name).copied().unwrap_or(-1.0);
+    ensure(at(&before, "sluice_peer_up{peer=\"right\"}") == 1.0, || {
+        format!("{before:?}")
+    })?;
+    ensure(
+        at(&before, "sluice_peer_link_up{peer=\"right\"}") == 1.0,
+        || format!("{before:?}"),
+    )?;
+    let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
+    two.exchange([Some(&left), Some(&right)], 3000)?;
+    for side in SIDES {
+        let peer = side.other().name();
+        for direction in ["sent", "received"] {
+            // A scrape may get what was known a moment ago.
+            let name = format!("sluice_peer_{direction}_bytes_total{{peer=\"{peer}\"}}");
+            let mut last = Values::new();
+            let has_moved = wait_until(LIMIT, || {
+                let text = two.scrape(side, PLAIN).unwrap_or_default();
+                last = parse(&text, false).unwrap_or_default();
+                Ok(at(&last, &name) > 0.0)
+            })?;
+            ensure(has_moved, || format!("{name}: {last:?}"))?;
+            let given = at(&last, "sluice_lanes_given_total{kind=\"fabric\"}");
+            ensure(given >= 1.0, || format!("{last:?}"))?;
+        }
+    }
+    let plain = two.scrape(Side::Left, PLAIN)?;
+    let open = two.scrape(Side::Left, OPEN)?;
+    let (plain_values, open_values) = (parse(&plain, false)?, parse(&open, true)?);
+    let names = |values: &Values| values.keys().cloned().collect::<Vec<String>>();
+    ensure(names(&plain_values) == names(&open_values), || {
+        format!("{plain}\n{open}")
+    })?;
+    promtool(&plain)
+}
+
+/// Prometheus' own opinion, where it is installed.
+fn promtool(text: &str) -> Verdict {
+    let Some(promtool) = find_program("promtool") else {
+        return Ok(());
+    };
+    let mut child = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(text.as_bytes())?;
+    }
+    let output = child.wait_with_output()?;
+    ensure(output.status.success(), || format!("{output:?}\n{text}"))
+}
+
+/// Who asks for something else, or does not ask, gets nothing and is in nobody's way.
+fn refusals() -> Verdict {
+    let two = Two::new()?;
+    two.write_config(Side::Left, &two.head(Side::Left, 1)?)?;
+    let mut command = two.daemon(Side::Left);
+    // A port alone is one of this host alone.
+    command.args(["--metrics", &METRICS_PORT.to_string()]);
+    let daemon = two.start(Side::Left, command)?;
+    let reaches = two.host(Side::Right).inside(|| {
+        let address = (two.address(Side::Left), METRICS_PORT);
+        Ok(TcpStream::connect(address).is_ok())
+    })?;
+    ensure(!reaches, || "another host reaches the figures".to_owned())?;
+    // More than are served at a time, all silent.
+    let silent: Vec<TcpStream> = two.host(Side::Left).inside(|| {
+        (0..100)
+            .map(|_| TcpStream::connect(("127.0.0.1", METRICS_PORT)))
+            .collect()
+    })?;
+    for (request, status) in [
+        ("GET /other HTTP/1.1\r\n\r\n".to_owned(), "404"),
+        ("DELETE /metrics HTTP/1.1\r\n\r\n".to_owned(), "405"),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+        (
+            "GET /metrics HTTP/1.1\r\nX: ".to_owned() + &"y".repeat(8300),
+            "431",
+        ),
+    ] {
+        let answer = two.ask(Side::Left, request.as_bytes())?;
+        let begins = answer.starts_with(&format!("HTTP/1.1 {status} "));
+        ensure(begins, || format!("{request}: {answer}"))?;
+    }
+    let figures = parse(&two.scrape(Side::Left, "*/*")?, false)?;
+    let build = format!(
+        "sluice_build_info{{version=\"{}\"}}",
+        env!("CARGO_PKG_VERSION")
+    );
+    ensure(figures.contains_key(&build), || format!("{figures:?}"))?;
+    let head = two.ask(Side::Left, b"HEAD /metrics HTTP/1.1\r\n\r\n")?;
+    ensure(
+        head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
+        || head.clone(),
+    )?;
+    drop(silent);
+    let outcome = daemon.stop(LIMIT)?;
+    ensure(outcome.status.success(), || outcome.describe())
+}

@@ -1,0 +1,21 @@
+//! How sluiced is run and watched: figures for Prometheus, the service manager, reloading, what
+//! capabilities it keeps, the pair of hosts that `sluice doctor` looks at, and the DaemonSet.
+
+mod figures;
+mod kubernetes;
+mod lab;
+mod pair;
+mod service;
+
+use std::process::ExitCode;
+
+use sluice_tests::suite;
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    trials.extend(figures::trials());
+    trials.extend(service::trials());
+    trials.extend(pair::trials());
+    trials.extend(kubernetes::trials());
+    suite::run(trials, 1).exit_code()
+}

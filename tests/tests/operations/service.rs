@@ -1,0 +1,255 @@
+//! sluiced under a service manager: when it is ready, what a reload changes, what it logs, and what it
+//! may still do.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+use serde_json::Value;
+use sluice_tests::job::{find_program, wait_until};
+use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+
+use crate::lab::{LIMIT, SIDES, Side, Two};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("service/ready-reload-stop", ready_reload_stop),
+        trial("service/log-json", log_json),
+        trial("service/capabilities", capabilities),
+        trial("service/ordinary-user", ordinary_user),
+        trial("service/unit", unit),
+    ]
+}
+
+/// The next message to a service manager.
+fn hear(manager: &UnixDatagram) -> Verdict<String> {
+    let mut buffer = [0; 512];
+    let bytes = manager.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..bytes]).into_owned())
+}
+
+fn ready_reload_stop() -> Verdict {
+    let two = Two::new()?;
+    let notify = two.pair.path().join("notify");
+    let manager = UnixDatagram::bind(&notify)?;
+    manager.set_read_timeout(Some(LIMIT))?;
+    // Without a peer at first.
+    let head = two.head(Side::Left, 3)?;
+    two.write_config(Side::Left, &head)?;
+    let mut command = two.daemon(Side::Left);
+    command.env("NOTIFY_SOCKET", &notify);
+    let left = two.start(Side::Left, command)?;
+    let said = hear(&manager)?;
+    ensure(said.starts_with("READY=1\n"), || said.clone())?;
+    let text = two.head(Side::Right, 3)? + &two.peer(Side::Right);
+    two.write_config(Side::Right, &text)?;
+    let _right = two.start(Side::Right, two.daemon(Side::Right))?;
+
+    let reload = |text: &str| -> Verdict {
+        two.write_config(Side::Left, text)?;
+        left.signal(Signal::HUP)?;
+        for expected in ["RELOADING=1\nMONOTONIC_USEC=", "READY=1\n"] {
+            let said = hear(&manager)?;
+            ensure(said.starts_with(expected), || said.clone())?;
+        }
+        Ok(())
+    };
+    // One that cannot be used changes nothing.
+    reload("[daemon]\nnonsense = 1\n")?;
+    ensure(two.log(Side::Left).contains("stays as it was"), || {
+        two.log(Side::Left)
+    })?;
+    ensure(two.peer_status(Side::Left).is_null(), || {
+        "a peer out of nothing".to_owned()
+    })?;
+    reload(&(head.clone() + &two.peer(Side::Left)))?;
+    two.await_links()?;
+    // What takes a new start is said.
+    let other = head.replace("roce-udp", "roce") + &two.peer(Side::Left);
+    reload(&other)?;
+    ensure(two.log(Side::Left).contains("`device` has changed"), || {
+        two.log(Side::Left)
+    })?;
+    ensure(two.peer_status(Side::Left)["link"] == "up", || {
+        two.log(Side::Left)
+    })?;
+    // A peer that is not in the configuration any more is talked to no more.
+    reload(&head)?;
+    let is_gone = || Ok(two.peer_status(Side::Left)["is_up"] != true);
+    ensure(wait_until(LIMIT, is_gone)?, || two.log(Side::Left))?;
+    left.signal(Signal::TERM)?;
+    let said = hear(&manager)?;
+    ensure(said == "STOPPING=1", || said.clone())?;
+    let outcome = left.finish(LIMIT)?;
+    ensure(outcome.status.success(), || outcome.describe())
+}
+
+/// One object for each event, with its facts as fields, and no key in any.
+fn log_json() -> Verdict {
+    let two = Two::new()?;
+    let _daemons = two.start_both(&["--log-format", "json"])?;
+    for side in SIDES {
+        let text = two.log(side);
+        ensure(!text.contains(&"5a".repeat(16)), || {
+            format!("the key is in the log: {text}")
+        })?;
+        let mut about = Vec::new();
+        for line in text.lines() {
+            let Ok(event) = serde_json::from_str::<Value>(line) else {
+                return fail(format!("no JSON: {line}"));
+            };
+            for field in ["timestamp", "level", "message", "target"] {
+                ensure(event[field].is_string(), || format!("{field}: {line}"))?;
+            }
+            about.extend(event["peer"].as_str().map(ToOwned::to_owned));
+        }
+        let name = side.other().name();
+        ensure(about.iter().any(|peer| peer == name), || text.clone())?;
+    }
+    Ok(())
+}
+
+/// What `/proc` says of each thread of a process: the effective capabilities, and whether it can gain
+/// more.
+fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(entry?.path().join("status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_default().trim().to_owned()
+        };
+        let effective = u64::from_str_radix(&field("CapEff:"), 16).unwrap_or(u64::MAX);
+        all.push((effective, field("NoNewPrivs:")));
+    }
+    Ok(all)
+}
+
+fn capabilities() -> Verdict {
+    // capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
+    let most: u64 = 1 << 12 | 1 << 21 | 1 << 39;
+    let two = Two::new()?;
+    let [left, _right] = two.start_both(&["--metrics", "0"])?;
+    let threads = threads(left.id())?;
+    ensure(threads.len() >= 3, || format!("{threads:?}"))?;
+    for (effective, no_new) in &threads {
+        ensure(effective & !most == 0 && no_new == "1", || {
+            format!("{threads:x?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// Without any privilege: everything but capture, AF_XDP and lanes across network namespaces.
+fn ordinary_user() -> Verdict {
+    const UID: u32 = 64_321;
+    let Some(setpriv) = find_program("setpriv") else {
+        return skip("setpriv (util-linux) is not installed");
+    };
+    let two = Two::new()?;
+    let reaches = Command::new(&setpriv)
+        .args([&format!("--reuid={UID}"), "--clear-groups", "test", "-x"])
+        .arg(&two.sluice)
+        .status()?;
+    if !reaches.success() {
+        return skip("another user cannot reach the programs that are tested");
+    }
+    let own = |path: &Path| std::os::unix::fs::chown(path, Some(UID), Some(UID));
+    own(two.pair.path())?;
+    let mut jobs = Vec::new();
+    for side in SIDES {
+        let text = two.head(side, 9)? + &two.peer(side);
+        let config = two.write_config(side, &text)?;
+        own(&config)?;
+        own(&two.path(side, "key"))?;
+        own(two.host(side).runtime())?;
+        let daemon = two.daemon(side);
+        let mut command = two.host(side).command(&setpriv);
+        command
+            .args([&format!("--reuid={UID}"), &format!("--regid={UID}")])
+            .args(["--clear-groups", "--inh-caps=-all"])
+            .arg(daemon.get_program())
+            .args(daemon.get_args());
+        jobs.push(two.start(side, command)?);
+    }
+    two.await_links()?;
+    for job in &jobs {
+        let all = threads(job.id())?;
+        ensure(all.iter().all(|(effective, _)| *effective == 0), || {
+            format!("{all:x?}")
+        })?;
+    }
+    Ok(())
+}
+
+fn unit_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd/sluiced.service")
+}
+
+/// The unit is one by systemd's own check, and its capabilities are enough for what sluiced does.
+fn unit() -> Verdict {
+    let text = fs::read_to_string(unit_file())?;
+    let two = Two::new()?;
+    if let Some(analyze) = find_program("systemd-analyze") {
+        // The check wants to find the program, and no manual.
+        let daemon = two.sluice.with_file_name("sluiced");
+        let here = text.replace("/usr/bin/sluiced", &daemon.display().to_string());
+        let here: Vec<&str> = here
+            .lines()
+            .filter(|line| !line.starts_with("Documentation="))
+            .collect();
+        let copy = two.pair.path().join("sluiced.service");
+        fs::write(&copy, here.join("\n"))?;
+        let output = Command::new(&analyze).arg("verify").arg(&copy).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(output.status.success() && said.trim().is_empty(), || {
+            said.clone()
+        })?;
+        let output = Command::new(&analyze)
+            .args(["security", "--offline=true", "--threshold=40"])
+            .arg(&copy)
+            .output()?;
+        ensure(output.status.success(), || {
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        })?;
+    }
+    let Some(setpriv) = find_program("setpriv") else {
+        return skip("setpriv (util-linux) is not installed");
+    };
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let Some(line) = line else {
+        return fail("the unit says nothing of capabilities");
+    };
+    let bounds = bounding(line.split_whitespace());
+    let mut jobs = Vec::new();
+    for side in SIDES {
+        let text = two.head(side, 7)?.replace("roce-udp", "roce") + &two.peer(side);
+        two.write_config(side, &text)?;
+        let daemon = two.daemon(side);
+        let mut command = two.host(side).command(&setpriv);
+        command
+            .arg(&bounds)
+            .arg("--no-new-privs")
+            .arg(daemon.get_program())
+            .args(daemon.get_args());
+        jobs.push(two.start(side, command)?);
+    }
+    two.await_links()?;
+    let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
+    two.exchange([Some(&left), Some(&right)], 500)
+}
+
+/// For setpriv(1): these and no others.
+pub fn bounding<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut text = "--bounding-set=-all".to_owned();
+    for name in names {
+        let name = name.trim_start_matches("CAP_").to_ascii_lowercase();
+        text.push_str(&format!(",+{name}"));
+    }
+    text
+}
