@@ -59,10 +59,6 @@ pub struct Announce {
 }
 
 /// Messages to sluiced.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a message is encoded or looked at where it is made, and never kept"
-)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
