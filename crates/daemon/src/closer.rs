@@ -51,7 +51,7 @@ fn lingers(socket: RawFd) -> bool {
 /// which is the price of having announced hundreds of sockets that linger.
 fn close_at_once(socket: Fd) {
     if let Err(error) = set_socket_linger(&socket, None) {
-        tracing::warn!("a socket that lingers cannot be told not to: {error}");
+        tracing::warn!(reason = %error, "a socket that lingers cannot be told not to: {error}");
     }
     drop(socket);
 }
@@ -65,7 +65,7 @@ fn start() -> SyncSender<Fd> {
             .name("closer".into())
             .spawn(move || close_all(&receiver));
         if let Err(error) = started {
-            tracing::warn!("cannot start a thread to close sockets: {error}");
+            tracing::warn!(reason = %error, "cannot start a thread to close sockets: {error}");
         }
     }
     sender

@@ -128,7 +128,7 @@ impl Listener {
     /// the kernel decides each connect under the socket's lock, either way.
     pub fn refuse_new(&self) {
         if let Err(error) = shutdown(&self.socket, Shutdown::Both) {
-            tracing::warn!("cannot shut the control socket down: {error}");
+            tracing::warn!(reason = %error, "cannot shut the control socket down: {error}");
         }
     }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set,
+    set_capabilities, set_no_new_privs,
 };
 use sluice_peering::config::Device;
 
@@ -65,17 +65,14 @@ pub fn drop_others(keep: CapabilitySet) -> Result<CapabilitySet, Errno> {
             }
         }
     }
-    match clear_ambient_capability_set() {
-        Ok(()) | Err(Errno::INVAL) => {}
-        Err(error) => return Err(error),
-    }
     let left = now.permitted & keep;
     set_capabilities(
         None,
         CapabilitySets {
             effective: now.effective & keep,
             permitted: left,
-            inheritable: CapabilitySet::empty(),
+            // And with them the ambient ones, which a relay of an ordinary user's sluiced needs.
+            inheritable: now.inheritable & keep,
         },
     )?;
     set_no_new_privs(true)?;

@@ -294,7 +294,7 @@ impl Server {
         let credentials = match unix::peer_credentials(socket.raw()) {
             Ok(credentials) => credentials,
             Err(error) => {
-                tracing::debug!("a client's credentials cannot be read: {error}");
+                tracing::debug!(reason = %error, "a client's credentials cannot be read: {error}");
                 self.counters.clients_refused += 1;
                 return;
             }
@@ -325,7 +325,7 @@ impl Server {
         let id = self.next_client;
         self.next_client = self.next_client.wrapping_add(1);
         if let Err(error) = self.watch(&socket, u64::from(id)) {
-            tracing::warn!("a client cannot be watched: {error}");
+            tracing::warn!(reason = %error, "a client cannot be watched: {error}");
             self.counters.clients_refused += 1;
             return;
         }
@@ -378,7 +378,7 @@ impl Server {
     ) -> Result<(), Reason> {
         let message = message.map_err(|error| {
             self.counters.messages_malformed += 1;
-            tracing::debug!("client {id}: {error}");
+            tracing::debug!(reason = %error, "client {id}: {error}");
             match error {
                 DecodeError::Version(_) => Reason::Version,
                 _ => Reason::Protocol,
@@ -420,7 +420,7 @@ impl Server {
         };
         let program = Program::new(hello, client.credentials, &mut received);
         let program = program.map_err(|error| {
-            tracing::debug!("client {id} came with descriptors that do not serve: {error}");
+            tracing::debug!(reason = %error, "client {id} came with descriptors that do not serve: {error}");
             Reason::Descriptors
         })?;
         tracing::debug!("client {id} is {} ({})", program.name, program.pid);
@@ -485,7 +485,7 @@ impl Server {
                 true
             }
             Err(error) => {
-                tracing::debug!("client {id} cannot be told: {error}");
+                tracing::debug!(reason = %error, "client {id} cannot be told: {error}");
                 false
             }
         }
@@ -535,7 +535,7 @@ impl Server {
                 self.send(id, &FromDaemon::Report { bytes }, &[memory.raw()]);
             }
             Err(error) => {
-                tracing::warn!("no status: {error}");
+                tracing::warn!(reason = %error, "no status: {error}");
                 let reason = Reason::Full;
                 self.send(id, &FromDaemon::Refused { reason }, &[]);
             }

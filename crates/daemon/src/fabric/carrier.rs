@@ -488,7 +488,7 @@ impl Thread {
             },
             Command::ConnectLane { number, far } => {
                 if let Err(violation) = self.engine.connect(number, far, now_ns()) {
-                    tracing::warn!("{violation}");
+                    tracing::warn!(reason = %violation, "{violation}");
                 }
             }
             Command::ProgramGone { number } => self.engine.program_gone(number),

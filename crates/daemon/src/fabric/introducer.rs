@@ -387,7 +387,7 @@ impl Introducer {
                 }
             }
             Report::DeviceGone { why } => {
-                tracing::error!("no lanes to other hosts any more: {why}");
+                tracing::error!(reason = %why, "no lanes to other hosts any more: {why}");
             }
         }
     }
@@ -426,7 +426,7 @@ impl Introducer {
             .get(name)
             .is_some_and(|peer| peer.is_at(tuple.local.ip()));
         if !speaks_for {
-            tracing::warn!("{name} announces {}, which is not its own", tuple.local);
+            tracing::warn!(peer = %name, "{name} announces {}, which is not its own", tuple.local);
             return;
         }
         let ours = tuple.mirrored();
@@ -505,7 +505,7 @@ impl Introducer {
         let (taken, board) = match taken {
             Ok(both) => both,
             Err(error) => {
-                tracing::warn!("no memory for a lane to {name}: {error}");
+                tracing::warn!(peer = %name, reason = %error, "no memory for a lane to {name}: {error}");
                 end.is_alone = true;
                 self.say(name, Word::NoLane { yours: theirs });
                 return;
@@ -569,7 +569,7 @@ impl Introducer {
     }
 
     fn lane_refused(&mut self, token: Token, why: &str) {
-        tracing::warn!("no lane to another host: {why}");
+        tracing::warn!(reason = %why, "no lane to another host: {why}");
         if let Some((client, taken)) = self.ending.remove(&token) {
             self.memory.give_back(client, &taken);
             return;

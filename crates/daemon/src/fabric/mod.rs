@@ -342,7 +342,7 @@ impl Fabric {
                 if let Some(capture) = &mut self.capture
                     && let Err(error) = capture.peer_up(&name, addresses)
                 {
-                    tracing::error!("{name}: nothing is captured: {error}");
+                    tracing::error!(peer = %name, reason = %error, "{name}: nothing is captured: {error}");
                 }
                 self.heard.push(Heard::Up(name));
             }
@@ -380,7 +380,7 @@ impl Fabric {
                 }
             }
             Event::Unreachable { address, why } => {
-                tracing::debug!("no sluiced at {address}: {why}");
+                tracing::debug!(reason = %why, address = %address, "no sluiced at {address}: {why}");
             }
         }
     }

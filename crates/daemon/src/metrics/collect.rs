@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Family;
+use crate::capture::orders::Counts;
 use crate::counters::Counters;
 use crate::fabric::report::{FabricReport, PeerReport};
 use crate::lanes::Lanes;
@@ -64,6 +65,9 @@ impl Seen {
         all.extend(about_announcements(sources.counters));
         if let Some(fabric) = &sources.fabric {
             all.extend(about_hosts(fabric));
+            if let Some(captured) = &fabric.captured {
+                all.extend(about_captured(captured));
+            }
         }
         all.extend(about_the_process());
         all
@@ -339,6 +343,32 @@ fn about_hosts(fabric: &FabricReport) -> Vec<Family> {
         Family::counter("sluice_control_messages", "Messages between daemons.")
             .with(label("direction", "received"), control.messages_in as f64)
             .with(label("direction", "sent"), control.messages_out as f64),
+    ]
+}
+
+fn about_captured(counts: &Counts) -> Vec<Family> {
+    vec![
+        Family::gauge(
+            "sluice_captured_open",
+            "Captured connections that are open, by where their program is.",
+        )
+        .with(label("program", "here"), counts.open as f64)
+        .with(label("program", "peer"), counts.served_open as f64),
+        Family::counter(
+            "sluice_captured_connections",
+            "Connections of programs here that were captured.",
+        )
+        .with(
+            label("way", "relays"),
+            counts.captured.saturating_sub(counts.direct) as f64,
+        )
+        .with(label("way", "direct"), counts.direct as f64),
+        Family::counter(
+            "sluice_relayed_connections",
+            "Connections that peers asked to be made to programs here.",
+        )
+        .with(label("result", "made"), counts.served as f64)
+        .with(label("result", "refused"), counts.refused as f64),
     ]
 }
 

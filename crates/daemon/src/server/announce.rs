@@ -79,7 +79,7 @@ impl Server {
         let facts = match SocketFacts::read(socket.raw()) {
             Ok(facts) => facts,
             Err(error) => {
-                tracing::debug!("client {id} announced something else than a socket: {error}");
+                tracing::debug!(reason = %error, "client {id} announced something else than a socket: {error}");
                 None
             }
         };
@@ -165,7 +165,7 @@ impl Server {
                         Waiting::Share
                     }
                     NoLane::Memory(error) => {
-                        tracing::warn!("no memory for a lane: {error}");
+                        tracing::warn!(reason = %error, "no memory for a lane: {error}");
                         self.counters.lanes_refused_memory += 1;
                         Waiting::Lane
                     }

@@ -307,8 +307,12 @@ impl Peering {
                     self.counters.failed += 1;
                     // Who goes on does not fill the log.
                     match self.strangers.fail(remote.ip(), self.now) {
-                        1 => tracing::info!("{remote} gets no session: {why}"),
-                        _ => tracing::debug!("{remote} gets no session: {why}"),
+                        1 => {
+                            tracing::info!(reason = %why, address = %remote, "{remote} gets no session: {why}")
+                        }
+                        _ => {
+                            tracing::debug!(reason = %why, address = %remote, "{remote} gets no session: {why}")
+                        }
                     }
                 }
             }

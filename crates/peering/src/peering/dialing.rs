@@ -152,7 +152,7 @@ impl Peering {
                 let next = self.now + self.backoff(failures);
                 if let Some(dial) = self.dials.get_mut(&name) {
                     if failures == 1 {
-                        tracing::info!("{name} at {remote} is out of reach: {why}");
+                        tracing::info!(peer = %name, reason = %why, address = %remote, "{name} at {remote} is out of reach: {why}");
                     }
                     dial.token = None;
                     dial.failures = failures;
@@ -165,7 +165,7 @@ impl Peering {
             }
             Some(Target::Address(address)) => {
                 // Somebody may have come from there meanwhile, and then it is known who.
-                tracing::debug!("nobody to talk to at {address}: {why}");
+                tracing::debug!(reason = %why, address = %address, "nobody to talk to at {address}: {why}");
             }
             None => {}
         }

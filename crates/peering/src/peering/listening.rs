@@ -113,7 +113,7 @@ impl Peering {
                 Err(error) => {
                     // No descriptor or no memory: the connection stays where it is, and would
                     // keep the thread busy.
-                    tracing::warn!("a connection cannot be accepted: {error}");
+                    tracing::warn!(reason = %error, "a connection cannot be accepted: {error}");
                     self.watch_listeners(false);
                     let until = self.now + self.timing.accept_pause;
                     self.listeners_paused_until = Some(until);
@@ -162,7 +162,7 @@ impl Peering {
             self.adopt(token, connection)
         });
         if let Err(why) = began {
-            tracing::warn!("{from} cannot be served: {why}");
+            tracing::warn!(reason = %why, "{from} cannot be served: {why}");
             self.strangers.leave(token);
         }
     }
