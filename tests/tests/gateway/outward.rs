@@ -147,7 +147,7 @@ fn curl() -> Verdict {
     let mut lab = Lab::new()?;
     let dir = lab.path("web");
     std::fs::create_dir_all(&dir)?;
-    let file: Vec<u8> = (0..2_000_000_u32).map(|n| (n * 13 >> 2) as u8).collect();
+    let file: Vec<u8> = (0..2_000_000_u32).map(|n| ((n * 13) >> 2) as u8).collect();
     std::fs::write(dir.join("file"), &file)?;
     let port = lab
         .host(At::Client)
