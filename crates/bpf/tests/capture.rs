@@ -302,6 +302,36 @@ fn what_is_not_chosen_goes_its_own_way() {
 }
 
 #[test]
+fn processes_and_programs_are_chosen() {
+    if !can_run("processes_and_programs_are_chosen") {
+        return;
+    }
+    let scene = Scene::new(&CaptureOptions::default());
+    let mut client = scene.client();
+    let mut server = Agent::start(&scene.net.b, None);
+    let listener = server.listen(scene.net.b.v4_any());
+    scene.captured(&mut client, listener.local);
+    scene.capture.leave_process(client.id()).expect("told");
+    direct(&mut client, &mut server, &listener);
+    scene.capture.forget_process(client.id()).expect("told");
+    scene.captured(&mut client, listener.local);
+
+    let name = std::fs::read_to_string(format!("/proc/{}/comm", client.id())).expect("a name");
+    let name = name.trim_end().to_owned();
+    for wrong in ["", "a-name-of-16-byt"] {
+        let set = scene.capture.set_programs(&[wrong.to_owned()]);
+        assert!(matches!(set, Err(Error::Invalid { .. })), "{wrong}");
+    }
+    scene
+        .capture
+        .set_programs(&["another".to_owned()])
+        .expect("set");
+    direct(&mut client, &mut server, &listener);
+    scene.capture.set_programs(&[name]).expect("set");
+    scene.captured(&mut client, listener.local);
+}
+
+#[test]
 fn without_a_listener_connections_go_their_own_way() {
     if !can_run("without_a_listener_connections_go_their_own_way") {
         return;

@@ -121,7 +121,8 @@ pub struct RunArgs {
     pub not_ports: Option<Ports>,
 
     /// Publish the ports at which the program listens at this gateway: a peer that [node] in
-    /// the daemon's configuration names. The program sees the addresses of the gateway's clients
+    /// the daemon's configuration names. The program sees the addresses of the gateway's clients.
+    /// It connects by the gateway where that lets it
     #[arg(long, value_name = "NAME", conflicts_with = "no_daemon")]
     pub gateway: Option<String>,
 

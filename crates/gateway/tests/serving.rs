@@ -9,9 +9,11 @@ use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sluice_control::message::gateway::{Ask, Tell};
+use sluice_control::message::gateway::{Ask, Range, Ranges, Tell};
 use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, ToDaemon};
-use sluice_control::preface::{Carrier, Key, Kind, PREFACE_BYTES, Preface};
+use sluice_control::preface::{
+    ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface,
+};
 use sluice_gateway::{Error, Options, Server};
 use sluice_sys::unix::{self, Fd};
 
@@ -282,4 +284,67 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     unix::send_with_fds(daemon.raw(), refused.encode(&mut buffer), &[]).unwrap();
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.to_string().contains("[gateway]"), "{error}");
+}
+
+/// Where connections out are to be; this host itself, in any case, is not outside.
+#[test]
+fn programs_that_may_not_connect_out_are_refused_or_reset() {
+    const EXIT: u32 = 5;
+    let (mut lab, daemon) = Lab::new();
+    let everything = Range {
+        first: "::".parse().unwrap(),
+        prefix: 0,
+    };
+    daemon.tell(Tell::Exit {
+        exit: EXIT,
+        address: "127.0.0.1".parse().unwrap(),
+        key: KEY,
+        allowed: Ranges::new([everything]),
+    });
+    let ToDaemon::Gateway(Ask::Exit { exit: EXIT, port }) = daemon.hear() else {
+        panic!("no port");
+    };
+    let at = SocketAddr::from(([127, 0, 0, 1], port));
+    let (server, inside) = node("127.0.0.1");
+    server.set_nonblocking(true).unwrap();
+    let ask = |kind, key: Key, nonce| {
+        let mut stream = connect(at);
+        let carrier = Carrier {
+            from: stream.local_addr().unwrap(),
+            to: at,
+        };
+        let preface = Preface {
+            kind,
+            client: inside,
+            outside: NOWHERE,
+            time_ms: 0,
+            nonce,
+        };
+        stream.write_all(&preface.encode(&key, &carrier)).unwrap();
+        stream
+    };
+    let mut bytes = [0; ANSWER_BYTES];
+    let mut waits = ask(Kind::Destination, KEY, EXIT);
+    waits.read_exact(&mut bytes).unwrap();
+    assert_eq!(Answer::decode(&bytes).errno, libc::EACCES as u16);
+    for mut stream in [
+        // Does not wait for an answer.
+        ask(Kind::Unanswered, KEY, EXIT),
+        // A forged one, one that is for another exit, and one that is for a server.
+        ask(Kind::Destination, Key([7; 32]), EXIT),
+        ask(Kind::Destination, KEY, EXIT + 1),
+        ask(Kind::Client, KEY, EXIT),
+    ] {
+        expect_reset(&mut stream);
+    }
+    let mut garbage = connect(at);
+    garbage.write_all(&[b'x'; PREFACE_BYTES]).unwrap();
+    expect_reset(&mut garbage);
+    let late = server.accept().map(drop).map_err(|error| error.kind());
+    assert_eq!(late, Err(ErrorKind::WouldBlock), "it was connected to");
+    daemon.tell(Tell::ExitGone { exit: EXIT });
+    // In order.
+    daemon.open(1, free("127.0.0.1"));
+    assert!(TcpStream::connect(at).is_err(), "it is shut");
+    lab.end().unwrap();
 }

@@ -70,6 +70,12 @@ pub fn outside(family: u8) -> IpAddr {
     }
 }
 
+/// The client's address.
+pub fn client_address(family: u8) -> IpAddr {
+    let (v4, v6) = At::Client.addresses();
+    if family == 6 { v6.into() } else { v4.into() }
+}
+
 pub struct Lab {
     sluice: PathBuf,
     hosts: Vec<Host>,
@@ -180,6 +186,7 @@ impl Lab {
             text += &format!(
                 "[gateway]\naddresses = [\"{}\", \"{}\"]\n\
                  [[gateway.node]]\nname = \"a\"\nports = \"{PORT},{PORT_OF_BOTH},32768-65535\"\n\
+                 connect = [\"10.45.0.0/24\", \"fd45::/64\"]\n\
                  [[gateway.node]]\nname = \"b\"\nports = \"{PORT_OF_BOTH}\"\n",
                 outside(4),
                 outside(6),
@@ -228,7 +235,7 @@ impl Lab {
 
     /// Waits until the gateway's daemon has heard of the node once more than `before`.
     fn await_session(&self, node: At) -> Verdict {
-        let line = format!("{} at ", node.name());
+        let line = format!("{} is up", node.name());
         self.await_log(At::Gateway, &line)
     }
 

@@ -1,6 +1,7 @@
 //! Programs on two hosts that are served to clients by a third one, `sluice gateway`.
 
 mod lab;
+mod outward;
 mod programs;
 mod rules;
 mod troubles;
@@ -12,6 +13,7 @@ use sluice_tests::suite;
 fn main() -> ExitCode {
     let mut trials = Vec::new();
     trials.extend(programs::trials());
+    trials.extend(outward::trials());
     trials.extend(rules::trials());
     trials.extend(troubles::trials());
     // One at a time: programs and daemons poll.

@@ -62,6 +62,11 @@ impl Agent {
         agent
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().expect("killed");

@@ -20,12 +20,14 @@ pub const PAGE: Page = Page {
                 Entry(
                     "[[gateway.node]]",
                     "On the gateway, for each application node: name, the ports that its programs \
-                     may publish, and at which addresses. A node that is not named may do nothing.",
+                     may publish, and at which addresses; connect, the networks to which they may \
+                     connect by the gateway. A node that is not named may do nothing.",
                 ),
                 Entry(
                     "[node]",
                     "On an application node: gateways, the peers that its programs may name in \
-                     sluice run --gateway.",
+                     sluice run --gateway; direct, the networks to which these programs connect \
+                     by themselves.",
                 ),
             ],
         },

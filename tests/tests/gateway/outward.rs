@@ -1,0 +1,178 @@
+//! Programs on a node that connect out by the gateway: a host of their own has no way there.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+
+use libtest_mimic::Trial;
+use sluice_tests::apps::{self, BUILDS};
+use sluice_tests::stream;
+use sluice_tests::suite::{Verdict, ensure, skip, trial};
+
+use crate::lab::{At, LIMIT, Lab, client_address, on_client, outside};
+
+const CONNECTIONS: usize = 4;
+const RECORDS: u32 = 2000;
+
+pub fn trials() -> Vec<Trial> {
+    let mut trials = vec![trial("out/refused", refused), trial("out/curl", curl)];
+    for family in [4, 6] {
+        trials.push(trial(format!("out/stream/ipv{family}"), move || {
+            records(family)
+        }));
+    }
+    trials
+}
+
+/// Checked records with a server outside, to which the node has no route.
+fn records(family: u8) -> Verdict {
+    let mut lab = Lab::new()?;
+    let source = apps::apps_dir().join("stream.c");
+    let binary = apps::compile(&source, BUILDS[0], &lab.path(""))?;
+    let host = lab.host(At::Client).address(family).to_string();
+    let mut command = on_client(&lab, &binary);
+    command
+        .args(["server", "thread", &CONNECTIONS.to_string()])
+        .env("APP_FAMILY", family.to_string())
+        .env("APP_HOST", &host);
+    let mut server = lab.start(command, "server")?;
+    let port = stream::await_port(&mut server, LIMIT)?;
+    let mut command = lab.published(At::NodeA, "gw", &binary);
+    command
+        .args(["client", &port.to_string()])
+        .args([CONNECTIONS.to_string(), RECORDS.to_string()])
+        .env("APP_FAMILY", family.to_string())
+        .env("APP_HOST", &host);
+    let client = lab.start(command, "client")?.finish(LIMIT)?;
+    if !client.status.success() {
+        println!("{}", lab.describe());
+    }
+    stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
+    stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
+    lab.require_ring_bytes()
+}
+
+/// connect.py ADDRESS PORT: what the program sees, and what it gets.
+const CONNECT: &str = "import socket, sys, errno
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET)
+try:
+    s.connect((sys.argv[1], int(sys.argv[2])))
+except OSError as e:
+    print(errno.errorcode[e.errno])
+    sys.exit(0)
+print(s.getpeername()[0], s.getpeername()[1], s.getsockname()[0], s.getsockname()[1])
+s.sendall(b'question')
+print(s.recv(100).decode())
+";
+
+/// The errors of destinations are connect's, and addresses are those outside.
+fn refused() -> Verdict {
+    let python = Path::new("/usr/bin/python3");
+    if !python.exists() {
+        return skip("python3 is not installed");
+    }
+    let mut lab = Lab::new()?;
+    let client: SocketAddr = (client_address(4), 7).into();
+    let at_gateway = lab
+        .host(At::Gateway)
+        .inside(|| TcpListener::bind((outside(4), 0)))?;
+    let own = at_gateway.local_addr()?;
+    let mut connect = |at: At, to: SocketAddr| -> Verdict<String> {
+        let mut command = lab.published(at, "gw", python);
+        command.args(["-c", CONNECT, &to.ip().to_string(), &to.port().to_string()]);
+        let outcome = lab.start(command, "connect")?.finish(LIMIT)?;
+        Ok(outcome.success()?.text())
+    };
+    for (at, to, expected) in [
+        // Nobody listens there.
+        (At::NodeA, client, "ECONNREFUSED"),
+        // A network that the gateway does not let it reach, and the gateway itself.
+        (
+            At::NodeA,
+            "192.0.2.1:7".parse().map_err(std::io::Error::other)?,
+            "EACCES",
+        ),
+        (At::NodeA, own, "EACCES"),
+        // A node that may connect nowhere goes its own way, and has none.
+        (At::NodeB, client, "ENETUNREACH"),
+    ] {
+        let said = connect(at, to)?;
+        ensure(said.trim() == expected, || {
+            format!("{at:?} to {to}: {said}")
+        })?;
+    }
+    for family in [4, 6] {
+        let at = SocketAddr::new(lab.host(At::Client).address(family), 0);
+        let listener = lab.host(At::Client).inside(|| TcpListener::bind(at))?;
+        let at = listener.local_addr()?;
+        let served = std::thread::spawn(move || -> std::io::Result<SocketAddr> {
+            let (mut stream, from) = listener.accept()?;
+            let mut bytes = [0; 8];
+            stream.read_exact(&mut bytes)?;
+            stream.write_all(b"answer")?;
+            Ok(from)
+        });
+        let mut command = lab.published(At::NodeA, "gw", python);
+        command.args(["-c", CONNECT, &at.ip().to_string(), &at.port().to_string()]);
+        let said = lab
+            .start(command, "connect")?
+            .finish(LIMIT)?
+            .success()?
+            .text();
+        let from = served
+            .join()
+            .map_err(|_| std::io::Error::other("the server panicked"))??;
+        let expected = format!(
+            "{} {} {} {}\nanswer\n",
+            at.ip(),
+            at.port(),
+            from.ip(),
+            from.port()
+        );
+        ensure(said == expected && from.ip() == outside(family), || {
+            format!("{said:?} and not {expected:?}")
+        })?;
+    }
+    Ok(())
+}
+
+/// A program that does not block.
+fn curl() -> Verdict {
+    let (Some(curl), python) = (
+        sluice_tests::job::find_program("curl"),
+        Path::new("/usr/bin/python3"),
+    ) else {
+        return skip("curl is not installed");
+    };
+    let mut lab = Lab::new()?;
+    let dir = lab.path("web");
+    std::fs::create_dir_all(&dir)?;
+    let file: Vec<u8> = (0..2_000_000_u32).map(|n| ((n * 13) >> 2) as u8).collect();
+    std::fs::write(dir.join("file"), &file)?;
+    let port = lab
+        .host(At::Client)
+        .free_port(sluice_tests::hosts::ports::Protocol::Tcp)?;
+    let mut command = on_client(&lab, python);
+    command
+        .args(["-m", "http.server", &port.to_string(), "--directory"])
+        .arg(&dir);
+    let mut server = lab.start(command, "http")?;
+    let host = lab.host(At::Client);
+    host.await_listener(
+        &mut server,
+        sluice_tests::hosts::ports::Protocol::Tcp,
+        port,
+        LIMIT,
+    )?;
+    let got = lab.path("got");
+    let mut command = lab.published(At::NodeA, "gw", &curl);
+    command
+        .args(["-sSf", "-w", "%{remote_ip}", "-o"])
+        .arg(&got)
+        .arg(format!("http://{}:{port}/file", client_address(4)));
+    let said = lab.start(command, "curl")?.finish(LIMIT)?.success()?.text();
+    ensure(said == client_address(4).to_string(), || said)?;
+    ensure(std::fs::read(&got)? == file, || "another file".to_owned())?;
+    let _ = server.stop(LIMIT)?;
+    Ok(())
+}
