@@ -1,5 +1,6 @@
 //! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
 
+mod capture;
 mod gateway;
 mod sections;
 mod statistics;

@@ -1,0 +1,24 @@
+//! What the page of `sluice up` says of captured connections.
+
+use super::sections::{Block::Text, Section};
+
+pub(super) const SECTION: Section = Section {
+    title: "CAPTURE",
+    blocks: &[
+        Text(
+            "With a [capture] table in the configuration of both hosts, connections \
+             of programs that cannot be preloaded (static ones, Go) get lanes between \
+             them. The daemon, which must be root's, starts a relay: a process that \
+             these connections go through, and at port 4796 those of other hosts. \
+             Programs see the addresses that they would see without it. cgroup, \
+             ports, networks and programs say which connections are captured, \
+             serve_ports to which ports of this host those of others may go.",
+        ),
+        Text(
+            "Where the other host's relay is not to be had, a connection goes to its \
+             destination by TCP. Captured connections survive the daemon, and are \
+             reset when the relay is killed. When the daemon ends cleanly they have \
+             another drain_seconds.",
+        ),
+    ],
+};
