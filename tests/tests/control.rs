@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use sluice_tests::apps::apps_dir;
+use sluice_tests::apps::{BUILDS, apps_dir, compile};
 use sluice_tests::job::{Job, Outcome, command, run, wait_until};
 use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::stats::Totals;
@@ -366,5 +366,27 @@ fn connections_are_left_while_other_threads_use_them() {
             format!("{counted:?}")
         })?;
         Ok(())
+    });
+}
+
+/// sluiced has a socket that it was given open for as long as it takes to look at it, and its
+/// program may have closed it by then.
+#[test]
+fn a_closed_connection_is_not_reported_while_sluiced_has_its_socket() {
+    check("a_closed_connection_is_not_reported", || {
+        let lab = Lab::with_library()?;
+        let binary = compile(&apps_dir().join("closed_given.c"), BUILDS[0], lab.path())?;
+        let Some(daemon) = lab.daemon() else {
+            return skip("there is no sluiced of this build");
+        };
+        let daemon_id = daemon.id().to_string();
+        let mut program = lab.command(Mode::Accelerated, &binary);
+        program.arg(&daemon_id);
+        let outcome = run(program, lab.path(), "closed-given", LIMIT);
+        daemon.signal(rustix::process::Signal::CONT)?;
+        let outcome = outcome?.success()?;
+        ensure(outcome.text() == "events behind the close: 0\n", || {
+            outcome.describe()
+        })
     });
 }

@@ -316,8 +316,13 @@ fn processes_and_programs_are_chosen() {
     scene.capture.forget_process(client.id()).expect("told");
     scene.captured(&mut client, listener.local);
 
-    let name = std::fs::read_to_string(format!("/proc/{}/comm", client.id())).expect("a name");
-    let name = name.trim_end().to_owned();
+    // Each thread has a name, and the harness gives them.
+    let threads = std::fs::read_dir(format!("/proc/{}/task", client.id())).expect("there");
+    let names: Vec<String> = threads
+        .map(|thread| thread.expect("one").path().join("comm"))
+        .map(|path| std::fs::read_to_string(path).expect("a name"))
+        .map(|name| name.trim_end().to_owned())
+        .collect();
     for wrong in ["", "a-name-of-16-byt"] {
         let set = scene.capture.set_programs(&[wrong.to_owned()]);
         assert!(matches!(set, Err(Error::Invalid { .. })), "{wrong}");
@@ -327,7 +332,7 @@ fn processes_and_programs_are_chosen() {
         .set_programs(&["another".to_owned()])
         .expect("set");
     direct(&mut client, &mut server, &listener);
-    scene.capture.set_programs(&[name]).expect("set");
+    scene.capture.set_programs(&names).expect("set");
     scene.captured(&mut client, listener.local);
 }
 

@@ -116,6 +116,9 @@ pub struct Rx {
     /// When the kernel was last asked for the end of the stream, [`crate::clock::ticks`]; 0 to ask
     /// at the next look.
     pub(crate) checked: u64,
+    /// TCP bytes up to this one come before whatever sluiced may still put into the ring of a lane
+    /// to another host: they were in the kernel before it began to.
+    pub(crate) assured: u64,
     /// TCP bytes are being read and not in `tcp_read` yet. Whoever finds it set has the lock from
     /// a reader that died there.
     pub(crate) is_counting: bool,

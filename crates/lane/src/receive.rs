@@ -183,7 +183,7 @@ impl<'a> Reader<'a, '_> {
             Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
         };
         let ring_next = available > 0 || into.mode() == Mode::Ring;
-        let owed = into.mark().saturating_sub(rx.tcp_read);
+        let owed = into.mark().max(rx.assured).saturating_sub(rx.tcp_read);
         if self.request.peek && (available > 0 || ring_next && owed > 0) {
             return self.peek(rx, &into, owed);
         }
@@ -358,9 +358,13 @@ impl<'a> Reader<'a, '_> {
     /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
     /// dead one waits until there is room for what it had written before.
     fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
-        // From another host they may have overtaken ring bytes, and their mark.
-        if rx.is_counting || self.end.is_remote() {
+        if rx.is_counting {
             return 0;
+        }
+        if self.end.is_remote() {
+            // From another host they may have overtaken ring bytes, and their mark; but not those
+            // that were there before sluiced offered the ring.
+            return rx.assured.saturating_sub(rx.tcp_read);
         }
         let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
         // Behind the count. If nothing was published by now, all of them were written before.

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
+use sluice_sys::tcp;
 
 mod naps;
 
@@ -78,15 +79,17 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             }
             match rx.consumer.available(&into) {
                 Ok(0) => {
-                    ready.kernel_next = into.mode() == Mode::Tcp || rx.tcp_read < into.mark();
+                    ready.kernel_next =
+                        into.mode() == Mode::Tcp || rx.tcp_read < into.mark().max(rx.assured);
                 }
-                Ok(_) if rx.tcp_read < into.mark() => ready.kernel_next = true,
+                Ok(_) if rx.tcp_read < into.mark().max(rx.assured) => ready.kernel_next = true,
                 Ok(_) => ready.readable = true,
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.kernel_waits =
-                ready.in_flight && end.is_remote() && rx.tcp_read >= into.mark_if_ring();
+            ready.kernel_waits = ready.in_flight
+                && end.is_remote()
+                && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
             ready.kernel_next &= !ready.kernel_waits;
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
@@ -109,6 +112,40 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     }
     ready.error = postponed_error(end, generation, false).is_some();
     Some(ready)
+}
+
+/// Asked before a program is told that the kernel has bytes: whether a read that follows gets them,
+/// also if sluiced offers the ring in between, behind which the kernel's bytes would have to wait.
+/// A program that was told and finds nothing may take that for an error of the connection.
+pub fn assure(end: &End, generation: u32, fd: i32) -> bool {
+    if !end.is_remote() {
+        return true;
+    }
+    let Some(into) = end.incoming() else {
+        return true;
+    };
+    let Locked::Held(mut rx) = end.lock_rx(generation) else {
+        return true;
+    };
+    if !end.is_adopted() || rx.is_counting {
+        return true;
+    }
+    // The mark may be taken back, and what is before it comes next all the same.
+    rx.assured = rx.assured.max(into.mark_if_ring());
+    if rx.tcp_read < rx.assured {
+        return true;
+    }
+    let queued = tcp::unread_bytes(fd).unwrap_or(0);
+    // Behind the count. What was queued then was written before anything of an offer that begins
+    // now, and of a former one nothing is left.
+    if !matches!(rx.consumer.available(&into), Ok(0)) {
+        return true;
+    }
+    let is_next = into.mode() == Mode::Tcp && !end.is_write_in_flight(&into);
+    if is_next {
+        rx.assured = rx.tcp_read + u64::from(queued);
+    }
+    is_next
 }
 
 /// The error that a call found behind the bytes it returned. The kernel no longer has it, since

@@ -5,6 +5,7 @@ mod common;
 
 use common::process::{bounded, shared_word, wait_for};
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, WAITALL, bytes_at, check_bytes};
+use sluice_lane::wait;
 use sluice_shmem::direction::Mode;
 use sluice_sys::errno::Errno;
 use std::sync::atomic::Ordering;
@@ -372,4 +373,33 @@ fn lane_is_not_adopted_while_a_reader_is_inside_the_kernel() {
     assert_eq!(pair.a.snapshot().ring_tx_bytes, 10);
     assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
     check_bytes(7, &got[..10]);
+}
+
+#[test]
+fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.a.attach() && pair.b.attach_remote());
+    assert!(pair.b.look().is_some(), "adopts");
+    let stream = bytes_at(0, 30);
+    assert_eq!(common::kernel_send(pair.a.fd, &stream[..20], 0), Ok(20));
+    wait_for("the bytes", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(20)
+    });
+    assert!(wait::assure(pair.b.end, pair.b.generation, pair.b.fd));
+    // The offer, and what may be behind ring bytes that are under way.
+    pair.there().begin_write(None);
+    assert_eq!(common::kernel_send(pair.a.fd, &stream[20..], 0), Ok(10));
+    wait_for("more bytes", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(30)
+    });
+    let ready = pair.b.look().expect("a lane");
+    assert!(ready.in_flight && !ready.kernel_waits, "{ready:?}");
+    let mut got = [0; 100];
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(20));
+    assert_eq!(got[..20], stream[..20]);
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
+    assert!(pair.b.look().expect("a lane").kernel_waits);
+    assert!(!wait::assure(pair.b.end, pair.b.generation, pair.b.fd));
+    pair.there().end_write();
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(10));
 }

@@ -238,6 +238,12 @@ fn ask(
     let mut count = 0;
     for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
         core::mem::swap(&mut entry.events, &mut slot.asked.events);
+        if entry.revents & IN != 0
+            && let Some(conn) = conn::get(entry.fd)
+            && !wait::assure(conn.end, conn.generation, entry.fd)
+        {
+            entry.revents &= !IN;
+        }
         entry.revents |= slot.asked.revents;
         count += c_int::from(entry.revents != 0);
     }

@@ -314,6 +314,14 @@ impl Two {
         command
     }
 
+    /// A program in the cgroup of its host, under `sluice run`.
+    pub fn accelerated(&self, side: Side, arguments: &[&str]) -> Command {
+        let arguments = [&["run", "--"], arguments].concat();
+        let mut command = self.program(side, &self.sluice, &arguments);
+        command.env("SLUICE_SOCKET", self.path(side, "sock"));
+        command
+    }
+
     pub fn start_program(&self, command: Command, label: &str) -> Verdict<Job> {
         Job::start(command, self.pair.path(), label)
     }

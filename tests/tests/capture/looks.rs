@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("redis", redis));
     trials.push(trial("choices", choices));
     trials.push(trial("programs_by_name", programs_by_name));
+    trials.push(trial("preloaded", preloaded));
     trials
 }
 
@@ -233,6 +234,46 @@ fn choices() -> Verdict {
         .success()?;
     two.await_counts(Side::Left, "direct", |now| now.direct == before.direct + 1)?;
     two.await_counts(Side::Right, "refused", |now| now.refused >= 1)?;
+    server.stop(LIMIT)?;
+    Ok(())
+}
+
+/// A program under `sluice run` has lanes of its own: it is left alone as soon as it is known.
+fn preloaded() -> Verdict {
+    let Some(python) = find_program("python3") else {
+        return skip("python3 is not installed");
+    };
+    let two = Two::new(4)?;
+    let ends = two.ends()?;
+    let mut server = two.server(&ends, "server")?;
+    let to = two.listening(&mut server)?;
+    let before = two.counts(Side::Left)?;
+    let script = "\
+import socket, sys
+host, port = sys.argv[1].rsplit(':', 1)
+for _ in range(50):
+    with socket.create_connection((host, int(port))) as s:
+        for i in range(20):
+            s.sendall(b'x' * 100)
+            while i and not s.recv(100): pass
+        s.shutdown(socket.SHUT_WR)
+        while s.recv(4096): pass
+print('done')
+";
+    let python = python.to_string_lossy();
+    let command = two.accelerated(Side::Left, &[&python, "-c", script, &to]);
+    let client = two.start_program(command, "client")?;
+    let said = client.finish(LIMIT)?.success()?.text();
+    ensure(said.contains("done"), || said.clone())?;
+    // What comes now is captured, so all of the above are counted when this one is.
+    let command = two.program(Side::Left, &ends, &["client", &to, "1"]);
+    two.start_program(command, "last")?
+        .finish(LIMIT)?
+        .success()?;
+    let now = two.await_counts(Side::Left, "captured", |now| {
+        now.captured > before.captured && now.open == 0
+    })?;
+    ensure(now.captured - before.captured < 50, || format!("{now:?}"))?;
     server.stop(LIMIT)?;
     Ok(())
 }

@@ -98,6 +98,13 @@ fn relay_killed(side: Side) -> Verdict {
         .success()?;
     two.await_capture()?;
     ensure(two.relay(side)? != before, || two.describe())?;
+    // By the relays, although one of them knows no more what was said before.
+    let served = two.counts(Side::Right)?.served;
+    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
+    two.start_program(command, "again")?
+        .finish(LIMIT)?
+        .success()?;
+    two.await_counts(Side::Right, "served", |now| now.served == served + 1)?;
     server.stop(LIMIT)?;
     Ok(())
 }

@@ -272,6 +272,18 @@ impl Lab {
         Ok(())
     }
 
+    /// What the gateway's process has in memory (`VmRSS` of proc_pid_status(5)).
+    pub fn gateway_memory_kb(&self) -> Verdict<u64> {
+        let pid = self.gateway.as_ref().map(Job::id).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let words = line.and_then(|line| line.split_whitespace().next());
+        match words.and_then(|word| word.parse().ok()) {
+            Some(kb) => Ok(kb),
+            None => fail("the gateway does not run"),
+        }
+    }
+
     /// The gateway's process, which is the caller's from now on.
     pub fn take_gateway(&mut self) -> Verdict<Job> {
         match self.gateway.take() {

@@ -1,5 +1,6 @@
 //! Programs on two hosts that are served to clients by a third one, `sluice gateway`.
 
+mod flow;
 mod lab;
 mod outward;
 mod programs;
@@ -13,6 +14,7 @@ use sluice_tests::suite;
 fn main() -> ExitCode {
     let mut trials = Vec::new();
     trials.extend(programs::trials());
+    trials.extend(flow::trials());
     trials.extend(outward::trials());
     trials.extend(rules::trials());
     trials.extend(troubles::trials());

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getuid};
 use sluice_peering::Config;
+use sluice_peering::config::Remark;
+use sluice_sys::capability::{self, Capability};
 
 use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
 use crate::commands::{Outcome, print};
@@ -300,7 +302,20 @@ fn chosen_socket(system: bool, flag: Option<&Path>) -> Result<PathBuf, Failure> 
 /// `sluice up --check`.
 fn check(config: &Path) -> Outcome {
     let remarks = match Config::load(config) {
-        Ok(config) => config.check(),
+        Ok(config) => {
+            let mut remarks = config.check();
+            let missing = capability::missing(&[Capability::Bpf, Capability::NetAdmin]);
+            if config.capture.is_some() && !missing.is_empty() {
+                remarks.push(Remark {
+                    is_error: false,
+                    text: format!(
+                        "[capture] needs {}, which this user does not have: start sluiced as root",
+                        missing.join(" and ")
+                    ),
+                });
+            }
+            remarks
+        }
         Err(error) => {
             print(&format!("error: {error}\n"))?;
             return Ok(1);

@@ -523,6 +523,12 @@ pub static PAGES: [Page; 12] = [
                          a lane to another host, tcp for neither.",
                     ),
                     Text(
+                        "Where connections are captured, a line says how many of programs here \
+                         are open and were captured, how many of these went to their destination \
+                         by TCP because no relay took them, and what was done for programs of \
+                         other hosts.",
+                    ),
+                    Text(
                         "With --json one document: an object whose member daemons is a list with \
                          an object for each daemon, with its socket and owner (uid), and either \
                          status, the daemon's own document, or error, a text.",
@@ -686,6 +692,26 @@ pub static PAGES: [Page; 12] = [
                     Example(
                         "With lanes to other hosts, and figures for Prometheus:",
                         "sluice up --system --config /etc/sluice/sluiced.toml --metrics 9797",
+                    ),
+                ],
+            },
+            Section {
+                title: "CAPTURE",
+                blocks: &[
+                    Text(
+                        "With a [capture] table in the configuration of both hosts, connections \
+                         of programs that cannot be preloaded (static ones, Go) get lanes between \
+                         them. The daemon, which must be root's, starts a relay: a process that \
+                         these connections go through, and at port 4796 those of other hosts. \
+                         Programs see the addresses that they would see without it. cgroup, \
+                         ports, networks and programs say which connections are captured, \
+                         serve_ports to which ports of this host those of others may go.",
+                    ),
+                    Text(
+                        "Where the other host's relay is not to be had, a connection goes to its \
+                         destination by TCP. Captured connections survive the daemon, and are \
+                         reset when the relay is killed. When the daemon ends cleanly they have \
+                         another drain_seconds.",
                     ),
                 ],
             },

@@ -42,6 +42,25 @@ pub struct Fabric {
     pub address: String,
     pub lanes: Lanes,
     pub peers: Vec<Peer>,
+    /// Connections of programs that cannot be preloaded, where they are captured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub captured: Option<Captured>,
+}
+
+/// What became of captured connections.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Captured {
+    /// Of programs here, that are open.
+    pub open: u64,
+    /// Since the start.
+    pub captured: u64,
+    /// Of these, by TCP to where they were to go.
+    pub direct: u64,
+    /// Open connections of other hosts' programs.
+    pub served_open: u64,
+    pub served: u64,
+    pub refused: u64,
 }
 
 /// Another host.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::layout::{Column, Keep, fit, line, titles};
-use super::model::{Fabric, Peer};
+use super::model::{Captured, Fabric, Peer};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
@@ -34,6 +34,19 @@ pub fn heading(fabric: &Fabric) -> String {
     )
 }
 
+/// `captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused`.
+fn captured(captured: &Captured) -> String {
+    format!(
+        "captured: {} open of {}, {} of them direct; for other hosts {} open of {}, {} refused",
+        units::count(captured.open),
+        units::count(captured.captured),
+        units::count(captured.direct),
+        units::count(captured.served_open),
+        units::count(captured.served),
+        units::count(captured.refused),
+    )
+}
+
 fn cells(peer: &Peer) -> Vec<String> {
     let why = match (&peer.link_failure, peer.is_up) {
         (Some(why), true) => why.clone(),
@@ -57,6 +70,10 @@ fn cells(peer: &Peer) -> Vec<String> {
 /// The heading, and the table if there are hosts. `limit`: the width that lines may have.
 pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
     let mut text = format!("{}\n", style.dim(&heading(fabric)));
+    if let Some(counts) = &fabric.captured {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", style.dim(&captured(counts)));
+    }
     if fabric.peers.is_empty() {
         return text;
     }
@@ -104,6 +121,7 @@ mod tests {
                 max: 100,
             },
             peers: vec![peer("beta", true), peer("gamma", false)],
+            captured: None,
         }
     }
 
@@ -122,6 +140,23 @@ mod tests {
         let mut all_up = fabric();
         all_up.peers.pop();
         assert!(!render(&all_up, Style::PLAIN, None).contains("WHY"));
+    }
+
+    #[test]
+    fn captured_connections_are_shown_where_they_are_captured() {
+        let mut host = fabric();
+        assert!(!render(&host, Style::PLAIN, None).contains("captured"));
+        host.captured = Some(Captured {
+            open: 3,
+            captured: 120,
+            direct: 2,
+            served_open: 1,
+            served: 40,
+            refused: 0,
+        });
+        let line =
+            "captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused\n";
+        assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
     }
 
     #[test]

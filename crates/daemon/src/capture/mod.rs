@@ -193,13 +193,7 @@ impl Capture {
     /// A control connection is up.
     pub fn peer_up(&mut self, name: &PeerName, addresses: Vec<Network>) -> io::Result<()> {
         self.peer_down(name);
-        let mut secret = [0; 40];
-        getrandom(&mut secret, GetRandomFlags::empty())?;
-        let (id, key) = secret.split_at(8);
-        let own = Secret {
-            id: u64::from_ne_bytes(id.try_into().unwrap_or_default()),
-            key: key.try_into().unwrap_or_default(),
-        };
+        let own = new_secret()?;
         let number = self.next_peer;
         self.next_peer += 1;
         let session = Session {
@@ -366,6 +360,13 @@ impl Capture {
             ..self.counts()
         };
         self.counts = Counts::default();
+        // The next one does not know which numbers were there.
+        for session in self.sessions.values_mut() {
+            match new_secret() {
+                Ok(secret) => session.own = secret,
+                Err(error) => tracing::error!("no random numbers: {error}"),
+            }
+        }
         self.offer_to_all();
         self.restart_later(now);
     }
@@ -431,6 +432,19 @@ impl Capture {
         }
         Ok(())
     }
+}
+
+fn new_secret() -> io::Result<Secret> {
+    let mut id = [0; 8];
+    let mut key = [0; 32];
+    for part in [&mut id[..], &mut key[..]] {
+        let count = getrandom(&mut *part, GetRandomFlags::empty())?;
+        if count < part.len() {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+    }
+    let id = u64::from_ne_bytes(id);
+    Ok(Secret { id, key })
 }
 
 /// The first one has always had this number (include/linux/proc_ns.h, PROC_PID_INIT_INO).

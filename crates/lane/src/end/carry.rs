@@ -111,6 +111,7 @@ impl End {
         into.publish_mode(Mode::Tcp, 0);
         self.take_lane(&mut tx, &mut rx, a);
         rx.tcp_read = read;
+        rx.assured = 0;
         self.attach_pinned(FLAG_SENDER_GONE);
         true
     }

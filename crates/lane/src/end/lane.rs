@@ -202,6 +202,13 @@ impl End {
         };
         if let Ok(read) = tcp_bytes_read(fd) {
             rx.tcp_read = read;
+            // Nobody has put anything into the ring. Who is told of bytes now reads them next.
+            let unread = if self.is_remote() {
+                sluice_sys::tcp::unread_bytes(fd).unwrap_or(0)
+            } else {
+                0
+            };
+            rx.assured = read + u64::from(unread);
             self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
             into.adopt();
         }

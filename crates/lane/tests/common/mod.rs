@@ -213,8 +213,17 @@ impl Side {
         self.attach_lane(0)
     }
 
+    /// Gives this end a lane whose other process is sluiced, for a peer on another host.
+    pub fn attach_remote(&self) -> bool {
+        self.attach_as(0, true)
+    }
+
     /// Gives this end a certain lane of the chunk.
     pub fn attach_lane(&self, lane: u32) -> bool {
+        self.attach_as(lane, false)
+    }
+
+    fn attach_as(&self, lane: u32, remote: bool) -> bool {
         self.end.attach(
             self.generation,
             &Assignment {
@@ -224,7 +233,7 @@ impl Side {
                 peer_board: Some(self.peer_board),
                 own_board: self.board,
                 watchers: 0,
-                remote: false,
+                remote,
             },
         )
     }

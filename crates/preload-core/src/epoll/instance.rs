@@ -311,6 +311,9 @@ pub fn write_blocked(conn: &Conn) {
 /// A socket descriptor is being closed or given another meaning. A registration lasts as long as
 /// the socket does: while it has another name in this process it is kept under that.
 pub fn forget_socket(fd: i32) {
+    // sluiced, which has been given the socket, may have it open for a moment longer than the
+    // program. The kernel would go on to report it, with the data of who is gone.
+    let is_given = crate::conn::get(fd).is_some_and(|conn| conn.end.state() == EndState::Announced);
     for (_, this) in instances() {
         if this.item_count.load(Ordering::Acquire) == 0 {
             continue;
@@ -328,7 +331,8 @@ pub fn forget_socket(fd: i32) {
             match twin_of(fd) {
                 Some(twin) if !is_removed => state.rename(number, twin),
                 _ => {
-                    if is_tagged && !this.is_inherited.load(Ordering::Relaxed) {
+                    let is_known = is_tagged || is_given && !is_removed;
+                    if is_known && !this.is_inherited.load(Ordering::Relaxed) {
                         // Another process that has the socket keeps the registration alive.
                         untag(this.epfd(), fd);
                     }

@@ -150,7 +150,7 @@ impl Item {
         if lane.is_none() && !self.is_tagged {
             return Look::default();
         }
-        let lane = lane.unwrap_or_default();
+        let mut lane = lane.unwrap_or_default();
         let is_edge = self.events & EDGE != 0;
         let relevant = self.kernel & (self.events | ALWAYS) & !(IN | OUT)
             | self.kernel & IN & if lane.readable { 0 } else { IN }
@@ -161,6 +161,12 @@ impl Item {
             || (!is_edge && relevant != 0)
         {
             self.ask_kernel();
+        }
+        if !lane.readable && !lane.kernel_waits && self.kernel & self.events & IN != 0 {
+            let assured = conn::get(self.fd)
+                .is_none_or(|conn| wait::assure(conn.end, conn.generation, self.fd));
+            lane.kernel_waits = !assured;
+            lane.in_flight |= !assured;
         }
         if lane.kernel_waits {
             self.kernel &= !(IN | RDNORM);

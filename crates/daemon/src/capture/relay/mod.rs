@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
 use sluice_bpf::{Capture as Programs, Destination, Listener};
 use sluice_peering::config::{Action, Candidate, Capture as Choice, Config};
 use sluice_relay::{Engine, Event, Interest, PairId, Readiness, socket};
@@ -250,13 +251,9 @@ impl Relay {
                 port_v6,
                 secret,
             } => {
-                let number = self.peers.get(&peer).map_or(0, |former| {
-                    if former.secret == secret {
-                        former.number
-                    } else {
-                        0
-                    }
-                });
+                let former = self.peers.get(&peer);
+                let former = former.filter(|former| former.secret == secret);
+                let number = former.map_or_else(first_number, |former| former.number);
                 let reach = Peer {
                     addresses,
                     port_v4,
@@ -426,6 +423,14 @@ impl Step {
             Self::Far(step) => step.waits_for(),
         }
     }
+}
+
+/// Greater than all numbers that a relay before this one can have used, with the same secret: they
+/// count up from the microseconds since the start of the machine.
+fn first_number() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, nanoseconds) = (now.tv_sec as u64, now.tv_nsec as u64);
+    seconds * 1_000_000 + nanoseconds / 1_000
 }
 
 /// From where the kernel would connect to an address; nothing is sent.
