@@ -215,11 +215,15 @@ fn serve(arguments: Arguments) -> Outcome {
     let limits = Limits::of_this_process();
     let listener = Listener::bind(&config.socket, config.allow_all_users)?;
     // Before there are threads, each of which would keep what it has.
-    let left = privileges::drop_others(privileges::needed(&Needs {
+    let keep = privileges::needed(&Needs {
         socket: Some(&config.socket),
         fabric: peering.as_ref().map(|peering| peering.device.as_ref()),
-    }))?;
-    tracing::debug!(capabilities = ?left, "capabilities that are left");
+    });
+    match privileges::drop_others(keep) {
+        Ok(left) => tracing::debug!(capabilities = ?left, "capabilities that are left"),
+        // A sandbox forbids to ask, and has its own limits.
+        Err(error) => tracing::warn!(reason = %error, "capabilities cannot be given up: {error}"),
+    }
     let named = peering.as_ref().and_then(|peering| peering.metrics);
     let metrics = arguments.metrics.or(named);
     let fabric = match peering {

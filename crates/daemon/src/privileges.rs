@@ -27,8 +27,9 @@ pub fn needed(needs: &Needs<'_>) -> CapabilitySet {
     // Whether two sockets in two network namespaces are one connection (`namespace`).
     let mut set = CapabilitySet::SYS_ADMIN | CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
     match needs.fabric {
-        // AF_XDP: sockets on queues of interfaces, also when an interface comes back.
-        Some(None | Some(Device::Roce)) => set |= CapabilitySet::NET_RAW,
+        // AF_XDP: sockets on queues of interfaces, also when an interface comes back, and packet
+        // memory beyond the limit of locked memory.
+        Some(None | Some(Device::Roce)) => set |= CapabilitySet::NET_RAW | CapabilitySet::IPC_LOCK,
         // Registered memory is locked.
         Some(Some(Device::Hardware(_))) => set |= CapabilitySet::IPC_LOCK,
         Some(Some(Device::RoceUdp | Device::Shm)) | None => {}
@@ -91,7 +92,7 @@ mod tests {
                 fabric: Some(device),
             })
         };
-        assert!(of(None).contains(CapabilitySet::NET_RAW));
+        assert!(of(None).contains(CapabilitySet::NET_RAW | CapabilitySet::IPC_LOCK));
         assert!(!of(Some(&Device::RoceUdp)).contains(CapabilitySet::NET_RAW));
         let hardware = Device::Hardware("mlx5_0".to_owned());
         assert!(of(Some(&hardware)).contains(CapabilitySet::IPC_LOCK));

@@ -240,6 +240,10 @@ fn unit() -> Verdict {
         jobs.push(two.start(side, command)?);
     }
     two.await_links()?;
+    // Not even the limit of locked memory stands in the way of AF_XDP.
+    for job in &jobs {
+        ensure(!job.describe().contains("locked memory"), || job.describe())?;
+    }
     let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
     two.exchange([Some(&left), Some(&right)], 500)
 }

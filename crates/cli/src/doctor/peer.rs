@@ -289,7 +289,7 @@ fn session(target: SocketAddr, known: Option<&Known>, config: Option<Config>) ->
         return Check::ok(
             NAME,
             format!(
-                "this host's sluiced talks to {}, {}, since {}",
+                "this host's sluiced talks to {}, {}, for {} now",
                 peer.name,
                 peer.software.as_deref().unwrap_or("of an unknown version"),
                 units::seconds(peer.up_s.unwrap_or(0)),
@@ -318,7 +318,11 @@ fn session(target: SocketAddr, known: Option<&Known>, config: Option<Config>) ->
             format!("{found}, but no sluiced with a configuration runs here"),
             "start it with 'sluice up --config FILE'",
         ),
-        Err(why) => Check::missing(NAME, why, "both configurations must say so"),
+        Err(why) => Check::missing(
+            NAME,
+            why,
+            "'sluice up --config FILE --check' looks at a configuration; do it on both hosts",
+        ),
     }
 }
 

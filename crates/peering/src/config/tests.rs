@@ -389,3 +389,16 @@ fn gateways_that_make_no_sense_are_refused_with_their_line() {
         assert!(error.contains(expected), "{text}: {error}");
     }
 }
+
+#[test]
+fn figures_are_for_this_host_alone_unless_an_address_is_written() {
+    let of = |text: &str| super::metrics_address(text).map(|address| address.to_string());
+    assert_eq!(of("9797").as_deref(), Ok("127.0.0.1:9797"));
+    assert_eq!(of("[::]:9797").as_deref(), Ok("[::]:9797"));
+    for wrong in ["", ":9797", "99999", "10.0.0.1", "localhost:1"] {
+        assert!(
+            of(wrong).is_err_and(|problem| problem.contains("write")),
+            "{wrong}"
+        );
+    }
+}
