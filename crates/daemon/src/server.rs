@@ -21,7 +21,7 @@ use crate::fabric::Fabric;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
-use crate::namespace::{Namespace, Prover};
+use crate::namespace::{Homes, Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
@@ -66,6 +66,7 @@ pub struct Server {
     matcher: Matcher,
     lanes: Lanes,
     prover: Prover,
+    homes: Homes,
     retries: Vec<announce::Retry>,
     /// Ends that ask whether a peer may still come, and their generations.
     settling: Vec<(EndKey, u32)>,
@@ -110,6 +111,7 @@ impl Server {
             next_client: 1,
             matcher: Matcher::default(),
             prover: Prover::new(),
+            homes: Homes::new(),
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
