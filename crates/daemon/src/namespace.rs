@@ -29,7 +29,10 @@ use sluice_sys::unix::Fd;
 
 use crate::matching::Tuple;
 
+mod homes;
 mod probe;
+
+pub use homes::Homes;
 
 use probe::{Probe, Sample};
 

@@ -24,7 +24,7 @@ use crate::listener::{ListenError, Listener};
 use crate::matching::{ClientId, EndKey, Matcher};
 use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
-use crate::namespace::{Namespace, Prover};
+use crate::namespace::{Homes, Namespace, Prover};
 use crate::program::Program;
 use crate::shares::{Payer, Shares};
 use crate::status::{LaneCounts, Listed, Report, Sources};
@@ -74,6 +74,7 @@ pub struct Server {
     matcher: Matcher,
     lanes: Lanes,
     prover: Prover,
+    homes: Homes,
     retries: Vec<announce::Retry>,
     /// Ends that ask whether a peer may still come, and their generations.
     settling: Vec<(EndKey, u32)>,
@@ -132,6 +133,7 @@ impl Server {
             next_client: 1,
             matcher: Matcher::default(),
             prover: Prover::new(),
+            homes: Homes::new(),
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),

@@ -219,6 +219,8 @@ impl Spinner {
     /// Passes a moment. False when the polling is over.
     pub fn step(&mut self) -> bool {
         if self.is_over() {
+            // A wait that may not sleep goes on looking, and must notice that its time is over.
+            self.now_ns = now_ns();
             return false;
         }
         let before = self.now_ns;
@@ -239,5 +241,18 @@ impl Spinner {
         self.spent_ns += if switched { SWITCH_COST_NS } else { away };
         self.lost += u32::from(away >= YIELD_LOST_NS);
         !self.is_over()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_for_a_wait_that_polls_no_more() {
+        let mut spinner = Spinner::start(0);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert!(!spinner.step());
+        assert!(spinner.waited_ns() >= 2_000_000);
     }
 }

@@ -1,6 +1,6 @@
 //! What happens to a frame on a bad path: decisions, without I/O.
 //!
-//! Only RoCEv2 frames (UDP port 4791) have a fate; all others pass. The fate of a direction's nth
+//! Only RoCEv2 frames (UDP port 4791) have a fate; all others pass, or are lost. The fate of a direction's nth
 //! RoCE frame depends on the seed, n and the faults, and on nothing else, above all not on time.
 
 use std::ops::Range;
@@ -38,6 +38,8 @@ pub struct Faults {
     pub repair_checksum: bool,
     /// A frame of an ECN-capable transport is marked (RFC 3168 §5).
     pub marking: f64,
+    /// A frame that is not RoCE disappears.
+    pub loss_of_others: f64,
 }
 
 impl Faults {
@@ -51,6 +53,7 @@ impl Faults {
         corruption: 0.0,
         repair_checksum: false,
         marking: 0.0,
+        loss_of_others: 0.0,
     };
 }
 
@@ -84,8 +87,9 @@ pub struct Counts {
     pub overflowed: u64,
     /// Frames of any kind that came while the link was cut.
     pub cut: u64,
-    /// Frames that are not RoCE, which passed.
+    /// Frames that are not RoCE, and those of them that were lost.
     pub others: u64,
+    pub others_lost: u64,
     /// Frames that left, of any kind; those that came twice count twice.
     pub carried: u64,
     /// Frames that the injector itself lost, because a queue of the kernel was full. A test that
@@ -98,6 +102,8 @@ pub struct Counts {
 pub struct Judge {
     faults: Faults,
     random: Random,
+    /// Of its own, so that RoCE frames have the same fates whatever passes beside them.
+    random_of_others: Random,
     pub counts: Counts,
 }
 
@@ -106,6 +112,7 @@ impl Judge {
         Judge {
             faults,
             random: Random::new(faults.seed),
+            random_of_others: Random::new(!faults.seed),
             counts: Counts::default(),
         }
     }
@@ -114,12 +121,17 @@ impl Judge {
     pub fn set(&mut self, faults: Faults) {
         self.faults = faults;
         self.random = Random::new(faults.seed);
+        self.random_of_others = Random::new(!faults.seed);
     }
 
     /// The frame's fate; changes the frame if that is its fate.
     pub fn judge(&mut self, frame: &mut [u8]) -> Fate {
         let Some(found) = Roce::find(frame) else {
             self.counts.others += 1;
+            if self.random_of_others.chance(self.faults.loss_of_others) {
+                self.counts.others_lost += 1;
+                return Fate::Lose;
+            }
             return Fate::Pass;
         };
         self.counts.seen += 1;
@@ -376,6 +388,14 @@ mod tests {
             assert_eq!(*bytes, before);
         }
         assert_eq!(judge.counts.others, others.len() as u64);
+    }
+
+    #[test]
+    fn frames_of_others_are_lost_only_if_told() {
+        let mut judge = only(|faults| faults.loss_of_others = 1.0);
+        assert_eq!(judge.judge(&mut frame(4, 4790, &[0; 20])), Fate::Lose);
+        assert_eq!(judge.judge(&mut frame(4, ROCE_PORT, &[0; 20])), Fate::Pass);
+        assert_eq!((judge.counts.lost, judge.counts.others_lost), (0, 1));
     }
 
     #[test]

@@ -105,6 +105,7 @@ pub const MIXTURE: Path = Path {
         corruption: 0.01,
         repair_checksum: true,
         marking: 0.01,
+        loss_of_others: 0.0,
         seed: 0x52,
     },
     hit: |counts| {

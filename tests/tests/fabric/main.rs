@@ -1,9 +1,17 @@
 //! Sockets between two hosts, each with a `sluiced` of its own: unmodified programs, bytes by RDMA,
 //! and daemons and links that end in the middle.
+//!
+//! A run has the rows that each module's `is_usual` names; `SLUICE_ROWS=all` has all of them, which
+//! takes most of an hour.
 
 mod hosts;
+mod matrix;
 mod programs;
+mod security;
+mod ssh;
+mod tools;
 mod troubles;
+mod web;
 
 use std::process::ExitCode;
 
@@ -11,8 +19,12 @@ use sluice_tests::suite;
 
 fn main() -> ExitCode {
     let mut trials = Vec::new();
-    trials.extend(programs::trials());
-    trials.extend(troubles::trials());
+    trials.extend(suite::usual(matrix::trials(), matrix::is_usual));
+    trials.extend(suite::usual(programs::trials(), programs::is_usual));
+    trials.extend(suite::usual(web::trials(), web::is_usual));
+    trials.extend(ssh::trials());
+    trials.extend(suite::usual(troubles::trials(), troubles::is_usual));
+    trials.extend(security::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()
 }

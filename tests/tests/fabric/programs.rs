@@ -3,13 +3,10 @@
 use libtest_mimic::Trial;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::find_program;
-use sluice_tests::stream;
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
 use crate::hosts::{LIMIT, Side, Two, Way};
-
-const CONNECTIONS: usize = 4;
-const RECORDS: u32 = 3000;
+use crate::tools::Stage;
 
 /// Both devices, and both versions of IP.
 pub const WAYS: [Way; 2] = [
@@ -29,41 +26,69 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for way in WAYS {
         let name = |what: &str| format!("{what}/{}/ipv{}", way.device, way.family);
-        for server in ["thread", "fork", "prefork"] {
-            trials.push(trial(name(&format!("stream/{server}")), move || {
-                records(way, server, [true, true])
-            }));
-        }
         trials.push(trial(name("redis"), move || redis(way)));
+        trials.push(trial(name("iperf3"), move || iperf(way)));
     }
-    for (accelerated, name) in [([true, false], "client"), ([false, true], "server")] {
-        trials.push(trial(format!("stream/{name}-only"), move || {
-            records(WAYS[0], "thread", accelerated)
-        }));
-    }
+    // sockperf has no IPv6.
+    trials.push(trial("sockperf/roce-udp/ipv4", || sockperf(WAYS[0])));
     trials
 }
 
-/// Checked records both ways; `accelerated`: the client, the server.
-fn records(way: Way, kind: &str, accelerated: [bool; 2]) -> Verdict {
-    let two = Two::new(way)?;
-    let binary = two.stream()?;
-    let mut command = two.command(Side::Right, accelerated[1], &binary);
-    command.args(["server", kind, &CONNECTIONS.to_string()]);
-    let mut server = two.start_program(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = two.command(Side::Left, accelerated[0], &binary);
-    command.args([
-        "client",
-        &port.to_string(),
-        &CONNECTIONS.to_string(),
-        &RECORDS.to_string(),
-    ]);
-    let client = two.start_program(command, "client")?;
-    stream::check_complete(&client.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    if accelerated == [true, true] && kind == "thread" {
-        two.require_ring_bytes()?;
+/// Each program once.
+pub fn is_usual(name: &str) -> bool {
+    [
+        "redis/roce-udp/ipv4",
+        "redis/roce/ipv6",
+        "iperf3/roce-udp/ipv4",
+        "sockperf/roce-udp/ipv4",
+    ]
+    .contains(&name)
+}
+
+/// Several streams both ways; iperf3 counts what arrived.
+fn iperf(way: Way) -> Verdict {
+    let mut stage = Stage::new(way)?;
+    let (address, port) = (stage.address(), stage.port()?);
+    let words = ["-s", "-B", &address, "-p", &port.to_string()];
+    let server = stage.serve("iperf3", &words, port)?;
+    for more in [&[][..], &["-R"]] {
+        let port = port.to_string();
+        let words = ["-c", &address, "-p", &port, "-P", "4", "-n", "200M", "-J"];
+        let outcome = stage.run("iperf3", &[&words[..], more].concat())?;
+        let said: serde_json::Value = serde_json::from_str(&outcome.text())
+            .or_else(|error| fail(format!("iperf3: {error}: {}", outcome.describe())))?;
+        let bytes = |end: &str| said.pointer(&format!("/end/{end}/bytes"))?.as_u64();
+        let counted = (bytes("sum_sent"), bytes("sum_received"));
+        let is_whole = matches!(counted, (Some(sent), Some(got)) if got > 0 && got <= sent);
+        ensure(is_whole, || format!("{counted:?} {}", outcome.describe()))?;
+    }
+    let _ = server.stop(LIMIT)?;
+    stage.two.require_ring_bytes()
+}
+
+/// Small messages one at a time and in streams, from programs that block and programs that poll.
+/// sockperf checks each message.
+fn sockperf(way: Way) -> Verdict {
+    for polls in [&[][..], &["--nonblocked"]] {
+        let mut stage = Stage::new(way)?;
+        let (address, port) = (stage.address(), stage.port()?);
+        let number = port.to_string();
+        let words = ["server", "-i", &address, "-p", &number, "--tcp"];
+        let server = stage.serve("sockperf", &[&words[..], polls].concat(), port)?;
+        for mode in [
+            &["ping-pong", "--data-integrity", "--mps", "5000000"][..],
+            &["under-load", "--data-integrity", "--mps", "20000"],
+            &["throughput"],
+        ] {
+            let more = [
+                "-i", &address, "-p", &number, "--tcp", "-t", "2", "-m", "500",
+            ];
+            let outcome = stage.run("sockperf", &[mode, &more[..], polls].concat())?;
+            let said = outcome.text() + &String::from_utf8_lossy(&outcome.stderr);
+            ensure(!said.contains("ERROR"), || outcome.describe())?;
+        }
+        let _ = server.stop(LIMIT)?;
+        stage.two.require_ring_bytes()?;
     }
     Ok(())
 }

@@ -1,53 +1,69 @@
-//! Daemons and links that end while bytes are under way: every stream arrives whole, or breaks.
+//! Daemons and links that end or lose while bytes are under way: every stream arrives whole, or
+//! breaks.
 
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
+use sluice_tests::apps::{self, BUILDS};
+use sluice_tests::hosts::faults::Faults;
+use sluice_tests::hosts::injector::Direction;
 use sluice_tests::job::Job;
 use sluice_tests::stream;
 use sluice_tests::suite::{Problem, Verdict, ensure, fail, trial};
 
 use crate::hosts::{LIMIT, SIDES, Side, Two, Way};
+use crate::matrix::{CONNECTIONS, RECORDS, complete, flow};
 use crate::programs::WAYS;
 
-const CONNECTIONS: usize = 4;
-const RECORDS: u32 = 3000;
+/// How often daemons are killed while connections come and go.
+const KILLS: u32 = 3;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for side in SIDES {
-        let name = format!("killed/{side:?}-daemon").to_lowercase();
-        trials.push(trial(name, move || daemon_killed(side)));
+        let name = |what| format!("killed/{what}/{side:?}").to_lowercase();
+        trials.push(trial(name("stream"), move || daemon_killed(side)));
+        trials.push(trial(name("under-load"), move || killed_under_load(side)));
     }
-    for (number, faults) in [("1-s", 1000), ("5-s", 5000)] {
-        trials.push(trial(format!("cut/{number}"), move || cut(faults)));
+    for seconds in [1, 5, 10, 100] {
+        trials.push(trial(format!("cut/{seconds}-s"), move || cut(seconds)));
     }
-    trials.push(trial("wrong-key", wrong_key));
+    for (number, way) in [(4, WAYS[0]), (6, WAYS[1])] {
+        trials.push(trial(format!("lost/5-percent/ipv{number}"), move || {
+            lossy(way)
+        }));
+    }
+    for (name, connections, seconds) in [
+        ("usual", 2000, 15),
+        ("400-connections", 400, 60),
+        ("10-minutes", 2000, 600),
+    ] {
+        trials.push(trial(format!("churn/{name}"), move || {
+            churn(connections, seconds)
+        }));
+    }
     trials
 }
 
-/// Both ends of a transfer; `records` 0: until somebody ends it.
-fn flow(two: &Two, records: u32) -> Verdict<[Job; 2]> {
-    let binary = two.stream()?;
-    let mut command = two.command(Side::Right, true, &binary);
-    command.args(["server", "thread", &CONNECTIONS.to_string()]);
-    let mut server = two.start_program(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = two.command(Side::Left, true, &binary);
-    command.args([
-        "client",
-        &port.to_string(),
-        &CONNECTIONS.to_string(),
-        &records.to_string(),
-    ]);
-    Ok([two.start_program(command, "client")?, server])
+/// What every run has. The rest takes minutes.
+pub fn is_usual(name: &str) -> bool {
+    const ROWS: [&str; 7] = [
+        "killed/stream/left",
+        "killed/stream/right",
+        "killed/under-load/right",
+        "cut/1-s",
+        "cut/5-s",
+        "lost/5-percent/ipv4",
+        "churn/usual",
+    ];
+    ROWS.contains(&name)
 }
 
 /// What each end gets is an exact prefix; new connections have rings when the daemon is back.
 fn daemon_killed(side: Side) -> Verdict {
     let mut two = Two::new(WAYS[0])?;
-    let [client, server] = flow(&two, 0)?;
+    let [client, server] = flow(&two, "thread", [true; 2], 0)?;
     // Any moment of the transfer will do.
     std::thread::sleep(Duration::from_millis(700));
     two.kill(side)?;
@@ -59,44 +75,113 @@ fn daemon_killed(side: Side) -> Verdict {
     // With its successor all is as before.
     two.start(side)?;
     two.await_session()?;
-    complete(&two)
+    complete(&two, "thread", [true; 2])
 }
 
-fn complete(two: &Two) -> Verdict {
-    let [client, server] = flow(two, RECORDS)?;
-    for end in [client, server] {
-        stream::check_complete(&end.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
+/// Connections come and go while a daemon is killed and started again, several times: what breaks
+/// breaks as TCP does, nothing is wrong, and nothing hangs.
+fn killed_under_load(side: Side) -> Verdict {
+    let mut two = Two::new(WAYS[0])?;
+    let [client, server] = start_churn(&two, 200, 8, true)?;
+    for _ in 0..KILLS {
+        std::thread::sleep(Duration::from_millis(1500));
+        two.kill(side)?;
+        std::thread::sleep(Duration::from_millis(200));
+        two.start(side)?;
     }
-    Ok(())
+    let outcome = client.finish(LIMIT)?.success();
+    server.signal(Signal::KILL)?;
+    let _ = server.finish(LIMIT)?;
+    if let Err(Problem::Failed(text)) = outcome {
+        return fail(format!("{text}\n{}", two.describe()));
+    }
+    two.await_session()?;
+    complete(&two, "thread", [true; 2])
 }
 
 /// Nothing is lost while the link is down, on rings or on TCP.
-fn cut(milliseconds: u64) -> Verdict {
+fn cut(seconds: u64) -> Verdict {
     let two = Two::new(Way {
         faults: true,
         ..WAYS[0]
     })?;
-    let [client, server] = flow(&two, RECORDS)?;
+    let [client, server] = flow(&two, "thread", [true; 2], RECORDS)?;
     std::thread::sleep(Duration::from_millis(300));
     two.pair
         .injector()?
-        .while_cut(|| std::thread::sleep(Duration::from_millis(milliseconds)));
-    let ends = [client, server].map(|end| {
+        .while_cut(|| std::thread::sleep(Duration::from_secs(seconds)));
+    // Lanes are given up after a minute without a control connection: then streams that are in a
+    // ring segment break, and the others go on by TCP.
+    let may_break = seconds >= 60;
+    for end in [client, server] {
         let outcome = end.finish(LIMIT)?.success()?;
-        stream::check_complete(&outcome, CONNECTIONS, RECORDS)
-    });
-    for end in ends {
-        if let Err(Problem::Failed(text)) = end {
+        let checked = if may_break {
+            stream::check_cut(&outcome, CONNECTIONS)
+        } else {
+            stream::check_complete(&outcome, CONNECTIONS, RECORDS)
+        };
+        if let Err(Problem::Failed(text)) = checked {
             return fail(format!("{text}\n{}", two.describe()));
         }
     }
-    Ok(())
+    // And afterwards all is as before.
+    two.await_session()?;
+    complete(&two, "thread", [true; 2])
 }
 
-/// Daemons that do not know each other's key have nothing to do with one another.
-fn wrong_key() -> Verdict {
-    let two = Two::with_different_keys(WAYS[0])?;
-    complete(&two)?;
-    let totals = two.totals()?;
-    ensure(totals.lane_bytes() == 0, || format!("{totals:?}"))
+/// One in twenty frames of everything is lost: RoCEv2, TCP, and what the daemons say.
+fn lossy(way: Way) -> Verdict {
+    const LOST: f64 = 0.05;
+    let two = Two::new(Way {
+        faults: true,
+        ..way
+    })?;
+    let injector = two.pair.injector()?;
+    injector.set_both(Faults {
+        seed: 5,
+        loss: LOST,
+        loss_of_others: LOST,
+        ..Faults::NONE
+    });
+    complete(&two, "thread", [true; 2])?;
+    let counts = [Direction::LeftToRight, Direction::RightToLeft].map(|way| injector.counts(way));
+    for direction in counts {
+        ensure(direction.lost > 0 && direction.others_lost > 0, || {
+            format!("the path was a good one: {direction:?}")
+        })?;
+    }
+    two.require_ring_bytes()
+}
+
+/// Both ends of `tests/apps/churn.c`.
+fn start_churn(two: &Two, connections: u32, seconds: u32, may_be_cut: bool) -> Verdict<[Job; 2]> {
+    const SEED: u32 = 1;
+    let source = apps::apps_dir().join("churn.c");
+    let binary = apps::compile(&source, BUILDS[0], two.pair.path())?;
+    let mut command = two.command(Side::Right, true, &binary);
+    command.arg("server");
+    let mut server = two.start_program(command, "churn-server")?;
+    let port = stream::await_port(&mut server, LIMIT)?;
+    let mut command = two.command(Side::Left, true, &binary);
+    command.arg("client");
+    command.args([u32::from(port), connections, seconds, SEED].map(|word| word.to_string()));
+    if may_be_cut {
+        command.arg("cuts");
+    }
+    Ok([two.start_program(command, "churn-client")?, server])
+}
+
+/// Very many connections that come and go at random, every byte checked.
+fn churn(connections: u32, seconds: u32) -> Verdict {
+    let two = Two::new(WAYS[1])?;
+    let [client, server] = start_churn(&two, connections, seconds, false)?;
+    let limit = LIMIT + Duration::from_secs(seconds.into());
+    let outcome = client.finish(limit)?;
+    server.signal(Signal::KILL)?;
+    let _ = server.finish(LIMIT)?;
+    match outcome.success() {
+        Ok(_) => two.require_ring_bytes(),
+        Err(Problem::Failed(text)) => fail(format!("{text}\n{}", two.describe())),
+        Err(skipped) => Err(skipped),
+    }
 }

@@ -151,6 +151,7 @@ fn since(now: Counts, before: Counts) -> Counts {
         marked: now.marked - before.marked,
         cut: now.cut - before.cut,
         others: now.others - before.others,
+        others_lost: now.others_lost - before.others_lost,
         carried: now.carried - before.carried,
         overflowed: now.overflowed - before.overflowed,
         overruns: now.overruns - before.overruns,

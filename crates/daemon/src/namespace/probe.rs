@@ -44,6 +44,8 @@ const TUPLE_V6_BYTES: usize = 36;
 const ESTABLISHED: u32 = 1;
 
 const SIOCGSKNS: usize = 0x894C;
+/// ioctl_ns(2).
+const NS_GET_USERNS: usize = 0xB701;
 const BPF_PROG_LOAD: i32 = 5;
 const BPF_PROG_TEST_RUN: i32 = 10;
 const BPF_PROG_TYPE_SCHED_CLS: u32 = 3;
@@ -53,6 +55,17 @@ pub fn namespace_of(socket: RawFd) -> Result<Fd, Errno> {
     // SAFETY: SIOCGSKNS takes no pointer and returns a new descriptor.
     let ret = unsafe { syscall3(libc::SYS_ioctl, int(socket), SIOCGSKNS, 0) };
     check(ret).map(|fd| Fd::own(fd as RawFd))
+}
+
+/// Whether a network namespace belongs to the user namespace of this process, and was not made by
+/// somebody who is privileged only in one of his own. `EPERM` if it belongs to one further up.
+pub fn belongs_here(namespace: &Fd) -> Result<bool, Errno> {
+    // SAFETY: NS_GET_USERNS takes no pointer and returns a new descriptor.
+    let ret = unsafe { syscall3(libc::SYS_ioctl, int(namespace.raw()), NS_GET_USERNS, 0) };
+    let owner = check(ret).map(|fd| Fd::own(fd as RawFd))?;
+    let owner = rustix::fs::fstat(owner.as_fd()).map_err(|e| Errno(e.raw_os_error()))?;
+    let own = rustix::fs::stat("/proc/self/ns/user").map_err(|e| Errno(e.raw_os_error()))?;
+    Ok((owner.st_dev, owner.st_ino) == (own.st_dev, own.st_ino))
 }
 
 impl Probe {

@@ -40,7 +40,7 @@ impl Server {
             end: announce.end,
         };
         self.lanes.release_former(key, announce.generation);
-        let Some(facts) = self.look_at_socket(id, &mut received) else {
+        let Some((facts, has_its_addresses)) = self.look_at_socket(id, &mut received) else {
             self.counters.announcements_rejected += 1;
             return;
         };
@@ -54,7 +54,8 @@ impl Server {
         self.counters.ends_replaced += displaced.replaced;
         self.counters.ends_forgotten += displaced.forgotten;
         match outcome {
-            Outcome::Waits => self.announce_to_peers(key),
+            Outcome::Waits if has_its_addresses => self.announce_to_peers(key),
+            Outcome::Waits => {}
             Outcome::Duplicate => self.counters.announcements_duplicate += 1,
             Outcome::Match(other) => {
                 self.join(other, key);
@@ -70,8 +71,13 @@ impl Server {
     }
 
     /// Reads what is to be known of the announced socket and closes it: a copy kept would keep
-    /// the connection open after its program has closed it.
-    fn look_at_socket(&mut self, id: ClientId, received: &mut Received) -> Option<SocketFacts> {
+    /// the connection open after its program has closed it. Also says whether its addresses are
+    /// those that other hosts know.
+    fn look_at_socket(
+        &mut self,
+        id: ClientId,
+        received: &mut Received,
+    ) -> Option<(SocketFacts, bool)> {
         let socket = received.take_fd(0)?;
         if received.fd_count() > 0 {
             return None;
@@ -94,8 +100,11 @@ impl Server {
                 client.namespaces.insert(netns, namespace);
             }
         }
+        let has_its_addresses = facts.is_some_and(|facts| {
+            self.fabric.is_some() && self.homes.have(socket.raw(), facts.domain.netns)
+        });
         self.closer.close(socket);
-        facts
+        Some((facts?, has_its_addresses))
     }
 
     pub(super) fn release(&mut self, id: ClientId, end: u32, generation: u32) {

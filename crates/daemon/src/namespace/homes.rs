@@ -1,0 +1,70 @@
+//! Which network namespaces have the addresses that they say they have.
+//!
+//! Towards another host an end is known by its addresses alone. Whoever may make network namespaces
+//! of his own, which every user may where user namespaces are allowed, gives himself any address in
+//! one, and makes a connection there that looks like somebody else's.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+
+use sluice_sys::tcp;
+
+use super::probe;
+
+/// Namespaces that are remembered; then all are looked at anew.
+const KNOWN_MAX: usize = 256;
+
+/// Network namespaces by their cookies, which the kernel gives out once.
+#[derive(Debug)]
+pub struct Homes {
+    known: HashMap<u64, bool>,
+    own: Option<u64>,
+}
+
+impl Homes {
+    /// Knows the namespace of this process.
+    pub fn new() -> Homes {
+        let own = std::os::unix::net::UnixDatagram::unbound()
+            .ok()
+            .and_then(|socket| tcp::netns_cookie(socket.as_raw_fd()).ok());
+        Homes {
+            known: HashMap::new(),
+            own,
+        }
+    }
+
+    /// Whether a socket in the namespace with this cookie has the addresses that it says: it is
+    /// sluiced's own, or one that was made with the privileges that sluiced's needs.
+    ///
+    /// To tell takes `CAP_NET_ADMIN`; without, only the own one counts.
+    pub fn have(&mut self, socket: RawFd, netns: u64) -> bool {
+        if self.own == Some(netns) {
+            return true;
+        }
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        *self.known.entry(netns).or_insert_with(|| {
+            let found = probe::namespace_of(socket).and_then(|it| probe::belongs_here(&it));
+            found.unwrap_or_else(|error| {
+                tracing::debug!("whose network namespace a connection is in is unknown: {error}");
+                false
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_namespace_counts_and_one_that_nothing_is_known_of_does_not() {
+        let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
+        let own = tcp::netns_cookie(socket.as_raw_fd()).expect("a cookie");
+        let mut homes = Homes::new();
+        assert!(homes.have(socket.as_raw_fd(), own));
+        let nobody = -1;
+        assert!(!homes.have(nobody, own.wrapping_add(1)));
+    }
+}

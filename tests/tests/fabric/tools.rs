@@ -1,0 +1,113 @@
+//! What the rows with real programs share.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::job::{Job, Outcome, find_program};
+use sluice_tests::suite::{Problem, Verdict, fail, skip};
+
+use crate::hosts::{LIMIT, Side, Two, Way};
+
+/// Two hosts, and programs that are started on them one after the other.
+pub struct Stage {
+    pub two: Two,
+    serial: u32,
+}
+
+impl Stage {
+    pub fn new(way: Way) -> Verdict<Stage> {
+        Ok(Stage {
+            two: Two::new(way)?,
+            serial: 0,
+        })
+    }
+
+    /// The server's address.
+    pub fn address(&self) -> String {
+        self.two.address(Side::Right).to_string()
+    }
+
+    pub fn port(&self) -> Verdict<u16> {
+        Ok(self.two.host(Side::Right).free_port(Protocol::Tcp)?)
+    }
+
+    /// Starts a server on the right host and waits until it listens on the port.
+    pub fn serve(&mut self, program: &str, words: &[&str], port: u16) -> Verdict<Job> {
+        let mut job = self.start(Side::Right, true, program, words)?;
+        let host = self.two.host(Side::Right);
+        host.await_listener(&mut job, Protocol::Tcp, port, LIMIT)?;
+        Ok(job)
+    }
+
+    pub fn start(
+        &mut self,
+        side: Side,
+        is_accelerated: bool,
+        program: &str,
+        words: &[&str],
+    ) -> Verdict<Job> {
+        let Some(path) = find_program(program) else {
+            return skip(format!("{program} is not installed; scripts/setup test"));
+        };
+        self.serial += 1;
+        let label = format!("{}-{program}", self.serial);
+        let mut command = self.two.command(side, is_accelerated, &path);
+        command.args(words).current_dir(self.two.pair.path());
+        self.two.start_program(command, &label)
+    }
+
+    /// Runs a program on the left host to its end and requires status 0.
+    pub fn run<W: AsRef<str>>(&mut self, program: &str, words: &[W]) -> Verdict<Outcome> {
+        self.run_as(true, program, words)
+    }
+
+    /// The same, accelerated or not.
+    pub fn run_as<W: AsRef<str>>(
+        &mut self,
+        is_accelerated: bool,
+        program: &str,
+        words: &[W],
+    ) -> Verdict<Outcome> {
+        let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+        let job = self.start(Side::Left, is_accelerated, program, &words)?;
+        match job.finish(LIMIT).and_then(Outcome::success) {
+            Err(Problem::Failed(text)) => fail(format!("{text}\n{}", self.two.describe())),
+            other => other,
+        }
+    }
+}
+
+/// Text for command lines and configuration files; the test's paths are ASCII.
+pub fn text(path: impl AsRef<OsStr>) -> String {
+    path.as_ref().to_string_lossy().into_owned()
+}
+
+/// Bytes that do not repeat and are the same every time.
+pub fn make_file(path: &Path, bytes: usize) -> Verdict<Vec<u8>> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let words = (0..bytes.div_ceil(8)).flat_map(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    let content: Vec<u8> = words.take(bytes).collect();
+    std::fs::write(path, &content)?;
+    Ok(content)
+}
+
+/// Whether a file has this content.
+pub fn check_file(path: &Path, content: &[u8]) -> Verdict {
+    let got = std::fs::read(path)?;
+    if got == content {
+        return Ok(());
+    }
+    let same = got.iter().zip(content).take_while(|(a, b)| a == b).count();
+    fail(format!(
+        "{}: {} bytes instead of {}, the first {same} are right",
+        path.display(),
+        got.len(),
+        content.len()
+    ))
+}
