@@ -20,14 +20,23 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// What one direction of a pair may move before others have their turn.
     pub share_bytes: usize,
+    /// After how many seconds of silence a peer is asked whether it is still there, see
+    /// [`socket::keep_alive`].
+    pub idle_s: u16,
+    /// The same, once that peer has said that it sends no more. It may have closed its socket:
+    /// then its kernel knows the connection for a time only (a minute, `tcp_fin_timeout` of
+    /// tcp(7)), and goes without a word.
+    pub half_closed_s: u16,
 }
 
 impl Default for Options {
-    /// 64 KiB at a time, 256 KiB a turn.
+    /// 64 KiB at a time, 256 KiB a turn; five minutes of silence, one behind a stream's end.
     fn default() -> Self {
         Self {
             buffer_bytes: 64 * 1024,
             share_bytes: 256 * 1024,
+            idle_s: 300,
+            half_closed_s: 60,
         }
     }
 }
@@ -134,12 +143,18 @@ impl Engine {
     /// Copies between two connected TCP sockets from now on, until both streams have ended or one
     /// socket fails. They are made not to delay small writes; they do not block already.
     ///
+    /// A peer that has gone without a word is found out: neither of the two would hear of it
+    /// otherwise, as what they ask of the connection, this end answers. There is no
+    /// `TCP_USER_TIMEOUT`: it would also end a connection whose reader sleeps, and the kernel gives
+    /// up bytes that nobody acknowledges by itself (`tcp_retries2`).
+    ///
     /// Should this process be killed, both peers get a reset: an end of the stream would say that
     /// they have everything.
     pub fn pair(&mut self, left: OwnedFd, right: OwnedFd) -> io::Result<PairId> {
         for fd in [&left, &right] {
             socket::send_at_once(fd.as_fd())?;
             socket::reset_on_close(fd.as_fd(), true)?;
+            socket::keep_alive(fd.as_fd(), self.options.idle_s)?;
         }
         let index = match self.free.pop() {
             Some(index) => index,
@@ -249,7 +264,7 @@ impl Engine {
             return;
         };
         let mut moved = Moved::default();
-        let outcome = pair.go(&mut self.scratch, self.options.share_bytes, &mut moved);
+        let outcome = pair.go(&mut self.scratch, &self.options, &mut moved);
         for (total, bytes) in self.counters.bytes.iter_mut().zip(moved.bytes) {
             *total += bytes;
         }

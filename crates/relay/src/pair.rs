@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::engine::Options;
 use crate::poll::Readiness;
 use crate::socket;
 
@@ -159,11 +160,11 @@ impl Pair {
         }
     }
 
-    /// Moves what can be moved, up to `share_bytes` each way and a buffer's length more.
-    pub fn go(&mut self, scratch: &mut [u8], share_bytes: usize, moved: &mut Moved) -> Outcome {
+    /// Moves what can be moved, up to a share each way and a buffer's length more.
+    pub fn go(&mut self, scratch: &mut [u8], options: &Options, moved: &mut Moved) -> Outcome {
         let mut again = false;
         for from in [Side::Left, Side::Right] {
-            match self.stream(from, scratch, share_bytes, moved) {
+            match self.stream(from, scratch, options, moved) {
                 Stop::Blocked => {}
                 Stop::Share => again = true,
                 Stop::Failed(side) => self.socket(side).failed = true,
@@ -173,7 +174,7 @@ impl Pair {
             if self.socket(side).failed {
                 // What it had sent before is in the kernel, and the other end may have it as far
                 // as it takes it without waiting. Nothing more comes in, so this ends.
-                while let Stop::Share = self.stream(side, scratch, share_bytes, moved) {}
+                while let Stop::Share = self.stream(side, scratch, options, moved) {}
                 return Outcome::Ended(End::Reset);
             }
         }
@@ -198,7 +199,7 @@ impl Pair {
         &mut self,
         from: Side,
         scratch: &mut [u8],
-        share_bytes: usize,
+        options: &Options,
         moved: &mut Moved,
     ) -> Stop {
         let (source, sink, stream, way) = match from {
@@ -206,7 +207,7 @@ impl Pair {
             Side::Right => (&mut self.right, &mut self.left, &mut self.leftward, 1),
         };
         let (before, held) = (stream.bytes, stream.waiting.len());
-        let stop = stream.go(from, source, sink, scratch, share_bytes);
+        let stop = stream.go(from, source, sink, scratch, options);
         if let Some(bytes) = moved.bytes.get_mut(way) {
             *bytes += stream.bytes - before;
         }
@@ -222,9 +223,9 @@ impl Stream {
         source: &mut Socket,
         sink: &mut Socket,
         scratch: &mut [u8],
-        share_bytes: usize,
+        options: &Options,
     ) -> Stop {
-        let mut share = share_bytes;
+        let mut share = options.share_bytes;
         loop {
             if self.passed_on {
                 return Stop::Blocked;
@@ -266,6 +267,8 @@ impl Stream {
                 Ok(0) if source.failed => return Stop::Failed(from),
                 Ok(0) => {
                     self.ended = true;
+                    // Its end is not known to be there any more. Fails if the socket has failed.
+                    let _ = socket::keep_alive_after(source.fd.as_fd(), options.half_closed_s);
                     continue;
                 }
                 Ok(count) => {

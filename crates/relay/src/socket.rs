@@ -138,6 +138,12 @@ pub fn keep_alive(fd: BorrowedFd<'_>, idle_s: u16) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1_i32)
 }
 
+/// Has [`keep_alive`] ask first after this time, also if the connection is idle already.
+pub fn keep_alive_after(fd: BorrowedFd<'_>, idle_s: u16) -> io::Result<()> {
+    let idle_s = i32::from(idle_s.max(1));
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &idle_s)
+}
+
 /// What the peer gets when the socket is closed, by a call or with the process: a reset, or the end
 /// of the stream (`SO_LINGER`).
 pub fn reset_on_close(fd: BorrowedFd<'_>, reset: bool) -> io::Result<()> {

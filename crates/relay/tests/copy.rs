@@ -67,7 +67,7 @@ proptest! {
     ) {
         // A byte at a time would take long.
         let buffer_bytes = buffer_bytes.max(200);
-        let relay = Relay::new(Options { buffer_bytes, share_bytes });
+        let relay = Relay::new(Options { buffer_bytes, share_bytes, ..Options::default() });
         let mut threads = Vec::new();
         let mut sent = Vec::new();
         for (nth, (to_right, to_left)) in plans.into_iter().enumerate() {
