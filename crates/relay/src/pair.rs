@@ -55,8 +55,6 @@ struct Socket {
     fd: OwnedFd,
     readable: bool,
     writable: bool,
-    /// The end of its stream is in the kernel: a short read does not mean that nothing is left.
-    hung_up: bool,
     /// Reset, timed out, …: it takes no more, and nothing more will come.
     failed: bool,
 }
@@ -68,7 +66,6 @@ impl Socket {
             readable: false,
             // An attempt shows if it is not, and an event follows.
             writable: true,
-            hung_up: false,
             failed: false,
         }
     }
@@ -76,7 +73,6 @@ impl Socket {
     fn add(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
-        self.hung_up |= readiness.hung_up;
         self.failed |= readiness.failed;
     }
 }
@@ -261,7 +257,6 @@ impl Stream {
             if share == 0 {
                 return Stop::Share;
             }
-            let room = scratch.len();
             let bytes = match socket::read(source.fd.as_fd(), scratch) {
                 // The end, which a failed socket shows too once its error was taken.
                 Ok(0) if source.failed => return Stop::Failed(from),
@@ -271,14 +266,9 @@ impl Stream {
                     let _ = socket::keep_alive_after(source.fd.as_fd(), options.half_closed_s);
                     continue;
                 }
-                Ok(count) => {
-                    // Less than there was room for: an event tells of what comes later, unless
-                    // all of it, with the end, was there before.
-                    if count < room && !source.hung_up && !source.failed {
-                        source.readable = false;
-                    }
-                    scratch.get(..count).unwrap_or_default()
-                }
+                // Less than there was room for does not mean that nothing is left: a read ends
+                // before urgent data.
+                Ok(count) => scratch.get(..count).unwrap_or_default(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         source.readable = false;
