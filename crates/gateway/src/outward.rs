@@ -141,8 +141,15 @@ impl Outward {
             let Some(listener) = self.exits.get(&exit) else {
                 return;
             };
-            let Ok(Some((inside, _))) = socket::accept(listener.fd.as_fd()) else {
-                return;
+            let inside = match socket::accept(listener.fd.as_fd()) {
+                Ok(Some((inside, _))) => inside,
+                Ok(None) => return,
+                Err(error) => {
+                    if engine.pause(KEY_EXIT | u64::from(exit)) {
+                        tracing::warn!("no connection out is accepted for now: {error}");
+                    }
+                    return;
+                }
             };
             let _ = socket::reset_on_close(inside.as_fd(), true);
             if self.pending.len() >= PENDING_MAX {

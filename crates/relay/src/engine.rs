@@ -1,9 +1,9 @@
 //! The loop around all pairs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::pair::{End, Moved, Outcome, Pair, PairId, Side};
 use crate::poll::{Interest, Poll, Readiness};
@@ -13,6 +13,11 @@ use crate::socket;
 /// library's (decision 0007) has this bit and not the one above it.
 const OWN: u64 = 1 << 62;
 
+/// For how long a listener that cannot accept is left alone.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How often that is worth a line in a log.
+const PAUSE_SAID: Duration = Duration::from_secs(60);
+
 /// How much is moved at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -20,14 +25,23 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// What one direction of a pair may move before others have their turn.
     pub share_bytes: usize,
+    /// After how many seconds of silence a peer is asked whether it is still there, see
+    /// [`socket::keep_alive`].
+    pub idle_s: u16,
+    /// The same, once that peer has said that it sends no more. It may have closed its socket:
+    /// then its kernel knows the connection for a time only (a minute, `tcp_fin_timeout` of
+    /// tcp(7)), and goes without a word.
+    pub half_closed_s: u16,
 }
 
 impl Default for Options {
-    /// 64 KiB at a time, 256 KiB a turn.
+    /// 64 KiB at a time, 256 KiB a turn; five minutes of silence, one behind a stream's end.
     fn default() -> Self {
         Self {
             buffer_bytes: 64 * 1024,
             share_bytes: 256 * 1024,
+            idle_s: 300,
+            half_closed_s: 60,
         }
     }
 }
@@ -76,6 +90,14 @@ struct Place {
     again: bool,
 }
 
+/// A descriptor of the owner's.
+#[derive(Debug)]
+struct Watched {
+    fd: RawFd,
+    interest: Interest,
+    said: Option<Instant>,
+}
+
 /// All pairs, and what else the owner waits for.
 #[derive(Debug)]
 pub struct Engine {
@@ -86,7 +108,9 @@ pub struct Engine {
     free: Vec<u32>,
     /// Pairs that had their share and have more to do.
     again: Vec<u32>,
-    watched: HashMap<u64, RawFd>,
+    watched: HashMap<u64, Watched>,
+    /// Keys of those that are not reported, and until when; the first first.
+    paused: VecDeque<(Instant, u64)>,
     counters: Counters,
 }
 
@@ -107,6 +131,7 @@ impl Engine {
             free: Vec::new(),
             again: Vec::new(),
             watched: HashMap::new(),
+            paused: VecDeque::new(),
             counters: Counters::default(),
         })
     }
@@ -119,20 +144,70 @@ impl Engine {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
         }
         self.poll.add_level(fd, interest, OWN | key)?;
-        self.watched.insert(key, fd.as_raw_fd());
+        let watched = Watched {
+            fd: fd.as_raw_fd(),
+            interest,
+            said: None,
+        };
+        self.watched.insert(key, watched);
         Ok(())
+    }
+
+    /// Does not report a watched listener for a tenth of a second: it cannot accept for lack of
+    /// descriptors or memory, and would be ready all the time. True: that is worth a line in a log,
+    /// which it is once a minute.
+    pub fn pause(&mut self, key: u64) -> bool {
+        let Some(watched) = self.watched.get_mut(&key) else {
+            return false;
+        };
+        let now = Instant::now();
+        if !self.paused.iter().any(|&(_, other)| other == key)
+            && self.poll.change_level(watched.fd, None, OWN | key).is_ok()
+        {
+            self.paused.push_back((now + PAUSE, key));
+        }
+        let is_new = watched.said.is_none_or(|at| now - at >= PAUSE_SAID);
+        if is_new {
+            watched.said = Some(now);
+        }
+        is_new
+    }
+
+    /// Reports again what was paused for long enough. How long the others still are.
+    fn resume(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        loop {
+            let &(until, key) = self.paused.front()?;
+            if until > now {
+                return Some(until - now);
+            }
+            self.paused.pop_front();
+            if let Some(watched) = self.watched.get(&key) {
+                let interest = Some(watched.interest);
+                // It fails for a descriptor that its owner has closed, and for no other.
+                let _ = self.poll.change_level(watched.fd, interest, OWN | key);
+            }
+        }
     }
 
     /// Events of this turn that were found already are not taken back.
     pub fn unwatch(&mut self, fd: BorrowedFd<'_>, key: u64) -> io::Result<()> {
-        if self.watched.remove(&key) != Some(fd.as_raw_fd()) {
+        let watched = self.watched.get(&key);
+        if watched.is_none_or(|watched| watched.fd != fd.as_raw_fd()) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
+        self.watched.remove(&key);
+        self.paused.retain(|&(_, other)| other != key);
         self.poll.remove(fd)
     }
 
     /// Copies between two connected TCP sockets from now on, until both streams have ended or one
     /// socket fails. They are made not to delay small writes; they do not block already.
+    ///
+    /// A peer that has gone without a word is found out: neither of the two would hear of it
+    /// otherwise, as what they ask of the connection, this end answers. There is no
+    /// `TCP_USER_TIMEOUT`: it would also end a connection whose reader sleeps, and the kernel gives
+    /// up bytes that nobody acknowledges by itself (`tcp_retries2`).
     ///
     /// Should this process be killed, both peers get a reset: an end of the stream would say that
     /// they have everything.
@@ -140,6 +215,7 @@ impl Engine {
         for fd in [&left, &right] {
             socket::send_at_once(fd.as_fd())?;
             socket::reset_on_close(fd.as_fd(), true)?;
+            socket::keep_alive(fd.as_fd(), self.options.idle_s)?;
         }
         let index = match self.free.pop() {
             Some(index) => index,
@@ -193,11 +269,11 @@ impl Engine {
     }
 
     /// Waits until something can be done (None: for ever), does it, and adds what the owner is to
-    /// know. A signal ends the wait.
+    /// know. A signal ends the wait, and the end of a pause does.
     pub fn turn(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         let again = std::mem::take(&mut self.again);
         let timeout = if again.is_empty() {
-            timeout
+            [timeout, self.resume()].into_iter().flatten().min()
         } else {
             Some(Duration::ZERO)
         };
@@ -249,7 +325,7 @@ impl Engine {
             return;
         };
         let mut moved = Moved::default();
-        let outcome = pair.go(&mut self.scratch, self.options.share_bytes, &mut moved);
+        let outcome = pair.go(&mut self.scratch, &self.options, &mut moved);
         for (total, bytes) in self.counters.bytes.iter_mut().zip(moved.bytes) {
             *total += bytes;
         }

@@ -11,7 +11,9 @@
 //! | end of stream | passed on behind the last byte, for each direction |
 //! | reset | passed on at once, behind what the other socket takes without waiting |
 //! | death | both ends are reset: an end of the stream would say that it is complete |
-//! | idle | no system call, no timer |
+//! | urgent data | becomes data, in its place |
+//! | idle | no system call, no timer of this process; the kernel asks now and then whether both peers are there |
+//! | a peer that is gone without a word | the other end is reset |
 //!
 //! All system calls on sockets go through the C library, unlike elsewhere in Sluice: a process that
 //! copies is itself to be run under the preload library, which stands in for these functions, so that

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::engine::Options;
 use crate::poll::Readiness;
 use crate::socket;
 
@@ -54,8 +55,6 @@ struct Socket {
     fd: OwnedFd,
     readable: bool,
     writable: bool,
-    /// The end of its stream is in the kernel: a short read does not mean that nothing is left.
-    hung_up: bool,
     /// Reset, timed out, …: it takes no more, and nothing more will come.
     failed: bool,
 }
@@ -67,7 +66,6 @@ impl Socket {
             readable: false,
             // An attempt shows if it is not, and an event follows.
             writable: true,
-            hung_up: false,
             failed: false,
         }
     }
@@ -75,7 +73,6 @@ impl Socket {
     fn add(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
-        self.hung_up |= readiness.hung_up;
         self.failed |= readiness.failed;
     }
 }
@@ -159,11 +156,11 @@ impl Pair {
         }
     }
 
-    /// Moves what can be moved, up to `share_bytes` each way and a buffer's length more.
-    pub fn go(&mut self, scratch: &mut [u8], share_bytes: usize, moved: &mut Moved) -> Outcome {
+    /// Moves what can be moved, up to a share each way and a buffer's length more.
+    pub fn go(&mut self, scratch: &mut [u8], options: &Options, moved: &mut Moved) -> Outcome {
         let mut again = false;
         for from in [Side::Left, Side::Right] {
-            match self.stream(from, scratch, share_bytes, moved) {
+            match self.stream(from, scratch, options, moved) {
                 Stop::Blocked => {}
                 Stop::Share => again = true,
                 Stop::Failed(side) => self.socket(side).failed = true,
@@ -173,7 +170,7 @@ impl Pair {
             if self.socket(side).failed {
                 // What it had sent before is in the kernel, and the other end may have it as far
                 // as it takes it without waiting. Nothing more comes in, so this ends.
-                while let Stop::Share = self.stream(side, scratch, share_bytes, moved) {}
+                while let Stop::Share = self.stream(side, scratch, options, moved) {}
                 return Outcome::Ended(End::Reset);
             }
         }
@@ -198,7 +195,7 @@ impl Pair {
         &mut self,
         from: Side,
         scratch: &mut [u8],
-        share_bytes: usize,
+        options: &Options,
         moved: &mut Moved,
     ) -> Stop {
         let (source, sink, stream, way) = match from {
@@ -206,7 +203,7 @@ impl Pair {
             Side::Right => (&mut self.right, &mut self.left, &mut self.leftward, 1),
         };
         let (before, held) = (stream.bytes, stream.waiting.len());
-        let stop = stream.go(from, source, sink, scratch, share_bytes);
+        let stop = stream.go(from, source, sink, scratch, options);
         if let Some(bytes) = moved.bytes.get_mut(way) {
             *bytes += stream.bytes - before;
         }
@@ -222,9 +219,9 @@ impl Stream {
         source: &mut Socket,
         sink: &mut Socket,
         scratch: &mut [u8],
-        share_bytes: usize,
+        options: &Options,
     ) -> Stop {
-        let mut share = share_bytes;
+        let mut share = options.share_bytes;
         loop {
             if self.passed_on {
                 return Stop::Blocked;
@@ -260,22 +257,18 @@ impl Stream {
             if share == 0 {
                 return Stop::Share;
             }
-            let room = scratch.len();
             let bytes = match socket::read(source.fd.as_fd(), scratch) {
                 // The end, which a failed socket shows too once its error was taken.
                 Ok(0) if source.failed => return Stop::Failed(from),
                 Ok(0) => {
                     self.ended = true;
+                    // Its end is not known to be there any more. Fails if the socket has failed.
+                    let _ = socket::keep_alive_after(source.fd.as_fd(), options.half_closed_s);
                     continue;
                 }
-                Ok(count) => {
-                    // Less than there was room for: an event tells of what comes later, unless
-                    // all of it, with the end, was there before.
-                    if count < room && !source.hung_up && !source.failed {
-                        source.readable = false;
-                    }
-                    scratch.get(..count).unwrap_or_default()
-                }
+                // Less than there was room for does not mean that nothing is left: a read ends
+                // before urgent data.
+                Ok(count) => scratch.get(..count).unwrap_or_default(),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         source.readable = false;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Events of one system call.
@@ -53,30 +53,31 @@ impl Poll {
     /// Everything, each time that something changes.
     pub fn add_edges(&self, fd: BorrowedFd<'_>, data: u64) -> io::Result<()> {
         let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
-        self.control(libc::EPOLL_CTL_ADD, fd, all, data)
+        self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), all, data)
     }
 
     /// As long as it is so.
     pub fn add_level(&self, fd: BorrowedFd<'_>, interest: Interest, data: u64) -> io::Result<()> {
-        let events = match interest {
-            Interest::Readable => libc::EPOLLIN,
-            Interest::Writable => libc::EPOLLOUT,
-        };
-        self.control(libc::EPOLL_CTL_ADD, fd, events, data)
+        let events = level(Some(interest));
+        self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), events, data)
+    }
+
+    /// From now on as long as it is so, or not at all, of a descriptor that was added.
+    pub fn change_level(&self, fd: RawFd, interest: Option<Interest>, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, level(interest), data)
     }
 
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+        self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0)
     }
 
-    fn control(&self, what: i32, fd: BorrowedFd<'_>, events: i32, data: u64) -> io::Result<()> {
+    fn control(&self, what: i32, fd: RawFd, events: i32, data: u64) -> io::Result<()> {
         let mut event = libc::epoll_event {
             events: events as u32,
             u64: data,
         };
         // SAFETY: the event is a valid structure for the time of the call.
-        let done =
-            unsafe { libc::epoll_ctl(self.instance.as_raw_fd(), what, fd.as_raw_fd(), &mut event) };
+        let done = unsafe { libc::epoll_ctl(self.instance.as_raw_fd(), what, fd, &mut event) };
         check(done).map(drop)
     }
 
@@ -120,6 +121,14 @@ impl Poll {
             failed,
         };
         Some((data, readiness))
+    }
+}
+
+const fn level(interest: Option<Interest>) -> i32 {
+    match interest {
+        Some(Interest::Readable) => libc::EPOLLIN,
+        Some(Interest::Writable) => libc::EPOLLOUT,
+        None => 0,
     }
 }
 

@@ -4,9 +4,12 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A TCP socket that does not block, for an address of this family.
+///
+/// Urgent data is read from it as data in its place (`SO_OOBINLINE`), not left out; also from what
+/// a listener accepts. This must be set before there is a lane, which ends with it.
 pub fn tcp(address: &SocketAddr) -> io::Result<OwnedFd> {
     let family = match address {
         SocketAddr::V4(_) => libc::AF_INET,
@@ -16,7 +19,9 @@ pub fn tcp(address: &SocketAddr) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers.
     let raw = check(unsafe { libc::socket(family, kind, 0) })?;
     // SAFETY: the kernel gave this descriptor to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    set(fd.as_fd(), libc::SOL_SOCKET, libc::SO_OOBINLINE, &1_i32)?;
+    Ok(fd)
 }
 
 /// bind(2).
@@ -30,7 +35,7 @@ pub fn bind(fd: BorrowedFd<'_>, address: &SocketAddr) -> io::Result<()> {
 /// (`SO_REUSEADDR`; one of IPv6 is not one of IPv4 as well).
 pub fn listen(address: &SocketAddr, backlog: i32) -> io::Result<OwnedFd> {
     let fd = tcp(address)?;
-    let socket = std::os::fd::AsFd::as_fd(&fd);
+    let socket = fd.as_fd();
     set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1_i32)?;
     if address.is_ipv6() {
         set(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1_i32)?;
@@ -136,6 +141,12 @@ pub fn keep_alive(fd: BorrowedFd<'_>, idle_s: u16) -> io::Result<()> {
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &interval_s)?;
     set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &3_i32)?;
     set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1_i32)
+}
+
+/// Has [`keep_alive`] ask first after this time, also if the connection is idle already.
+pub fn keep_alive_after(fd: BorrowedFd<'_>, idle_s: u16) -> io::Result<()> {
+    let idle_s = i32::from(idle_s.max(1));
+    set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &idle_s)
 }
 
 /// What the peer gets when the socket is closed, by a call or with the process: a reset, or the end
@@ -268,8 +279,6 @@ fn check_size(result: isize) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]

@@ -67,7 +67,7 @@ proptest! {
     ) {
         // A byte at a time would take long.
         let buffer_bytes = buffer_bytes.max(200);
-        let relay = Relay::new(Options { buffer_bytes, share_bytes });
+        let relay = Relay::new(Options { buffer_bytes, share_bytes, ..Options::default() });
         let mut threads = Vec::new();
         let mut sent = Vec::new();
         for (nth, (to_right, to_left)) in plans.into_iter().enumerate() {
@@ -237,4 +237,40 @@ fn what_the_owner_watches_is_reported_as_long_as_it_is_so() {
     events.clear();
     engine.turn(Some(Duration::ZERO), &mut events).unwrap();
     assert_eq!(events, []);
+}
+
+#[test]
+fn a_listener_that_cannot_accept_is_left_alone_for_a_while() {
+    use std::os::fd::AsFd;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut engine = Engine::new(Options::default()).unwrap();
+    engine
+        .watch(listener.as_fd(), Interest::Readable, 7)
+        .unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let is_ready = |events: &[Event]| matches!(events, [Event::Ready { key: 7, .. }]);
+    let mut events = Vec::new();
+    engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+    assert!(is_ready(&events), "{events:?}");
+    let start = std::time::Instant::now();
+    // Worth a line the first time, and not each time.
+    assert!(engine.pause(7));
+    assert!(!engine.pause(7));
+    assert!(!engine.pause(8), "nothing is watched by this key");
+    events.clear();
+    // It comes back by itself, also to an owner who waits for ever.
+    while events.is_empty() {
+        engine.turn(None, &mut events).unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_millis(100));
+    assert!(is_ready(&events), "{events:?}");
+    // Who comes later is not paused for who was.
+    engine.pause(7);
+    engine.unwatch(listener.as_fd(), 7).unwrap();
+    engine
+        .watch(listener.as_fd(), Interest::Readable, 7)
+        .unwrap();
+    events.clear();
+    engine.turn(Some(common::PATIENCE), &mut events).unwrap();
+    assert!(is_ready(&events), "{events:?}");
 }

@@ -92,6 +92,7 @@ fn what_was_there_before_a_reset_is_passed_on() {
     let mut engine = Engine::new(Options {
         buffer_bytes: 1000,
         share_bytes: 1000,
+        ..Options::default()
     })
     .unwrap();
     let (mut far_left, near_left) = common::connection();
@@ -227,6 +228,7 @@ fn an_engine_without_room_is_refused() {
         let options = Options {
             buffer_bytes,
             share_bytes,
+            ..Options::default()
         };
         let error = Engine::new(options).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);

@@ -215,9 +215,11 @@ impl Relay {
                 },
                 Ok(None) => return,
                 Err(error) => {
-                    // It would be ready again at once, and this one busy.
-                    tracing::warn!("captures no more: connections cannot be accepted: {error}");
-                    self.drain(None);
+                    // Descriptors or memory, of this process or of the host: it passes, and who
+                    // waits in the listener's queue is let in then.
+                    if self.engine.pause(key) {
+                        tracing::warn!("connections are not accepted for now: {error}");
+                    }
                     return;
                 }
             }

@@ -14,9 +14,6 @@ use crate::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
 /// What a peer's relay may take until it says that the destination has accepted. Then the
 /// connection is made directly.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
-/// An idle connection between relays is asked about after this, so that those of a host that has
-/// gone do not stay for ever.
-const KEEP_ALIVE_S: u16 = 300;
 
 /// A program's connection, on its way.
 #[derive(Debug)]
@@ -121,7 +118,6 @@ impl Relay {
         };
         let at = SocketAddr::new(destination.ip(), port);
         let begun = self.own_socket(&at).and_then(|relay| {
-            socket::keep_alive(relay.as_fd(), KEEP_ALIVE_S)?;
             socket::send_at_once(relay.as_fd())?;
             socket::connect(relay.as_fd(), &at)?;
             Ok(relay)
