@@ -7,13 +7,14 @@ use libtest_mimic::Trial;
 use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::lab::{At, FORBIDDEN_PORT, LIMIT, Lab, PORT, PORT_OF_BOTH, outside};
+use crate::lab::{At, FORBIDDEN_PORT, LIMIT, LOW_PORT, Lab, PORT, PORT_OF_BOTH, outside};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("addresses", addresses),
         trial("refused", refused),
         trial("two-nodes/drain", drain),
+        trial("privileges", privileges),
     ]
 }
 
@@ -121,4 +122,21 @@ fn drain() -> Verdict {
         let _ = server.stop(LIMIT)?;
     }
     Ok(())
+}
+
+/// Of root's rights the process that talks to strangers has one, which it uses.
+fn privileges() -> Verdict {
+    const NET_BIND_SERVICE: u64 = 1 << 10;
+    let mut lab = Lab::new()?;
+    for set in ["CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"] {
+        let has = lab.gateway_status(set)?;
+        let has = u64::from_str_radix(&has, 16).map_err(io::Error::other)?;
+        ensure(has & !NET_BIND_SERVICE == 0, || format!("{set} {has:x}"))?;
+    }
+    let new = lab.gateway_status("NoNewPrivs")?;
+    ensure(new == "1", || format!("NoNewPrivs {new}"))?;
+    let server = lab.serve_who(At::NodeA, "0.0.0.0", LOW_PORT, 1)?;
+    lab.meet(4, LOW_PORT)?.echo(b"served")?;
+    let _ = server.stop(LIMIT)?;
+    lab.await_closed(LOW_PORT)
 }
