@@ -15,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         trial("refused", refused),
         trial("two-nodes/drain", drain),
         trial("privileges", privileges),
+        trial("no-local-ports", no_local_ports),
     ]
 }
 
@@ -139,4 +140,27 @@ fn privileges() -> Verdict {
     lab.meet(4, LOW_PORT)?.echo(b"served")?;
     let _ = server.stop(LIMIT)?;
     lab.await_closed(LOW_PORT)
+}
+
+/// A gateway that has no port left for a node does not say that the node is not there, and serves by others.
+fn no_local_ports() -> Verdict {
+    const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+    let mut lab = Lab::new()?;
+    let first = lab.serve_who(At::NodeA, "0.0.0.0", PORT_OF_BOTH, 1)?;
+    lab.host(At::Gateway)
+        .inside(|| std::fs::write(RANGE, "50000 50000"))?;
+    let mut served = lab.try_meet(4, PORT_OF_BOTH)?;
+    ensure(lab.try_meet(4, PORT_OF_BOTH).is_err(), || {
+        "there was a port".to_owned()
+    })?;
+    let second = lab.serve_who(At::NodeB, "0.0.0.0", PORT_OF_BOTH, 1)?;
+    let other = lab.try_meet(4, PORT_OF_BOTH)?;
+    ensure(other.name == "b", || format!("at {}", other.name))?;
+    served.echo(b"still")?;
+    let said = lab.describe();
+    ensure(!said.contains("is not reached"), || said)?;
+    drop((served, other));
+    let _ = first.stop(LIMIT)?;
+    let _ = second.stop(LIMIT)?;
+    Ok(())
 }
