@@ -1,9 +1,11 @@
 //! `sluice gateway`: serves as one, and takes nodes out of service.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use sluice_control::client::Client;
 use sluice_control::message::gateway::{Ask, Name, Tell};
 use sluice_control::message::{FromDaemon, ToDaemon};
 use sluice_gateway::{Options, Server};
+use sluice_sys::capability::{Capability, keep_only};
 
 use crate::args::{GatewayArgs, GatewayCommand, LogLevel};
 use crate::commands::{Outcome, print};
@@ -96,6 +99,7 @@ fn serve(args: &GatewayArgs, socket: &Path) -> Outcome {
         let copy = signalled.try_clone().map_err(system)?;
         signal_hook::low_level::pipe::register(signal, copy).map_err(system)?;
     }
+    give_up_privileges(socket).map_err(system)?;
     let outcome = Server::new(Options::new(socket.to_owned())).and_then(|server| {
         if let Err(failure) = print("the gateway is ready\n") {
             return Err(sluice_gateway::Error::System(io::Error::other(
@@ -111,6 +115,24 @@ fn serve(args: &GatewayArgs, socket: &Path) -> Outcome {
             "see 'sluice up --config FILE --check' and the log of sluiced",
         )),
     }
+}
+
+/// This process talks to strangers: of root's rights it keeps that to open ports below 1024, and where the
+/// daemon is another user's that to reach its socket, as often as it is started again.
+fn give_up_privileges(socket: &Path) -> io::Result<()> {
+    let mut keep = Capability::NetBindService.bit();
+    // Root's own files and what everybody may use needs no right.
+    let is_ours = |path: &Path, everybody: u32| {
+        let own = rustix::process::geteuid().as_raw();
+        fs::metadata(path).is_ok_and(|it| it.uid() == own || it.mode() & everybody == everybody)
+    };
+    let directories = socket.ancestors().skip(1);
+    let mut directories = directories.filter(|it| !it.as_os_str().is_empty());
+    if !is_ours(socket, 0o002) || !directories.all(|it| is_ours(it, 0o001)) {
+        keep |= Capability::DacOverride.bit();
+    }
+    keep_only(keep).map_err(|error| io::Error::from_raw_os_error(error.0))?;
+    Ok(())
 }
 
 fn drain(socket: &Path, node: &str, is_drained: bool) -> Outcome {

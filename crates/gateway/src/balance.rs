@@ -68,6 +68,15 @@ impl Balance {
         }
     }
 
+    /// Numbers change.
+    pub fn renumber(&mut self, mut new: impl FnMut(u32) -> u32) {
+        let loads = std::mem::take(&mut self.loads);
+        self.loads = loads
+            .into_iter()
+            .map(|(it, load)| (new(it), load))
+            .collect();
+    }
+
     /// It gets no others.
     pub fn gone(&mut self, backend: u32) {
         if self

@@ -34,8 +34,13 @@ const SEEK_DAEMON: Duration = Duration::from_millis(500);
 /// A daemon that comes again does not know at once what nodes publish: listeners that it does not
 /// name stay open for so long.
 const STALE_MAX: Duration = Duration::from_secs(10);
+/// From here on numbers of what a former daemon has named: each counts from one.
+const FORMER: u32 = 1 << 31;
 /// How long no client is accepted when no descriptor is left for it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long clients of a port that was just opened wait for a node: it is named behind the port. Where
+/// there is none, they are not to wait.
+const FIRST_BACKEND_MAX: Duration = Duration::from_secs(1);
 
 /// What can be chosen.
 #[derive(Clone, Debug)]
@@ -114,6 +119,8 @@ struct Listener {
     backends: Vec<Backend>,
     /// The daemon of now has not named it.
     is_stale: bool,
+    /// Its clients are accepted, unless that is paused.
+    is_accepting: bool,
 }
 
 /// A client for whom a connection is being made.
@@ -138,6 +145,9 @@ pub struct Server {
     seek_at: Option<Instant>,
     listeners: HashMap<u32, Listener>,
     stale_until: Option<Instant>,
+    /// Until then listeners without a node may be unwatched.
+    first_backend_until: Option<Instant>,
+    next_former: u32,
     paused_until: Option<Instant>,
     attempts: HashMap<u64, Attempt>,
     /// By when each must be connected, the first first.
@@ -166,6 +176,8 @@ impl Server {
             seek_at: None,
             listeners: HashMap::new(),
             stale_until: None,
+            first_backend_until: None,
+            next_former: FORMER,
             paused_until: None,
             attempts: HashMap::new(),
             deadlines: VecDeque::new(),
@@ -235,6 +247,7 @@ impl Server {
         let all = [
             self.seek_at,
             self.stale_until,
+            self.first_backend_until,
             self.paused_until,
             attempt,
             outward,
@@ -271,10 +284,21 @@ impl Server {
             for service in stale {
                 self.shut(service);
             }
+            let left: Vec<u32> = self.listeners.keys().copied().collect();
+            for service in left {
+                self.forget_former_backends(service);
+            }
+        }
+        if self.first_backend_until.is_some_and(|until| until <= now) {
+            self.first_backend_until = None;
+            let all: Vec<u32> = self.listeners.keys().copied().collect();
+            for service in all {
+                self.begin_accepting(service);
+            }
         }
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
-            for (service, listener) in &self.listeners {
+            for (service, listener) in self.listeners.iter().filter(|(_, it)| it.is_accepting) {
                 let key = key::LISTENER | u64::from(*service);
                 let _ = self
                     .engine
@@ -293,9 +317,7 @@ impl Server {
         });
         match reached {
             Ok(()) => {
-                for listener in self.listeners.values_mut() {
-                    listener.is_stale = true;
-                }
+                self.renumber();
                 // It gives other keys.
                 self.outward.shut_all(&mut self.engine);
             }
@@ -303,6 +325,87 @@ impl Server {
                 self.daemon.forget();
                 self.seek_at = Some(now + SEEK_DAEMON);
             }
+        }
+    }
+
+    /// What there is gets numbers that the daemon that has come does not use: those that it gives are
+    /// about something else, and what they do not name is to go on.
+    fn renumber(&mut self) {
+        let mut numbers = HashMap::new();
+        let next = &mut self.next_former;
+        let mut former = |number: u32| {
+            if number >= FORMER {
+                return number;
+            }
+            *numbers.entry(number).or_insert_with(|| {
+                let former = *next;
+                *next = FORMER | next.wrapping_add(1);
+                former
+            })
+        };
+        for (service, mut listener) in std::mem::take(&mut self.listeners) {
+            let number = former(service);
+            let old = key::LISTENER | u64::from(service);
+            let new = key::LISTENER | u64::from(number);
+            // Not watched while accepting is paused, or without a node so far.
+            if self.engine.unwatch(listener.fd.as_fd(), old).is_ok() {
+                let watched = self
+                    .engine
+                    .watch(listener.fd.as_fd(), Interest::Readable, new);
+                if let Err(error) = watched {
+                    tracing::warn!("{} is not served: {error}", listener.address);
+                }
+            }
+            for backend in &mut listener.backends {
+                backend.number = former(backend.number);
+            }
+            listener.is_stale = true;
+            self.listeners.insert(number, listener);
+        }
+        for attempt in self.attempts.values_mut() {
+            attempt.service = former(attempt.service);
+            attempt.backend.number = former(attempt.backend.number);
+            for tried in &mut attempt.tried {
+                *tried = former(*tried);
+            }
+        }
+        for backend in self.pairs.values_mut() {
+            *backend = former(*backend);
+        }
+        self.balance.renumber(former);
+    }
+
+    /// The daemon of now has said who serves the port, or has had its time.
+    fn forget_former_backends(&mut self, service: u32) {
+        let Some(listener) = self.listeners.get_mut(&service) else {
+            return;
+        };
+        let mut gone = Vec::new();
+        listener.backends.retain(|it| {
+            if it.number >= FORMER {
+                gone.push(it.number);
+            }
+            it.number < FORMER
+        });
+        for backend in gone {
+            if !self.is_known(backend) {
+                self.balance.gone(backend);
+            }
+        }
+    }
+
+    /// Clients of the port are accepted from now on.
+    fn begin_accepting(&mut self, service: u32) {
+        let Some(listener) = self.listeners.get_mut(&service) else {
+            return;
+        };
+        if std::mem::replace(&mut listener.is_accepting, true) || self.paused_until.is_some() {
+            return;
+        }
+        let key = key::LISTENER | u64::from(service);
+        let fd = listener.fd.as_fd();
+        if let Err(error) = self.engine.watch(fd, Interest::Readable, key) {
+            tracing::warn!("{} is not served: {error}", listener.address);
         }
     }
 
@@ -337,7 +440,7 @@ impl Server {
     fn told(&mut self, tell: Tell, now: Instant) {
         match tell {
             Tell::Open { service, address } => {
-                let opened = self.open(service, address);
+                let opened = self.open(service, address, now);
                 let errno = opened.err().map_or(0, |error| {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     u16::try_from(errno).unwrap_or(libc::EIO as u16)
@@ -354,6 +457,7 @@ impl Server {
                 source,
                 key,
             } => {
+                self.forget_former_backends(service);
                 if let Some(listener) = self.listeners.get_mut(&service) {
                     listener.backends.retain(|it| it.number != backend);
                     listener.backends.push(Backend {
@@ -363,6 +467,7 @@ impl Server {
                         key,
                     });
                 }
+                self.begin_accepting(service);
             }
             Tell::BackendGone { service, backend } => {
                 if let Some(listener) = self.listeners.get_mut(&service) {
@@ -390,37 +495,57 @@ impl Server {
             }
             Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
             Tell::Complete => {
-                let is_stale = self.listeners.values().any(|it| it.is_stale);
+                let is_former = |it: &Backend| it.number >= FORMER;
+                let mut all = self.listeners.values();
+                let is_stale = all.any(|it| it.is_stale || it.backends.iter().any(is_former));
                 self.stale_until = is_stale.then(|| now + STALE_MAX);
             }
             Tell::Published { .. } | Tell::Way { .. } | Tell::Done { .. } => {}
         }
     }
 
-    /// A daemon that comes again numbers anew: what is open already stays open.
-    fn open(&mut self, service: u32, address: SocketAddr) -> io::Result<()> {
+    /// What is open already stays open, and goes on being served by whom the former daemon has named
+    /// until this one names somebody.
+    fn open(&mut self, service: u32, address: SocketAddr, now: Instant) -> io::Result<()> {
         let mut all = self.listeners.iter();
         let former = all
             .find(|(_, it)| it.address == address)
             .map(|(key, _)| *key);
-        let fd = match former.and_then(|former| self.take_listener(former)) {
-            Some(listener) => listener.fd,
-            None => socket::listen(&address, self.options.backlog)?,
-        };
-        // Somebody of the former numbering is in the way: that daemon's.
-        self.shut(service);
-        if self.paused_until.is_none() {
-            let key = key::LISTENER | u64::from(service);
-            self.engine.watch(fd.as_fd(), Interest::Readable, key)?;
+        if former == Some(service) {
+            return Ok(());
         }
-        tracing::info!("listens at {address}");
-        let listener = Listener {
-            fd,
-            address,
-            backends: Vec::new(),
-            is_stale: false,
+        let former_number = former;
+        self.shut(service);
+        let former = former.and_then(|former| Some((former, self.listeners.remove(&former)?)));
+        let listener = match former {
+            Some((former, mut listener)) => {
+                let key = key::LISTENER | u64::from(former);
+                let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+                listener.is_stale = false;
+                listener.is_accepting = false;
+                listener
+            }
+            None => Listener {
+                fd: socket::listen(&address, self.options.backlog)?,
+                address,
+                backends: Vec::new(),
+                is_stale: false,
+                is_accepting: false,
+            },
         };
+        tracing::info!("listens at {address}");
+        let is_served = !listener.backends.is_empty();
         self.listeners.insert(service, listener);
+        if is_served {
+            self.begin_accepting(service);
+        } else {
+            self.first_backend_until = Some(now + FIRST_BACKEND_MAX);
+        }
+        for attempt in self.attempts.values_mut() {
+            if former_number == Some(attempt.service) {
+                attempt.service = service;
+            }
+        }
         Ok(())
     }
 
@@ -540,6 +665,16 @@ impl Server {
                     self.deadlines.push_back((due, number));
                     return;
                 }
+                Err(error) if is_of_this_host(&error) => {
+                    tracing::warn!("no connection to {} can be made: {error}", backend.target);
+                    self.balance.ended(chosen, true);
+                    if error.raw_os_error() != Some(libc::EADDRNOTAVAIL) {
+                        // Neither to another node.
+                        self.pause(now);
+                        return;
+                    }
+                    tried.push(chosen);
+                }
                 Err(error) => {
                     self.unreachable(&backend, &error.to_string(), now);
                     tried.push(chosen);
@@ -641,6 +776,35 @@ impl Server {
         if let Some(backend) = self.pairs.remove(&pair) {
             let is_known = self.is_known(backend);
             self.balance.ended(backend, is_known);
+        }
+    }
+}
+
+/// What the gateway has run out of says nothing about the node: descriptors, memory, or local ports for one
+/// node and port (`ip_local_port_range`, ip(7)).
+fn is_of_this_host(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EADDRNOTAVAIL | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_blamed_for_what_it_does_and_not_for_what_is_missing_here() {
+        for errno in [
+            libc::EADDRNOTAVAIL,
+            libc::EMFILE,
+            libc::ENFILE,
+            libc::ENOBUFS,
+        ] {
+            assert!(is_of_this_host(&io::Error::from_raw_os_error(errno)));
+        }
+        for errno in [libc::ECONNREFUSED, libc::ETIMEDOUT, libc::EHOSTUNREACH] {
+            assert!(!is_of_this_host(&io::Error::from_raw_os_error(errno)));
         }
     }
 }

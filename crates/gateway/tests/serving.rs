@@ -265,6 +265,48 @@ fn a_daemon_that_comes_again_finds_the_listener_open() {
     lab.end().unwrap();
 }
 
+/// Its numbers are those of the former one, for something else, and it learns of nodes one by one.
+#[test]
+fn what_a_new_daemon_has_not_named_yet_is_served_as_before() {
+    let (mut lab, daemon) = Lab::new();
+    let nodes = [node("127.0.0.1"), node("127.0.0.1")];
+    let outside = [free("127.0.0.1"), free("127.0.0.1")];
+    for (place, service) in [1, 3].into_iter().enumerate() {
+        assert_eq!(daemon.open(service, outside[place]), 0);
+        daemon.backend(service, service + 1, nodes[place].1);
+    }
+    let serve = |place: usize| {
+        let client = connect(outside[place]);
+        let (served, preface) = accept(&nodes[place].0);
+        assert_eq!(preface.client, client.local_addr().unwrap());
+        (client, served)
+    };
+    let mut pairs = vec![serve(0), serve(1)];
+    let daemon = lab.restart(daemon);
+    daemon.tell(Tell::Complete);
+    // The second one under the number of the first.
+    assert_eq!(daemon.open(1, outside[1]), 0);
+    pairs.extend([serve(0), serve(1)]);
+    daemon.backend(1, 2, nodes[1].1);
+    // A port that nobody serves yet is open: who comes waits for who is said to.
+    let (late, target) = node("127.0.0.1");
+    let new = free("127.0.0.1");
+    assert_eq!(daemon.open(5, new), 0);
+    let client = connect(new);
+    // Told in order, so the client was there when the gateway had turned to this.
+    assert_eq!(daemon.open(7, free("127.0.0.1")), 0);
+    daemon.backend(5, 6, target);
+    let (served, preface) = accept(&late);
+    assert_eq!(preface.client, client.local_addr().unwrap());
+    pairs.extend([(client, served), serve(0), serve(1)]);
+    for (client, served) in &mut pairs {
+        served.write_all(b"x").unwrap();
+        client.read_exact(&mut [0; 1]).unwrap();
+    }
+    drop(pairs);
+    lab.end().unwrap();
+}
+
 #[test]
 fn without_a_daemon_that_wants_it_it_says_so() {
     let dir = tempfile::tempdir().unwrap();

@@ -23,7 +23,8 @@ pub const LIMIT: Duration = Duration::from_secs(120);
 const CONTROL_PORT: u16 = 4797;
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// The ports that the gateway lets node a publish.
+/// The ports that the gateway lets node a publish. One that takes a right to be opened:
+pub const LOW_PORT: u16 = 80;
 pub const PORT: u16 = 8080;
 pub const PORT_OF_BOTH: u16 = 8081;
 pub const FORBIDDEN_PORT: u16 = 8999;
@@ -185,7 +186,7 @@ impl Lab {
             peer(At::NodeB);
             text += &format!(
                 "[gateway]\naddresses = [\"{}\", \"{}\"]\n\
-                 [[gateway.node]]\nname = \"a\"\nports = \"{PORT},{PORT_OF_BOTH},32768-65535\"\n\
+                 [[gateway.node]]\nname = \"a\"\nports = \"{LOW_PORT},{PORT},{PORT_OF_BOTH},32768-65535\"\n\
                  connect = [\"10.45.0.0/24\", \"fd45::/64\"]\n\
                  [[gateway.node]]\nname = \"b\"\nports = \"{PORT_OF_BOTH}\"\n",
                 outside(4),
@@ -272,15 +273,23 @@ impl Lab {
         Ok(())
     }
 
-    /// What the gateway's process has in memory (`VmRSS` of proc_pid_status(5)).
-    pub fn gateway_memory_kb(&self) -> Verdict<u64> {
+    /// A field of the gateway's process, as proc_pid_status(5) has it.
+    pub fn gateway_status(&self, field: &str) -> Verdict<String> {
         let pid = self.gateway.as_ref().map(Job::id).unwrap_or_default();
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let words = line.and_then(|line| line.split_whitespace().next());
-        match words.and_then(|word| word.parse().ok()) {
-            Some(kb) => Ok(kb),
-            None => fail("the gateway does not run"),
+        let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+        match lines.find(|(name, _)| *name == field) {
+            Some((_, value)) => Ok(value.trim().to_owned()),
+            None => fail(format!("the gateway does not run, or has no {field}")),
+        }
+    }
+
+    /// What the gateway's process has in memory.
+    pub fn gateway_memory_kb(&self) -> Verdict<u64> {
+        let memory = self.gateway_status("VmRSS")?;
+        match memory.trim_end_matches(" kB").parse() {
+            Ok(kb) => Ok(kb),
+            Err(error) => fail(format!("{memory:?}: {error}")),
         }
     }
 

@@ -7,13 +7,15 @@ use libtest_mimic::Trial;
 use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::lab::{At, FORBIDDEN_PORT, LIMIT, Lab, PORT, PORT_OF_BOTH, outside};
+use crate::lab::{At, FORBIDDEN_PORT, LIMIT, LOW_PORT, Lab, PORT, PORT_OF_BOTH, outside};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("addresses", addresses),
         trial("refused", refused),
         trial("two-nodes/drain", drain),
+        trial("privileges", privileges),
+        trial("no-local-ports", no_local_ports),
     ]
 }
 
@@ -120,5 +122,45 @@ fn drain() -> Verdict {
     for server in servers {
         let _ = server.stop(LIMIT)?;
     }
+    Ok(())
+}
+
+/// Of root's rights the process that talks to strangers has one, which it uses.
+fn privileges() -> Verdict {
+    const NET_BIND_SERVICE: u64 = 1 << 10;
+    let mut lab = Lab::new()?;
+    for set in ["CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"] {
+        let has = lab.gateway_status(set)?;
+        let has = u64::from_str_radix(&has, 16).map_err(io::Error::other)?;
+        ensure(has & !NET_BIND_SERVICE == 0, || format!("{set} {has:x}"))?;
+    }
+    let new = lab.gateway_status("NoNewPrivs")?;
+    ensure(new == "1", || format!("NoNewPrivs {new}"))?;
+    let server = lab.serve_who(At::NodeA, "0.0.0.0", LOW_PORT, 1)?;
+    lab.meet(4, LOW_PORT)?.echo(b"served")?;
+    let _ = server.stop(LIMIT)?;
+    lab.await_closed(LOW_PORT)
+}
+
+/// A gateway that has no port left for a node does not say that the node is not there, and serves by others.
+fn no_local_ports() -> Verdict {
+    const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+    let mut lab = Lab::new()?;
+    let first = lab.serve_who(At::NodeA, "0.0.0.0", PORT_OF_BOTH, 1)?;
+    lab.host(At::Gateway)
+        .inside(|| std::fs::write(RANGE, "50000 50000"))?;
+    let mut served = lab.try_meet(4, PORT_OF_BOTH)?;
+    ensure(lab.try_meet(4, PORT_OF_BOTH).is_err(), || {
+        "there was a port".to_owned()
+    })?;
+    let second = lab.serve_who(At::NodeB, "0.0.0.0", PORT_OF_BOTH, 1)?;
+    let other = lab.try_meet(4, PORT_OF_BOTH)?;
+    ensure(other.name == "b", || format!("at {}", other.name))?;
+    served.echo(b"still")?;
+    let said = lab.describe();
+    ensure(!said.contains("is not reached"), || said)?;
+    drop((served, other));
+    let _ = first.stop(LIMIT)?;
+    let _ = second.stop(LIMIT)?;
     Ok(())
 }
