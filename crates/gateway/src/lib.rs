@@ -9,6 +9,7 @@
 
 mod balance;
 mod daemon;
+mod local;
 mod outward;
 mod server;
 
