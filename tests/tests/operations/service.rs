@@ -149,14 +149,19 @@ fn ordinary_user() -> Verdict {
     let Some(setpriv) = find_program("setpriv") else {
         return skip("setpriv (util-linux) is not installed");
     };
-    let two = Two::new()?;
-    let reaches = Command::new(&setpriv)
-        .args([&format!("--reuid={UID}"), "--clear-groups", "test", "-x"])
-        .arg(&two.sluice)
-        .status()?;
-    if !reaches.success() {
-        return skip("another user cannot reach the programs that are tested");
+    let mut two = Two::new()?;
+    // Another user may not get to where they were built.
+    let installed = two.pair.path().join("installed");
+    fs::create_dir_all(installed.join("verbs"))?;
+    for file in [
+        "sluice",
+        "sluiced",
+        "libsluice_preload.so",
+        "verbs/libibverbs.so.1",
+    ] {
+        fs::copy(two.sluice.with_file_name(file), installed.join(file))?;
     }
+    two.sluice = installed.join("sluice");
     let own = |path: &Path| std::os::unix::fs::chown(path, Some(UID), Some(UID));
     own(two.pair.path())?;
     let mut jobs = Vec::new();
