@@ -61,7 +61,7 @@ fn records(kind: &str, family: u8) -> Verdict {
     stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
     stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
     if kind == "thread" {
-        lab.require_ring_bytes()?;
+        lab.require_lanes()?;
     }
     Ok(())
 }
@@ -184,5 +184,5 @@ fn redis() -> Verdict {
     let client = format!(" addr={}:", lab.host(At::Client).v4());
     ensure(clients.contains(&client), || clients)?;
     let _ = job.stop(LIMIT)?;
-    lab.require_ring_bytes()
+    lab.require_lanes()
 }
