@@ -3,9 +3,10 @@
 use std::fs;
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::hosts::{LIMIT, Way};
+use crate::hosts::Way;
 use crate::programs::WAYS;
 use crate::tools::{Stage, check_file, make_file, text};
 
@@ -33,14 +34,14 @@ pub fn is_usual(name: &str) -> bool {
 }
 
 fn nginx(way: Way, is_accelerated: bool) -> Verdict {
-    let mut stage = Stage::new(way)?;
+    let stage = Stage::new(way)?;
     let (address, port) = (stage.address(), stage.port()?);
     let at = if way.family == 6 {
         format!("[{address}]:{port}")
     } else {
         format!("{address}:{port}")
     };
-    let dir = stage.two.pair.path().to_owned();
+    let dir = stage.two.dir().to_owned();
     let shown = text(&dir);
     let config = format!(
         "daemon off; user root; worker_processes 2; pid {shown}/nginx.pid; error_log {shown}/nginx.error;\n\
@@ -75,7 +76,7 @@ fn nginx(way: Way, is_accelerated: bool) -> Verdict {
             check_file(&dir.join(to), content)?;
         }
         if round == 0 {
-            load(&mut stage, is_accelerated, &url("small"))?;
+            load(&stage, is_accelerated, &url("small"))?;
         }
     }
     server.stop(LIMIT)?.success()?;
@@ -85,7 +86,7 @@ fn nginx(way: Way, is_accelerated: bool) -> Verdict {
     Ok(())
 }
 
-fn load(stage: &mut Stage, is_accelerated: bool, url: &str) -> Verdict {
+fn load(stage: &Stage, is_accelerated: bool, url: &str) -> Verdict {
     let words = ["-t", "2", "-c", "30", "-d", "2", url];
     let outcome = stage.run_as(is_accelerated, "wrk", &words)?;
     let said = outcome.text();
