@@ -180,8 +180,7 @@ fn churn(connections: u32, seconds: u32) -> Verdict {
     server.signal(Signal::KILL)?;
     let _ = server.finish(LIMIT)?;
     match outcome.success() {
-        // Whether one of so many short ones takes a ring is chance.
-        Ok(_) => Ok(()),
+        Ok(_) => two.require_ring_bytes(),
         Err(Problem::Failed(text)) => fail(format!("{text}\n{}", two.describe())),
         Err(skipped) => Err(skipped),
     }

@@ -27,9 +27,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 pub fn is_usual(name: &str) -> bool {
-    // With both ends wrk counts reads that find nothing yet (docs/limitations.md), more of them than
-    // the row allows on a busy machine.
-    name == "nginx/server-only/roce-udp/ipv4"
+    name == "nginx/both/roce/ipv6"
 }
 
 fn nginx(way: Way, is_accelerated: bool) -> Verdict {

@@ -416,11 +416,10 @@ impl Lab {
         Ok(stats::read(&self.path("stats"))?)
     }
 
-    /// Whether any byte takes a ring is a question of who polls when: the gateway sleeps.
-    pub fn require_lanes(&self) -> Verdict {
+    pub fn require_ring_bytes(&self) -> Verdict {
         let totals = self.totals()?;
-        ensure(totals.laned > 0, || {
-            format!("no connection got a lane: {totals:?}\n{}", self.describe())
+        ensure(totals.lane_bytes() > 0, || {
+            format!("no byte went by a ring: {totals:?}\n{}", self.describe())
         })
     }
 

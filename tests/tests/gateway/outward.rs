@@ -49,7 +49,7 @@ fn records(family: u8) -> Verdict {
     }
     stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
     stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    lab.require_lanes()
+    lab.require_ring_bytes()
 }
 
 /// connect.py ADDRESS PORT: what the program sees, and what it gets.

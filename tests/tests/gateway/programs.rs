@@ -61,7 +61,7 @@ fn records(kind: &str, family: u8) -> Verdict {
     stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
     stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
     if kind == "thread" {
-        lab.require_lanes()?;
+        lab.require_ring_bytes()?;
     }
     Ok(())
 }
@@ -153,7 +153,7 @@ fn nginx(workers: u32) -> Verdict {
         format!("{}\n{}", crowd.describe(), lab.describe())
     })?;
     let _ = server.stop(LIMIT)?;
-    Ok(())
+    lab.require_ring_bytes()
 }
 
 fn redis() -> Verdict {
@@ -184,5 +184,5 @@ fn redis() -> Verdict {
     let client = format!(" addr={}:", lab.host(At::Client).v4());
     ensure(clients.contains(&client), || clients)?;
     let _ = job.stop(LIMIT)?;
-    lab.require_lanes()
+    lab.require_ring_bytes()
 }
