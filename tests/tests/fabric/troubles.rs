@@ -182,6 +182,6 @@ fn churn(connections: u32, seconds: u32) -> Verdict {
     let two = WAYS[1].set_up()?;
     let [client, server] = start_churn(&two, connections, seconds, false)?;
     let limit = LIMIT + Duration::from_secs(seconds.into());
-    // Whether one of so many short ones takes a ring is chance.
-    end_churn(&two, client, server, limit)
+    end_churn(&two, client, server, limit)?;
+    two.require_ring_bytes()
 }

@@ -33,7 +33,7 @@ fn records(family: u8) -> Verdict {
         stream::meet_at(end, client_address(family));
     }
     lab.check_records("thread", server, client)?;
-    lab.fleet.require_lanes()
+    lab.fleet.require_ring_bytes()
 }
 
 /// connect.py ADDRESS PORT: what the program sees, and what it gets.

@@ -44,7 +44,7 @@ fn records(kind: &'static str, family: u8) -> Verdict {
     stream::meet_at(&mut client, outside(family));
     lab.check_records(kind, server, client)?;
     if kind == "thread" {
-        lab.fleet.require_lanes()?;
+        lab.fleet.require_ring_bytes()?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ fn nginx(workers: u32) -> Verdict {
         format!("{text}\n{}", lab.describe())
     })?;
     let _ = server.stop(LIMIT)?;
-    Ok(())
+    lab.fleet.require_ring_bytes()
 }
 
 fn redis() -> Verdict {
@@ -137,5 +137,5 @@ fn redis() -> Verdict {
     let client = |program: &Path| lab.outside(program);
     redis.exercise(client, at, client_address(4), lab.fleet.dir(), LIMIT)?;
     let _ = server.stop(LIMIT)?;
-    lab.fleet.require_lanes()
+    lab.fleet.require_ring_bytes()
 }
