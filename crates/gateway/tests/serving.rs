@@ -15,6 +15,7 @@ use sluice_control::preface::{
     ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface,
 };
 use sluice_gateway::{Error, Options, Server};
+use sluice_sys::errno::Errno;
 use sluice_sys::unix::{self, Fd};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,7 +28,11 @@ impl Daemon {
     fn tell(&self, tell: Tell) {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         let message = FromDaemon::Gateway(tell);
-        unix::send_with_fds(self.0.raw(), message.encode(&mut buffer), &[]).unwrap();
+        let bytes = message.encode(&mut buffer);
+        while let Err(error) = unix::send_with_fds(self.0.raw(), bytes, &[]) {
+            assert_eq!(error, Errno::AGAIN);
+            assert!(unix::wait_writable(self.0.raw(), LIMIT.as_millis() as i32).unwrap());
+        }
     }
 
     fn hear(&self) -> ToDaemon {
@@ -235,6 +240,24 @@ fn a_port_that_is_taken_is_said_so() {
     let (mut lab, daemon) = Lab::new();
     let (_taken, address) = node("127.0.0.1");
     assert_eq!(daemon.open(1, address), libc::EADDRINUSE as u16);
+    lab.end().unwrap();
+}
+
+/// More answers than its socket takes.
+#[test]
+fn a_daemon_that_reads_late_hears_all_and_the_session_goes_on() {
+    let (mut lab, daemon) = Lab::new();
+    let (_taken, address) = node("127.0.0.1");
+    let all = 1..3_000;
+    for service in all.clone() {
+        daemon.tell(Tell::Open { service, address });
+    }
+    for service in all {
+        let errno = libc::EADDRINUSE as u16;
+        let expected = ToDaemon::Gateway(Ask::Opened { service, errno });
+        assert_eq!(daemon.hear(), expected);
+    }
+    assert_eq!(daemon.open(1, free("127.0.0.1")), 0);
     lab.end().unwrap();
 }
 

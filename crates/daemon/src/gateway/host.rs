@@ -127,10 +127,10 @@ impl Host {
         true
     }
 
-    /// A client is gone. If it was the process, everything is opened again by the next one.
-    pub fn forget(&mut self, client: ClientId) {
+    /// A client is gone. True: it was the process, and everything is opened again by the next one.
+    pub fn forget(&mut self, client: ClientId) -> bool {
         if self.process != Some(client) {
-            return;
+            return false;
         }
         tracing::warn!("the gateway's process has gone: 'sluice gateway' starts it");
         self.process = None;
@@ -140,6 +140,18 @@ impl Host {
         for backend in self.backends.values_mut() {
             backend.given.clear();
         }
+        true
+    }
+
+    /// The process, if it is there.
+    pub fn process(&self) -> Option<ClientId> {
+        self.process
+    }
+
+    /// How much there is to say to a process that begins.
+    pub fn words_max(&self) -> usize {
+        let given: usize = self.backends.values().map(|it| it.services.len()).sum();
+        self.services.len() + given + self.exits.len() + 1
     }
 
     /// Whether this client is the process.

@@ -21,6 +21,7 @@ pub mod host;
 mod kept;
 mod listeners;
 pub mod node;
+mod outbox;
 #[cfg(test)]
 mod tests;
 pub mod words;
@@ -28,6 +29,7 @@ pub mod words;
 use crate::matching::ClientId;
 use host::{Host, NodePlace, Publish};
 use node::{Listening, Publications};
+use outbox::Outbox;
 use words::{PublicationId, Word};
 
 pub use crate::fabric::introducer::PeerName;
@@ -67,6 +69,8 @@ pub struct Gateway {
     publishing: Publishing,
     publications: Publications,
     host: Option<Host>,
+    /// For the gateway's process.
+    outbox: Outbox,
     /// Where programs of this host connect out, by gateways.
     exits: HashMap<PeerName, Exit>,
     /// Where publications outlive this daemon.
@@ -93,6 +97,7 @@ impl Gateway {
             publishing: config.publishing.clone(),
             publications,
             host: config.gateway.clone().map(Host::new),
+            outbox: Outbox::default(),
             exits: HashMap::new(),
             file,
             actions: Vec::new(),
@@ -110,6 +115,22 @@ impl Gateway {
             );
         }
         std::mem::take(&mut self.actions)
+    }
+
+    /// The gateway's process, and what it is to be told when there is room.
+    pub fn outbox(&mut self) -> Option<(ClientId, &mut Outbox)> {
+        let process = self.host.as_ref()?.process()?;
+        Some((process, &mut self.outbox))
+    }
+
+    /// Whether the client is the gateway's process, and the word waits for room from now on. An
+    /// error: it does not take what it is told.
+    pub fn tell_process(&mut self, client: ClientId, tell: Tell) -> Result<bool, NotAllowed> {
+        match self.host.as_ref().filter(|host| host.is_process(client)) {
+            Some(host) if self.outbox.push(tell, host.words_max()) => Ok(true),
+            Some(_) => Err(NotAllowed),
+            None => Ok(false),
+        }
     }
 
     /// When [`Gateway::pass_time`] has something to do.
@@ -261,8 +282,10 @@ impl Gateway {
         self.publications.forget(client);
         // What it has listened at may have gone with it.
         self.publications.look_soon(now);
-        if let Some(host) = &mut self.host {
-            host.forget(client);
+        if let Some(host) = &mut self.host
+            && host.forget(client)
+        {
+            self.outbox = Outbox::default();
         }
     }
 

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
+use rustix::event::epoll;
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
-use sluice_control::message::{FromDaemon, Reason, VERSION};
+use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, VERSION};
 use sluice_control::preface::{Key, NOWHERE};
-use sluice_sys::unix::Received;
+use sluice_sys::unix::{self, Received};
 
 use super::Server;
 use crate::fabric::{Fabric, Heard};
@@ -84,12 +85,7 @@ impl Server {
         };
         for action in gateway.take_actions() {
             match action {
-                Action::Tell(client, tell) => {
-                    if !self.send(client, &FromDaemon::Gateway(tell), &[]) {
-                        // What it does not read it does not know: it begins again.
-                        self.remove(client);
-                    }
-                }
+                Action::Tell(client, tell) => self.tell_of_gateways(client, tell),
                 Action::Say(name, word) => {
                     if let Some(fabric) = &mut self.fabric {
                         fabric.say_of_gateways(&name, &word);
@@ -101,6 +97,55 @@ impl Server {
                     }
                 }
             }
+        }
+        self.send_to_process();
+    }
+
+    fn tell_of_gateways(&mut self, client: ClientId, tell: Tell) {
+        let Some(gateway) = &mut self.gateway else {
+            return;
+        };
+        match gateway.tell_process(client, tell) {
+            Ok(true) => {}
+            Ok(false) => {
+                // A program waits for one answer, for which there is room.
+                if !self.send(client, &FromDaemon::Gateway(tell), &[]) {
+                    self.remove(client);
+                }
+            }
+            Err(_) => {
+                tracing::error!("the gateway's process does not listen any more: it begins again");
+                self.remove(client);
+            }
+        }
+    }
+
+    /// Sends what waits for the gateway's process, as far as there is room.
+    fn send_to_process(&mut self) {
+        let Some((process, outbox)) = self.gateway.as_mut().and_then(Gateway::outbox) else {
+            return;
+        };
+        let Some(client) = self.clients.get(&process) else {
+            return;
+        };
+        let sent = outbox.send(|tell| {
+            let mut buffer = [0; MESSAGE_BYTES_MAX];
+            let message = FromDaemon::Gateway(*tell);
+            let bytes = message.encode(&mut buffer);
+            unix::send_with_fds(client.socket.raw(), bytes, &[]).map(drop)
+        });
+        let waits = !outbox.is_empty();
+        let watched = if sent.is_ok() && waits != outbox.is_watched {
+            outbox.is_watched = waits;
+            let mut events = epoll::EventFlags::IN;
+            events.set(epoll::EventFlags::OUT, waits);
+            let data = epoll::EventData::new_u64(process.into());
+            epoll::modify(&self.poll, &client.socket, data, events)
+        } else {
+            Ok(())
+        };
+        if sent.is_err() || watched.is_err() {
+            self.remove(process);
         }
     }
 }
