@@ -531,9 +531,15 @@ impl Server {
                 address,
                 key,
                 allowed,
+                sources,
             } => {
                 let engine = &mut self.engine;
-                let opened = self.outward.open(engine, exit, address, key, allowed);
+                let rules = outward::Rules {
+                    key,
+                    allowed,
+                    sources,
+                };
+                let opened = self.outward.open(engine, exit, address, rules);
                 let port = opened.unwrap_or_else(|error| {
                     tracing::warn!("cannot listen for programs at {address}: {error}");
                     0

@@ -15,6 +15,7 @@ use sluice_control::preface::{
     ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface,
 };
 use sluice_gateway::{Error, Options, Server};
+use sluice_relay::socket;
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::{self, Fd};
 
@@ -360,17 +361,22 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
         first: "::".parse().unwrap(),
         prefix: 0,
     };
+    let node = Range {
+        first: "::ffff:127.0.0.1".parse().unwrap(),
+        prefix: 128,
+    };
     daemon.tell(Tell::Exit {
         exit: EXIT,
         address: "127.0.0.1".parse().unwrap(),
         key: KEY,
         allowed: Ranges::new([everything]),
+        sources: Ranges::new([node]),
     });
     let ToDaemon::Gateway(Ask::Exit { exit: EXIT, port }) = daemon.hear() else {
         panic!("no port");
     };
     let at = SocketAddr::from(([127, 0, 0, 1], port));
-    let (server, inside) = node("127.0.0.1");
+    let (server, inside) = self::node("127.0.0.1");
     server.set_nonblocking(true).unwrap();
     let ask = |kind, key: Key, nonce| {
         let mut stream = connect(at);
@@ -402,6 +408,29 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
     ] {
         expect_reset(&mut stream);
     }
+    // Not the node's address.
+    let stranger = socket::tcp(&at).unwrap();
+    socket::bind(stranger.as_fd(), &"127.0.0.2:0".parse().unwrap()).unwrap();
+    assert!(socket::connect(stranger.as_fd(), &at).is_ok());
+    let mut stranger = TcpStream::from(stranger);
+    stranger.set_nonblocking(false).unwrap();
+    stranger.set_read_timeout(Some(LIMIT)).unwrap();
+    let carrier = Carrier {
+        from: stranger.local_addr().unwrap(),
+        to: at,
+    };
+    let preface = Preface {
+        kind: Kind::Destination,
+        client: inside,
+        outside: NOWHERE,
+        time_ms: 0,
+        nonce: EXIT,
+    };
+    // It is reset before it has said that, or then.
+    let _ = stranger.write_all(&preface.encode(&KEY, &carrier));
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
     let mut garbage = connect(at);
     garbage.write_all(&[b'x'; PREFACE_BYTES]).unwrap();
     expect_reset(&mut garbage);

@@ -82,6 +82,7 @@ struct Exit {
     address: IpAddr,
     key: Key,
     allowed: Ranges,
+    sources: Ranges,
 }
 
 impl Exit {
@@ -91,6 +92,7 @@ impl Exit {
             address: self.address,
             key: self.key,
             allowed: self.allowed,
+            sources: self.sources,
         }
     }
 }
@@ -340,11 +342,12 @@ impl Host {
     }
 
     /// A node's daemon is there: its programs may connect out, if the configuration says so.
-    /// `address` is this host's on the way there.
+    /// `address` is this host's on the way there; they come from `sources`.
     pub fn node_up(
         &mut self,
         node: &PeerName,
         address: IpAddr,
+        sources: Ranges,
         key: Key,
         actions: &mut Vec<Action>,
     ) {
@@ -358,6 +361,7 @@ impl Host {
             address,
             key,
             allowed,
+            sources,
         };
         if let Some(process) = self.process {
             actions.push(Action::Tell(process, exit.tell()));

@@ -297,7 +297,12 @@ impl Gateway {
             && let Some(address) = peers.source_towards(SocketAddr::new(place.session, 1))
         {
             match random_key() {
-                Ok(key) => host.node_up(name, address, key, &mut self.actions),
+                Ok(key) => {
+                    let session = Network::single(place.session);
+                    let all = [session].into_iter().chain(place.addresses);
+                    let sources = Ranges::new(all.map(range));
+                    host.node_up(name, address, sources, key, &mut self.actions);
+                }
                 Err(error) => tracing::warn!("no key for {name}: {error}"),
             }
         }

@@ -13,7 +13,7 @@ use sluice_peering::config::Network;
 use super::host::{Host, NodePlace, Publish};
 use super::node::{Listening, Publications};
 use super::words::{PublicationId, Word};
-use super::{Action, PeerName, kept};
+use super::{Action, PeerName, kept, range};
 
 const KEY: Key = Key([1; 32]);
 const PROCESS: u32 = 50;
@@ -463,14 +463,18 @@ fn nodes_that_may_connect_out_are_told_where() {
     let mut host = host();
     serve(&mut host);
     let own: IpAddr = "10.0.0.1".parse().unwrap();
+    let from = Ranges::new([range("10.0.0.2".parse().unwrap())]);
     let mut actions = Vec::new();
-    host.node_up(&"b".into(), own, KEY, &mut actions);
-    host.node_up(&"stranger".into(), own, KEY, &mut actions);
+    host.node_up(&"b".into(), own, from, KEY, &mut actions);
+    host.node_up(&"stranger".into(), own, from, KEY, &mut actions);
     assert!(actions.is_empty(), "they may not: {actions:?}");
-    host.node_up(&"a".into(), own, KEY, &mut actions);
+    host.node_up(&"a".into(), own, from, KEY, &mut actions);
     let [exit] = exits(&actions)[..] else {
         panic!("{actions:?}");
     };
+    let is_so =
+        |it: &Action| matches!(it, Action::Tell(_, Tell::Exit { sources, .. }) if *sources == from);
+    assert!(actions.iter().all(is_so), "{actions:?}");
     actions.clear();
     host.exit_opened(exit + 1, 4000, &mut actions);
     host.exit_opened(exit, 0, &mut actions);
