@@ -148,6 +148,10 @@ pub struct Server {
     /// A copy of its socket, watched while something waits for room in it.
     room: Option<OwnedFd>,
     seek_at: Option<Instant>,
+    /// A daemon has said what there is to serve.
+    has_served: bool,
+    /// It was said that the daemon of now does not want this process.
+    refusal_said: bool,
     listeners: HashMap<u32, Listener>,
     stale_until: Option<Instant>,
     /// Until then listeners without a node may be unwatched.
@@ -180,6 +184,8 @@ impl Server {
             daemon,
             room: None,
             seek_at: None,
+            has_served: false,
+            refusal_said: false,
             listeners: HashMap::new(),
             stale_until: None,
             first_backend_until: None,
@@ -472,11 +478,14 @@ impl Server {
         for said in self.daemon.receive() {
             match said {
                 Said::Tell(tell) => self.told(tell, now),
-                Said::Refused(reason) if self.listeners.is_empty() => {
+                Said::Refused(reason) if !self.has_served => {
                     return Err(Error::Refused(reason));
                 }
                 Said::Refused(reason) => {
-                    tracing::warn!("{reason}");
+                    if !std::mem::replace(&mut self.refusal_said, true) {
+                        let refused = Error::Refused(reason);
+                        tracing::warn!("{refused}; connections go on, and it is asked again");
+                    }
                     self.lose_daemon(now);
                 }
                 Said::Gone => {
@@ -548,6 +557,8 @@ impl Server {
             }
             Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
             Tell::Complete => {
+                self.has_served = true;
+                self.refusal_said = false;
                 let is_former = |it: &Backend| it.number >= FORMER;
                 let mut all = self.listeners.values();
                 let is_stale = all.any(|it| it.is_stale || it.backends.iter().any(is_former));

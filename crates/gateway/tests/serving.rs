@@ -36,6 +36,12 @@ impl Daemon {
         }
     }
 
+    fn refuse(&self, reason: Reason) {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let refused = FromDaemon::Refused { reason };
+        unix::send_with_fds(self.0.raw(), refused.encode(&mut buffer), &[]).unwrap();
+    }
+
     fn hear(&self) -> ToDaemon {
         assert!(unix::wait_readable(self.0.raw(), LIMIT.as_millis() as i32).unwrap());
         let mut buffer = [0; MESSAGE_BYTES_MAX];
@@ -331,6 +337,30 @@ fn what_a_new_daemon_has_not_named_yet_is_served_as_before() {
     lab.end().unwrap();
 }
 
+/// Nodes may all be gone while it is so, and no port open.
+#[test]
+fn a_daemon_that_refuses_it_later_ends_no_connection() {
+    let (mut lab, daemon) = Lab::new();
+    daemon.tell(Tell::Complete);
+    let (node, target) = node("127.0.0.1");
+    let outside = free("127.0.0.1");
+    assert_eq!(daemon.open(1, outside), 0);
+    daemon.backend(1, 7, target);
+    let mut client = connect(outside);
+    let (mut served, _) = accept(&node);
+    daemon.tell(Tell::Shut { service: 1 });
+    let mut daemon = lab.restart(daemon);
+    for reason in [Reason::Full, Reason::Protocol] {
+        daemon.refuse(reason);
+        daemon = lab.session();
+    }
+    served.write_all(b"goes on").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    assert_eq!(daemon.open(1, outside), 0);
+    drop((served, client));
+    lab.end().unwrap();
+}
+
 #[test]
 fn without_a_daemon_that_wants_it_it_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -343,11 +373,7 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
     assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
     let daemon = unix::accept(control.raw()).unwrap();
-    let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let refused = FromDaemon::Refused {
-        reason: Reason::Protocol,
-    };
-    unix::send_with_fds(daemon.raw(), refused.encode(&mut buffer), &[]).unwrap();
+    Daemon(daemon).refuse(Reason::Protocol);
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.to_string().contains("[gateway]"), "{error}");
 }
