@@ -11,6 +11,7 @@ use sluice_control::preface::{
     Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface, claimed_nonce,
 };
 use sluice_relay::{Engine, Interest, PairId, socket};
+use sluice_sys::route::{self, Leads};
 
 /// Above: numbers of exits, and of connections that are being made.
 const KEY_EXIT: u64 = 0b01 << 58;
@@ -314,7 +315,7 @@ impl Outward {
     fn may(&self, exit: u32, to: IpAddr) -> io::Result<()> {
         let errno = match self.exits.get(&exit) {
             Some(exit) if exit.connecting >= CONNECTING_MAX => libc::ENOBUFS,
-            Some(exit) if may_go(to, &exit.rules.allowed) => return Ok(()),
+            Some(exit) if may_go(to, &exit.rules.allowed) && leads_away(to) => return Ok(()),
             _ => libc::EACCES,
         };
         Err(io::Error::from_raw_os_error(errno))
@@ -332,10 +333,6 @@ impl Outward {
         let _ = engine.unwatch(outside.as_fd(), KEY_OUTWARD | number);
         let checked = socket::take_error(outside.as_fd()).and_then(|()| {
             let own = socket::local_address(outside.as_fd())?;
-            if own.ip() == socket::remote_address(outside.as_fd())?.ip() {
-                // This very host, under whichever address: what serves it is not outside.
-                return Err(io::Error::from_raw_os_error(libc::EACCES));
-            }
             if is_answered {
                 let answer = Answer {
                     errno: 0,
@@ -389,6 +386,19 @@ fn end(inside: OwnedFd, is_answered: bool, errno: i32) {
         };
         if socket::write(inside.as_fd(), &answer.encode()).is_ok() {
             let _ = socket::reset_on_close(inside.as_fd(), false);
+        }
+    }
+}
+
+/// Whether packets for the address leave this host. What serves it is not outside, and is not to see
+/// that somebody tried.
+fn leads_away(to: IpAddr) -> bool {
+    match route::leads(to) {
+        Ok(leads) => leads == Leads::Away,
+        Err(error) => {
+            tracing::warn!("where {to} is cannot be found out: {error}");
+            let own = sluice_relay::host::addresses();
+            own.is_ok_and(|own| !own.contains(&to.to_canonical()))
         }
     }
 }

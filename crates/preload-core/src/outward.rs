@@ -15,6 +15,7 @@ use libc::{sockaddr, socklen_t};
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
 use sluice_control::preface::{ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, Preface};
 use sluice_sys::errno::Errno;
+use sluice_sys::route::{self, Leads};
 use sluice_sys::{raw, tcp, unix};
 
 use crate::fds::{self, Entry};
@@ -144,8 +145,13 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> Op
     None
 }
 
-/// Whether the address is one of this host's: the kernel would send it to itself.
+/// Whether the kernel would send it to this host itself.
 fn is_own(ip: IpAddr) -> bool {
+    // Where the program may not ask: what such a packet would be sent from.
+    route::leads(ip).map_or_else(|_| is_sent_from(ip), |leads| leads != Leads::Away)
+}
+
+fn is_sent_from(ip: IpAddr) -> bool {
     let any: SocketAddr = match ip {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         IpAddr::V6(_) => ([0_u16; 8], 0).into(),

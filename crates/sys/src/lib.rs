@@ -12,6 +12,7 @@ pub mod memfd;
 pub mod private;
 pub mod process;
 pub mod raw;
+pub mod route;
 pub mod tcp;
 pub mod unix;
 pub mod wake;
