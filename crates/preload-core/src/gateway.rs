@@ -94,9 +94,14 @@ pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// In a forked child: the lock may have been another thread's.
-pub fn after_fork() {
-    listeners::after_fork();
+/// Locks what is known of listeners across a fork, so that the child finds no half of a key.
+pub fn before_fork() {
+    listeners::before_fork();
+}
+
+/// Undoes [`before_fork`], in both processes.
+pub fn release_after_fork() {
+    listeners::release_after_fork();
 }
 
 /// The gateway and the daemon.
@@ -457,7 +462,7 @@ unsafe fn write_address(fd: c_int, value: SocketAddr, address: *mut sockaddr, ro
 /// What a connection looks like to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Face {
-    /// Its real peer, by which a number that names another socket now is recognised.
+    /// Its real peer, by which a socket that was connected anew is recognised.
     pub carrier: SocketAddr,
     /// What `getpeername` says.
     pub client: SocketAddr,

@@ -47,8 +47,13 @@ struct Way {
 static WAY: SpinLock<Option<Way>> = SpinLock::new(None);
 static NONCE: AtomicU32 = AtomicU32::new(0);
 
-/// In a forked child: the lock may have been another thread's.
-pub fn after_fork() {
+/// Locks the way out across a fork, so that the child finds no half of a key.
+pub fn before_fork() {
+    core::mem::forget(WAY.try_lock_fork());
+}
+
+/// Undoes [`before_fork`], in both processes.
+pub fn release_after_fork() {
     WAY.force_open();
 }
 
@@ -335,6 +340,15 @@ fn disconnect(fd: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_writes_while_the_process_forks() {
+        before_fork();
+        assert!(WAY.try_lock().is_none());
+        release_after_fork();
+        crate::lock::forget_held();
+        assert!(WAY.lock().is_some());
+    }
 
     #[test]
     fn a_daemon_that_does_not_answer_is_waited_for_once() {

@@ -11,8 +11,10 @@ use sluice_sys::tcp;
 use super::Face;
 use crate::fds::FDS_MAX;
 
-/// Three addresses of 16 bytes and three ports, with a word that says that they are there.
+/// Three addresses of 16 bytes and three ports, with a word that says that they are there, and the
+/// socket's cookie.
 const WORDS: usize = 8;
+const COOKIE: usize = 7;
 static TABLE: AtomicPtr<[AtomicU64; WORDS]> = AtomicPtr::new(core::ptr::null_mut());
 
 pub fn init() {
@@ -32,7 +34,7 @@ fn row(fd: c_int) -> Option<&'static [AtomicU64; WORDS]> {
 }
 
 pub fn set(fd: c_int, face: &Face) {
-    let Some(row) = row(fd) else {
+    let (Some(row), Ok(cookie)) = (row(fd), tcp::cookie(fd)) else {
         return;
     };
     let all = [face.carrier, face.client, face.outside];
@@ -47,6 +49,7 @@ pub fn set(fd: c_int, face: &Face) {
         row[2 + 2 * at].store(bits as u64, Ordering::Relaxed);
         ports |= u64::from(address.port()) << (16 + 16 * at);
     }
+    row[COOKIE].store(cookie, Ordering::Relaxed);
     row[0].store(ports, Ordering::Release);
 }
 
@@ -76,7 +79,12 @@ pub fn get(fd: c_int) -> Option<Face> {
         client: address(1),
         outside: address(2),
     };
-    let is_it = tcp::peer_address(fd)
-        .is_ok_and(|now| (now.ip(), now.port()) == (face.carrier.ip(), face.carrier.port()));
+    // The number may name another socket by now, of which no call told: all connections out have the same
+    // peer. And the socket may have been connected anew.
+    let cookie = row[COOKIE].load(Ordering::Relaxed);
+    let is_socket = tcp::cookie(fd) == Ok(cookie);
+    let is_it = is_socket
+        && tcp::peer_address(fd)
+            .is_ok_and(|now| (now.ip(), now.port()) == (face.carrier.ip(), face.carrier.port()));
     is_it.then_some(face)
 }

@@ -114,14 +114,26 @@ pub fn put(cookie: u64, known: Known) {
     }
 }
 
-/// In a forked child: the lock may have been another thread's.
-pub fn after_fork() {
+pub fn before_fork() {
+    core::mem::forget(TABLE.try_lock_fork());
+}
+
+pub fn release_after_fork() {
     TABLE.force_open();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_writes_while_the_process_forks() {
+        before_fork();
+        assert!(TABLE.try_lock().is_none());
+        release_after_fork();
+        crate::lock::forget_held();
+        assert!(TABLE.lock().is_some());
+    }
 
     #[test]
     fn as_many_are_known_as_a_node_may_publish_and_then_the_oldest_gives_way() {

@@ -86,6 +86,30 @@ fn the_client_is_seen_and_its_bytes_follow() {
     }
 }
 
+/// All connections out have the same peer.
+#[test]
+fn a_number_that_names_another_socket_has_no_face() {
+    faces::init();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let streams = [
+        connect_by_loopback(&listener),
+        connect_by_loopback(&listener),
+    ];
+    let face = Face {
+        carrier: listener.local_addr().unwrap(),
+        client: "203.0.113.5:77".parse().unwrap(),
+        outside: "192.0.2.1:80".parse().unwrap(),
+    };
+    let [first, second] = streams.each_ref().map(|stream| stream.as_raw_fd());
+    set_face(first, &face);
+    duplicated(first, first);
+    assert_eq!(faces::get(first), Some(face));
+    // By no way that anybody hears of.
+    // SAFETY: both are this test's.
+    assert_eq!(unsafe { libc::dup2(second, first) }, first);
+    assert_eq!(faces::get(first), None);
+}
+
 #[test]
 fn who_comes_past_the_gateway_is_left_alone() {
     let listener = listener("127.0.0.1:0");
