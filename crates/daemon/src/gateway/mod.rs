@@ -27,6 +27,7 @@ mod tests;
 pub mod words;
 
 use crate::matching::ClientId;
+use crate::shares::Payer;
 use host::{Host, NodePlace, Publish};
 use node::{Listening, Publications};
 use outbox::Outbox;
@@ -43,6 +44,16 @@ pub enum Action {
     Say(PeerName, Word),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    pub client: ClientId,
+    /// It is root, or this daemon's own user.
+    pub is_owner: bool,
+    /// Whom it counts for.
+    pub payer: Payer,
 }
 
 /// What gateways need to know of peers.
@@ -79,9 +90,15 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Takes up what an earlier life of this daemon has left in the file.
-    pub fn new(config: &sluice_peering::Config, file: PathBuf, now: Instant) -> Gateway {
-        let mut publications = Publications::default();
+    /// Takes up what an earlier life of this daemon has left in the file. One user may have
+    /// `share_percent` of what may be published.
+    pub fn new(
+        config: &sluice_peering::Config,
+        file: PathBuf,
+        share_percent: u32,
+        now: Instant,
+    ) -> Gateway {
+        let mut publications = Publications::new(share_percent);
         if !config.publishing.gateways.is_empty() {
             let mut kept = kept::read(&file);
             kept.retain(|it| {
@@ -105,16 +122,20 @@ impl Gateway {
     }
 
     /// What is to be done, in this order.
-    pub fn take_actions(&mut self) -> Vec<Action> {
-        if std::mem::take(&mut self.publications.is_changed)
-            && let Err(error) = kept::write(&self.file, &self.publications.all)
-        {
+    pub fn take_actions(&mut self, now: Instant) -> Vec<Action> {
+        if self.publications.must_write(now) {
+            self.write();
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn write(&self) {
+        if let Err(error) = kept::write(&self.file, &self.publications.all) {
             tracing::warn!(
                 "{}: {error}; the next sluiced will not know what is published",
                 self.file.display()
             );
         }
-        std::mem::take(&mut self.actions)
     }
 
     /// The gateway's process, and what it is to be told when there is room.
@@ -152,20 +173,22 @@ impl Gateway {
             .pass_time(now, listening, sources, &mut self.actions);
     }
 
-    /// A client asks for something. `is_owner`: it is root, or this daemon's own user. An error
-    /// ends its connection.
+    /// Somebody asks for something. An error ends the connection.
     pub fn ask(
         &mut self,
-        client: ClientId,
-        is_owner: bool,
+        asker: Asker,
         ask: Ask,
         socket: Option<Fd>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), NotAllowed> {
+        let Asker {
+            client, is_owner, ..
+        } = asker;
         match ask {
             Ask::Publish { gateway } => {
-                if let Err(errno) = self.publish(client, gateway, socket, peers, now) {
+                let published = self.publish(asker, gateway, socket, peers, now);
+                if let Err(errno) = published {
                     let tell = Tell::Published {
                         errno: errno.0 as u16,
                         key: Key([0; 32]),
@@ -245,12 +268,13 @@ impl Gateway {
 
     fn publish(
         &mut self,
-        client: ClientId,
+        asker: Asker,
         gateway: Name,
         socket: Option<Fd>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), Errno> {
+        let client = asker.client;
         let name = str::from_utf8(gateway.as_bytes()).map_err(|_| Errno::INVAL)?;
         if !self.publishing.gateways.iter().any(|it| it == name) {
             tracing::info!(
@@ -265,7 +289,7 @@ impl Gateway {
         let (id, key) = (sluice_sys::process::random()?[0], random_key()?);
         let name = PeerName::from(name);
         self.publications.publish(
-            client,
+            (client, asker.payer),
             &name,
             listening,
             sources(peers, &name),
@@ -388,6 +412,15 @@ impl Gateway {
                     host.withdraw(name, id, &mut self.actions);
                 }
             }
+        }
+    }
+}
+
+/// What was not written yet is.
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if self.publications.is_changed {
+            self.write();
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Gateways: between programs, the gateway's process, and the daemons of other hosts.
 
-use std::path::Path;
 use std::time::Instant;
 
 use rustix::event::epoll;
@@ -10,19 +9,21 @@ use sluice_control::preface::{Key, NOWHERE};
 use sluice_sys::unix::{self, Received};
 
 use super::Server;
+use crate::config::Config;
 use crate::fabric::{Fabric, Heard};
-use crate::gateway::{Action, Gateway};
+use crate::gateway::{Action, Asker, Gateway};
 use crate::matching::ClientId;
 
 /// Behind the path of the control socket: what programs of this host have published.
 const FILE_SUFFIX: &str = ".published";
 
 /// Gateways, if there are peers at all.
-pub(super) fn begin(fabric: Option<&Fabric>, socket: &Path, now: Instant) -> Option<Gateway> {
-    let config = fabric?.config();
-    let mut file = socket.as_os_str().to_owned();
+pub(super) fn begin(fabric: Option<&Fabric>, config: &Config, now: Instant) -> Option<Gateway> {
+    let peers = fabric?.config();
+    let mut file = config.socket.as_os_str().to_owned();
     file.push(FILE_SUFFIX);
-    Some(Gateway::new(config, file.into(), now))
+    let share = config.user_share;
+    Some(Gateway::new(peers, file.into(), share, now))
 }
 
 impl Server {
@@ -37,7 +38,11 @@ impl Server {
             return Ok(());
         };
         let uid = client.credentials.uid;
-        let is_owner = uid == self.uid || uid == 0;
+        let asker = Asker {
+            client: id,
+            is_owner: uid == self.uid || uid == 0,
+            payer: client.payer,
+        };
         if self.gateway.is_none() {
             self.send(id, &FromDaemon::Gateway(without_peers(ask)), &[]);
             return Ok(());
@@ -54,7 +59,7 @@ impl Server {
             return Ok(());
         };
         let socket = received.take_fd(0);
-        let asked = gateway.ask(id, is_owner, ask, socket, fabric, Instant::now());
+        let asked = gateway.ask(asker, ask, socket, fabric, Instant::now());
         asked.map_err(|_| Reason::Protocol)?;
         self.act_for_gateways();
         Ok(())
@@ -83,7 +88,7 @@ impl Server {
         let Some(gateway) = &mut self.gateway else {
             return;
         };
-        for action in gateway.take_actions() {
+        for action in gateway.take_actions(Instant::now()) {
             match action {
                 Action::Tell(client, tell) => self.tell_of_gateways(client, tell),
                 Action::Say(name, word) => {
