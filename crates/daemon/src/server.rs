@@ -137,7 +137,7 @@ impl Server {
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
-            gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
+            gateway: gateway::begin(fabric.as_ref(), &config, now),
             config,
             fabric,
             reload: None,

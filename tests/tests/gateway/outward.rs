@@ -60,7 +60,16 @@ fn refused() -> Verdict {
     let at_gateway = lab
         .host(At::Gateway)
         .inside(|| TcpListener::bind((outside(4), 0)))?;
+    at_gateway.set_nonblocking(true)?;
     let own = at_gateway.local_addr()?;
+    // Addresses that packets to them are not sent from.
+    lab.host(At::Gateway).ip("addr add 10.45.0.9/24 dev out")?;
+    lab.host(At::NodeA).ip("addr add 10.46.0.9/24 dev eth0")?;
+    let second = lab
+        .host(At::Gateway)
+        .inside(|| TcpListener::bind("10.45.0.9:0"))?;
+    second.set_nonblocking(true)?;
+    let closed = SocketAddr::new(own.ip(), 9);
     let connect = |at: At, to: SocketAddr| -> Verdict<String> {
         let mut command = lab.published(at, "gw", python);
         command.args(["-c", CONNECT, &to.ip().to_string(), &to.port().to_string()]);
@@ -76,12 +85,22 @@ fn refused() -> Verdict {
             "EACCES",
         ),
         (At::NodeA, own, "EACCES"),
+        (At::NodeA, closed, "EACCES"),
+        (At::NodeA, second.local_addr()?, "EACCES"),
+        // Its own host's business.
+        (At::NodeA, ([10, 46, 0, 9], 9).into(), "ECONNREFUSED"),
         // A node that may connect nowhere goes its own way, and has none.
         (At::NodeB, client, "ENETUNREACH"),
     ] {
         let said = connect(at, to)?;
         ensure(said.trim() == expected, || {
             format!("{at:?} to {to}: {said}")
+        })?;
+    }
+    for listener in [&at_gateway, &second] {
+        let came = listener.accept().map_err(|error| error.kind());
+        ensure(matches!(came, Err(std::io::ErrorKind::WouldBlock)), || {
+            format!("the gateway was connected to: {came:?}")
         })?;
     }
     for family in [4, 6] {
