@@ -48,6 +48,20 @@ struct Peer {
     secret: Secret,
     /// The last one that was used with this secret.
     number: u64,
+    /// Until when nothing is captured for it, as its relay was not reached.
+    left_alone: Option<Instant>,
+    /// For how long it was left alone the last time; None: its relay has answered since.
+    patience: Option<Duration>,
+}
+
+impl Peer {
+    /// Of its relay, for connections to this address of its; 0: it has none.
+    const fn port(&self, address: IpAddr) -> u16 {
+        match address {
+            IpAddr::V4(_) => self.port_v4,
+            IpAddr::V6(_) => self.port_v6,
+        }
+    }
 }
 
 /// Something that is not a pair yet.
@@ -132,7 +146,8 @@ impl Relay {
 
     fn next_deadline(&self) -> Option<Instant> {
         let task = self.deadlines.first().map(|(due, _)| *due);
-        [task, self.tell_at, self.draining.flatten()]
+        let left_alone = self.peers.values().filter_map(|peer| peer.left_alone).min();
+        [task, self.tell_at, left_alone, self.draining.flatten()]
             .into_iter()
             .flatten()
             .min()
@@ -146,6 +161,16 @@ impl Relay {
             if let Some(task) = self.take(key) {
                 self.late(task.step);
             }
+        }
+        let mut is_tried_again = false;
+        for peer in self.peers.values_mut() {
+            if peer.left_alone.is_some_and(|until| until <= now) {
+                peer.left_alone = None;
+                is_tried_again = true;
+            }
+        }
+        if is_tried_again {
+            self.set_destinations();
         }
         if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_at = None;
@@ -254,14 +279,19 @@ impl Relay {
                 secret,
             } => {
                 let former = self.peers.get(&peer);
+                // Said again: with the same secret it is the same relay.
                 let former = former.filter(|former| former.secret == secret);
                 let number = former.map_or_else(first_number, |former| former.number);
+                let left_alone = former.and_then(|former| former.left_alone);
+                let patience = former.and_then(|former| former.patience);
                 let reach = Peer {
                     addresses,
                     port_v4,
                     port_v6,
                     secret,
                     number,
+                    left_alone,
+                    patience,
                 };
                 self.peers.insert(peer, reach);
                 self.peers.retain(|_, peer| !peer.addresses.is_empty());
@@ -313,15 +343,11 @@ impl Relay {
     /// Tells the programs in the kernel what is wanted now.
     fn set_destinations(&mut self) {
         let mut destinations = Vec::new();
-        for peer in self.peers.values() {
+        let all = self.peers.values();
+        for peer in all.filter(|peer| peer.left_alone.is_none()) {
             for &address in &peer.addresses {
-                let port = if address.is_ipv4() {
-                    peer.port_v4
-                } else {
-                    peer.port_v6
-                };
                 let is_host = !address.is_loopback() && !address.is_unspecified();
-                if port != 0 && is_host {
+                if peer.port(address) != 0 && is_host {
                     destinations.push(Destination {
                         address,
                         port: None,
