@@ -10,8 +10,11 @@ use sluice_relay::{Interest, Readiness, socket};
 use super::{Relay, Whose};
 use crate::capture::header::{Answer, Between, HEADER_BYTES, Header, Secret};
 
-/// What a header, and then the program here, may take.
-const LIMIT: Duration = Duration::from_secs(5);
+/// What a header may take.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+/// What the program here may take to accept. The peer's relay is told in time if it does not: it must
+/// not have gone to the program directly when this connection comes about.
+pub(super) const ACCEPT_LIMIT: Duration = Duration::from_millis(1500);
 /// Connections from whom nothing is proven yet, at most; others are closed at once.
 const UNPROVEN_MAX: usize = 1024;
 /// Ports that are tried so that a connection does not meet itself.
@@ -66,7 +69,7 @@ impl Relay {
         self.wait(
             super::Step::Far(Step::Hearing { relay, heard }),
             Interest::Readable,
-            Some(Instant::now() + LIMIT),
+            Some(Instant::now() + HEADER_LIMIT),
         );
     }
 
@@ -174,7 +177,7 @@ impl Relay {
                 self.wait(
                     super::Step::Far(step),
                     Interest::Writable,
-                    Some(Instant::now() + LIMIT),
+                    Some(Instant::now() + ACCEPT_LIMIT),
                 );
             }
             Err(error) => {

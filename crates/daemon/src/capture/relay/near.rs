@@ -8,12 +8,17 @@ use std::time::{Duration, Instant};
 use sluice_bpf::Original;
 use sluice_relay::{Interest, socket};
 
+use super::far::ACCEPT_LIMIT;
 use super::{Relay, Whose};
 use crate::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
 
-/// What a peer's relay may take until it says that the destination has accepted. Then the
-/// connection is made directly.
+/// What a peer's relay may take to accept. Then the connection is made directly.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
+/// And what it may take to answer that the destination has accepted, or has not. It gives that up
+/// long before: a server must not be connected to twice for one connection.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const _: () = assert!(ACCEPT_LIMIT.as_millis() < ANSWER_LIMIT.as_millis());
+
 /// For how long a peer whose relay does not answer is left alone: at first, then twice as long each
 /// time, and at most. Until then nothing is captured for it, so that nothing waits for it.
 const LEFT_ALONE: Duration = Duration::from_secs(1);
@@ -167,7 +172,7 @@ impl Relay {
                 program,
                 relay,
                 sealed,
-            } => self.ask(program, relay, sealed, deadline),
+            } => self.ask(program, relay, sealed),
             Step::Asking {
                 program,
                 relay,
@@ -226,13 +231,7 @@ impl Relay {
     }
 
     /// The peer's relay has accepted: says for whom.
-    fn ask(
-        &mut self,
-        program: Captured,
-        relay: OwnedFd,
-        sealed: Sealed,
-        deadline: Option<Instant>,
-    ) {
+    fn ask(&mut self, program: Captured, relay: OwnedFd, sealed: Sealed) {
         let Original {
             destination,
             source,
@@ -265,7 +264,8 @@ impl Relay {
                     between,
                     answer: Vec::new(),
                 };
-                self.wait(super::Step::Near(step), Interest::Readable, deadline);
+                let deadline = Instant::now() + ANSWER_LIMIT;
+                self.wait(super::Step::Near(step), Interest::Readable, Some(deadline));
             }
             Err(error) => {
                 self.leave_alone(destination.ip(), &error.to_string());
