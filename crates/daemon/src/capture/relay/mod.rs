@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use sluice_bpf::{Capture as Programs, Destination, Listener};
-use sluice_peering::config::{Action, Candidate, Capture as Choice, Config};
+use sluice_peering::config::Capture as Choice;
 use sluice_relay::{Engine, Event, Interest, PairId, Readiness, socket};
 
 use super::header::{Numbers, Secret};
@@ -23,8 +23,10 @@ use super::orders::{Counts, Heard, Notice, Order, hear, tell};
 mod far;
 mod near;
 mod setup;
+mod wanted;
 
 pub use setup::serve;
+use wanted::Wanted;
 
 /// How often sluiced hears of counts that change.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(1);
@@ -92,8 +94,8 @@ struct Relay {
     programs: Programs,
     /// The network namespace's cookie.
     netns: u64,
-    config: Config,
     choice: Choice,
+    wanted: Wanted,
     /// The socket with sluiced; None: it is gone.
     sluiced: Option<OwnedFd>,
     /// By the keys under which they are watched.
@@ -101,6 +103,8 @@ struct Relay {
     /// Ports that nobody reaches through a relay: its own and those of daemons.
     own_ports: Vec<u16>,
     peers: HashMap<u64, Peer>,
+    /// The kernel is to hear of it, once for all that happens in a turn.
+    peers_changed: bool,
     admitted: HashMap<u64, (Secret, Numbers)>,
     tasks: HashMap<u64, Task>,
     deadlines: BTreeSet<(Instant, u64)>,
@@ -162,14 +166,13 @@ impl Relay {
                 self.late(task.step);
             }
         }
-        let mut is_tried_again = false;
         for peer in self.peers.values_mut() {
             if peer.left_alone.is_some_and(|until| until <= now) {
                 peer.left_alone = None;
-                is_tried_again = true;
+                self.peers_changed = true;
             }
         }
-        if is_tried_again {
+        if std::mem::take(&mut self.peers_changed) && self.draining.is_none() {
             self.set_destinations();
         }
         if self.tell_at.is_some_and(|at| at <= now) {
@@ -197,7 +200,9 @@ impl Relay {
     fn ready(&mut self, key: u64, readiness: Readiness) {
         match key {
             SLUICED => self.hear_sluiced(),
-            PROGRAMS_V4 | PROGRAMS_V6 | PEERS_V4 | PEERS_V6 => self.accept(key),
+            PROGRAMS_V4 | PROGRAMS_V6 | PEERS_V4 | PEERS_V6 => {
+                self.accept(key);
+            }
             // Its task may have ended in this turn.
             key => {
                 if let Some(task) = self.take(key) {
@@ -295,7 +300,7 @@ impl Relay {
                 };
                 self.peers.insert(peer, reach);
                 self.peers.retain(|_, peer| !peer.addresses.is_empty());
-                self.set_destinations();
+                self.peers_changed = true;
             }
             Order::Admit(secret) => {
                 self.admitted
@@ -356,35 +361,17 @@ impl Relay {
                 }
             }
         }
-        let is_wanted = |port: u16| {
-            !self.own_ports.contains(&port)
-                && destinations
-                    .iter()
-                    .any(|it| self.wants(SocketAddr::new(it.address, port)))
+        let Some(change) = self.wanted.change(destinations) else {
+            return;
         };
-        let wanted = (1..=u16::MAX)
-            .filter(|port| is_wanted(*port))
-            .fold(sluice_bpf::PortSet::none(), |ports, port| {
-                ports.with(port..=port, true)
-            });
         let set = self
             .programs
-            .set_ports(&wanted)
-            .and_then(|()| self.programs.set_destinations(&destinations));
+            .set_ports(&change.ports)
+            .and_then(|()| self.programs.set_destinations(&change.destinations));
         if let Err(error) = set {
             tracing::warn!("not everything is captured: {error}");
+            self.wanted.has_failed();
         }
-    }
-
-    /// Whether connections to this destination are to be captured.
-    fn wants(&self, to: SocketAddr) -> bool {
-        let candidate = Candidate {
-            port: to.port(),
-            remote: to.ip(),
-            program: None,
-        };
-        self.choice.wants(to.ip(), to.port())
-            && self.config.rules.decide(&candidate) == Action::Accelerate
     }
 
     // Tasks.

@@ -100,7 +100,8 @@ impl Relay {
             socket: accepted,
             original,
         };
-        if self.is_full() || !self.wants(original.destination) {
+        let to = original.destination;
+        if self.is_full() || !self.wanted.wants(to.ip(), to.port()) {
             return self.go_directly(program);
         }
         self.reach(program);
@@ -304,7 +305,7 @@ impl Relay {
         let patience = next_patience(peer.patience);
         peer.patience = Some(patience);
         peer.left_alone = Some(Instant::now() + patience);
-        self.set_destinations();
+        self.peers_changed = true;
     }
 
     fn is_reached(&mut self, address: IpAddr) {

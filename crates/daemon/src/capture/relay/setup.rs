@@ -12,6 +12,7 @@ use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
 use sluice_peering::config::{Capture as Choice, Config};
 use sluice_relay::{Engine, Interest, Options, socket};
 
+use super::wanted::Wanted;
 use super::{
     FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
     listener_of,
@@ -86,6 +87,7 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     let relays = [for_peers.v4, for_peers.v6, for_programs.v4, for_programs.v6];
     let own_ports = daemons.chain(own).chain(relays.into_iter().flatten());
     let own_ports = BTreeSet::from_iter(own_ports.chain([choice.relay_port]));
+    let own_ports: Vec<u16> = own_ports.into_iter().collect();
     let ready = Notice::Ready {
         port_v4: for_peers.v4.unwrap_or(0),
         port_v6: for_peers.v6.unwrap_or(0),
@@ -96,12 +98,13 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
         engine,
         programs,
         netns,
-        config,
+        wanted: Wanted::new(config, choice.clone(), &own_ports),
         choice,
         sluiced: None,
         listeners,
-        own_ports: own_ports.into_iter().collect(),
+        own_ports,
         peers: HashMap::new(),
+        peers_changed: false,
         admitted: HashMap::new(),
         tasks: HashMap::new(),
         deadlines: BTreeSet::new(),
