@@ -172,3 +172,26 @@ fn a_relay_that_is_left_alone_finishes_what_it_has() {
     thread.join().expect("ends well");
     scene.thread = Some(std::thread::spawn(|| {}));
 }
+
+#[test]
+fn a_peer_is_let_in_however_many_strangers_say_nothing() {
+    let test = "a_peer_is_let_in_however_many_strangers_say_nothing";
+    let Some(mut scene) = Scene::new(test, "") else {
+        return;
+    };
+    let listener = scene.listen(OWN);
+    let to = listener.local_addr().expect("a name");
+    // More than it hears at a time.
+    let at = scene.at(OWN);
+    let strangers: Vec<TcpStream> = scene.namespace.enter(|| {
+        let connect = |_| TcpStream::connect(at).expect("connected");
+        (0..1100).map(connect).collect()
+    });
+    scene.await_counts(|counts| counts.refused > 0);
+    let (_stream, answer) = scene.ask(to);
+    assert_eq!(answer, Some(Answer::Connected));
+    // Those who were left are turned away as well, in time.
+    drop(listener);
+    scene.await_counts(|counts| counts.refused == 1100);
+    drop(strangers);
+}

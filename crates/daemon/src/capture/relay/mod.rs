@@ -22,9 +22,11 @@ use super::orders::{Counts, Heard, Notice, Order, hear, tell};
 
 mod far;
 mod near;
+mod seldom;
 mod setup;
 mod wanted;
 
+use seldom::Seldom;
 pub use setup::serve;
 use wanted::Wanted;
 
@@ -112,6 +114,10 @@ struct Relay {
     pairs: HashMap<PairId, Whose>,
     /// Pairs and tasks at most, so that descriptors are enough.
     connections_max: usize,
+    /// Of these, peers' connections that have proven nothing; the oldest first.
+    unproven: BTreeSet<(Instant, u64)>,
+    /// What the log hears of those who are refused.
+    refusals: Seldom,
     counts: Counts,
     told: Counts,
     tell_at: Option<Instant>,
@@ -396,6 +402,9 @@ impl Relay {
 
     /// Ends the waiting.
     fn take(&mut self, key: u64) -> Option<Task> {
+            if matches!(step, Step::Far(far::Step::Hearing { .. })) {
+                self.unproven.insert((deadline, key));
+            }
         let task = self.tasks.remove(&key)?;
         let _ = self.engine.unwatch(task.step.waits_for(), key);
         if let Some(deadline) = task.deadline {
@@ -406,6 +415,7 @@ impl Relay {
 
     fn join(&mut self, left: OwnedFd, right: OwnedFd, whose: Whose) {
         match self.engine.pair(left, right) {
+            self.unproven.remove(&(deadline, key));
             Ok(pair) => {
                 self.pairs.insert(pair, whose);
                 match whose {

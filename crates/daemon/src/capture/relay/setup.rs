@@ -12,6 +12,7 @@ use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
 use sluice_peering::config::{Capture as Choice, Config};
 use sluice_relay::{Engine, Interest, Options, socket};
 
+use super::seldom::Seldom;
 use super::wanted::Wanted;
 use super::{
     FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
@@ -108,6 +109,8 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
         admitted: HashMap::new(),
         tasks: HashMap::new(),
         deadlines: BTreeSet::new(),
+        unproven: BTreeSet::new(),
+        refusals: Seldom::default(),
         next_task: FIRST_TASK,
         pairs: HashMap::new(),
         connections_max,
