@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
+use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, HEADER_BYTES, Header, Secret};
 use sluice_daemon::capture::orders::Order;
 
 use crate::scene::{OWN, OWN_V6, PATIENCE, SECRET, Scene};
@@ -80,6 +80,12 @@ fn who_proves_nothing_gets_no_answer() {
         ..other
     };
     scene.is_turned_away("an old number", third, &header.seal(&SECRET, &other));
+
+    // Whoever does not come to the end has his time, and no more.
+    let header = scene.header(to);
+    let (stream, between) = scene.connect(OWN);
+    let half = header.seal(&SECRET, &between);
+    scene.is_turned_away("half", stream, &half[..HEADER_BYTES / 2]);
 
     // The session is over.
     scene.order(&Order::Expel { secret: SECRET.id });

@@ -1,7 +1,7 @@
 //! A relay that the test gives orders to.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, HEADER_BYTES, Header, Secret};
+use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
 use sluice_daemon::capture::orders::{Counts, Heard, Notice, Order, hear, tell};
 use sluice_daemon::capture::relay;
 use sluice_netns_testing::{Namespace, can_run, skip, unique};
@@ -190,17 +190,14 @@ impl Scene {
     }
 
     /// It gets no answer, and is counted.
-    pub fn is_turned_away(
-        &mut self,
-        what: &str,
-        mut stream: TcpStream,
-        bytes: &[u8; HEADER_BYTES],
-    ) {
+    pub fn is_turned_away(&mut self, what: &str, mut stream: TcpStream, bytes: &[u8]) {
         let refused = self.counts.refused;
         stream.write_all(bytes).expect("said");
         let mut answer = Vec::new();
-        // The connection ends, by a reset as a rule.
-        let _ = stream.read_to_end(&mut answer);
+        // The connection ends, by a reset as a rule; that nothing comes for a long time is no end.
+        if let Err(error) = stream.read_to_end(&mut answer) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}: {error}");
+        }
         assert_eq!(answer, Vec::<u8>::new(), "{what}");
         self.await_counts(|counts| counts.refused == refused + 1);
     }
