@@ -35,6 +35,10 @@ const COUNTS_INTERVAL: Duration = Duration::from_secs(1);
 /// Connections that are taken from a listener before others get their turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 
+/// How often so many are taken at the end: a full queue of the listener's, and whoever connects to
+/// it himself meanwhile.
+const ACCEPTS_AT_END_MAX: usize = 2 * setup::BACKLOG as usize / ACCEPTS_PER_TURN_MAX;
+
 /// Keys of what the engine watches; tasks have those from [`FIRST_TASK`].
 const SLUICED: u64 = 0;
 const PROGRAMS_V4: u64 = 1;
@@ -110,14 +114,14 @@ struct Relay {
     admitted: HashMap<u64, (Secret, Numbers)>,
     tasks: HashMap<u64, Task>,
     deadlines: BTreeSet<(Instant, u64)>,
-    next_task: u64,
-    pairs: HashMap<PairId, Whose>,
-    /// Pairs and tasks at most, so that descriptors are enough.
-    connections_max: usize,
     /// Of these, peers' connections that have proven nothing; the oldest first.
     unproven: BTreeSet<(Instant, u64)>,
     /// What the log hears of those who are refused.
     refusals: Seldom,
+    next_task: u64,
+    pairs: HashMap<PairId, Whose>,
+    /// Pairs and tasks at most, so that descriptors are enough.
+    connections_max: usize,
     counts: Counts,
     told: Counts,
     tell_at: Option<Instant>,
@@ -239,27 +243,29 @@ impl Relay {
         self.counted();
     }
 
-    fn accept(&mut self, key: u64) {
+    /// True: there may be more.
+    fn accept(&mut self, key: u64) -> bool {
         for _ in 0..ACCEPTS_PER_TURN_MAX {
             let Some(listener) = self.listeners.get(&key) else {
-                return;
+                return false;
             };
             match socket::accept(listener.as_fd()) {
                 Ok(Some((socket, from))) => match key {
                     PROGRAMS_V4 | PROGRAMS_V6 => self.program_comes(socket, from),
                     _ => self.peer_comes(socket),
                 },
-                Ok(None) => return,
+                Ok(None) => return false,
                 Err(error) => {
                     // Descriptors or memory, of this process or of the host: it passes, and who
                     // waits in the listener's queue is let in then.
                     if self.engine.pause(key) {
                         tracing::warn!("connections are not accepted for now: {error}");
                     }
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn hear_sluiced(&mut self) {
@@ -337,9 +343,9 @@ impl Relay {
             return;
         };
         let _ = self.engine.unwatch(sluiced.as_fd(), SLUICED);
-        // Who has come is let in.
+        // Who has come is let in: programs that were told that they are connected, all of them.
         for key in [PROGRAMS_V4, PROGRAMS_V6] {
-            self.accept(key);
+            let _ = (0..ACCEPTS_AT_END_MAX).all(|_| self.accept(key));
         }
         for (key, listener) in self.listeners.drain() {
             let _ = self.engine.unwatch(listener.as_fd(), key);
@@ -396,26 +402,26 @@ impl Relay {
         }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, key));
+            if matches!(step, Step::Far(far::Step::Hearing { .. })) {
+                self.unproven.insert((deadline, key));
+            }
         }
         self.tasks.insert(key, Task { step, deadline });
     }
 
     /// Ends the waiting.
     fn take(&mut self, key: u64) -> Option<Task> {
-            if matches!(step, Step::Far(far::Step::Hearing { .. })) {
-                self.unproven.insert((deadline, key));
-            }
         let task = self.tasks.remove(&key)?;
         let _ = self.engine.unwatch(task.step.waits_for(), key);
         if let Some(deadline) = task.deadline {
             self.deadlines.remove(&(deadline, key));
+            self.unproven.remove(&(deadline, key));
         }
         Some(task)
     }
 
     fn join(&mut self, left: OwnedFd, right: OwnedFd, whose: Whose) {
         match self.engine.pair(left, right) {
-            self.unproven.remove(&(deadline, key));
             Ok(pair) => {
                 self.pairs.insert(pair, whose);
                 match whose {

@@ -23,7 +23,7 @@ use crate::capture::orders::{Counts, Notice, tell};
 use crate::config::Limits;
 
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// For the port, which a former relay may be about to give up.
 const LISTEN_LIMIT: Duration = Duration::from_secs(5);
 const LISTEN_INTERVAL: Duration = Duration::from_millis(50);
