@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_control::files;
 use sluice_peering::config::{Capture as Choice, Network};
@@ -70,7 +71,7 @@ pub struct Capture {
     /// Whether the kernel's programs number processes as this one does.
     is_first_pid_namespace: bool,
     /// Relays that may still have connections.
-    ending: Vec<Child>,
+    ending: Vec<Ending>,
     /// For peers.
     words: Vec<(PeerName, Vec<u8>)>,
     /// Of relays that have ended.
@@ -86,6 +87,14 @@ struct Running {
     orders: VecDeque<Order>,
     since: Instant,
     ready: Option<Ready>,
+}
+
+/// It has left us, and ends with its last connection.
+#[derive(Debug)]
+struct Ending {
+    process: Child,
+    /// Readable when it has ended (pidfd_open(2)).
+    _end: Option<OwnedFd>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +175,8 @@ impl Capture {
 
     /// Hears the relay, and starts another one when it is time.
     pub fn turn(&mut self, now: Instant) {
+        self.ending
+            .retain_mut(|ending| matches!(ending.process.try_wait(), Ok(None)));
         self.send_orders();
         while let Some(relay) = &mut self.relay {
             match hear::<Notice>(&relay.socket) {
@@ -181,8 +192,6 @@ impl Capture {
         }
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
-            self.ending
-                .retain_mut(|process| matches!(process.try_wait(), Ok(None)));
             if let Err(error) = self.start_relay() {
                 tracing::error!("the relay cannot be started: {error}");
                 self.restart_later(now);
@@ -349,7 +358,16 @@ impl Capture {
         match status {
             Ok(Some(status)) => tracing::warn!("the relay has ended: {status}"),
             // It may still have connections, or be about to end.
-            _ => self.ending.push(relay.process),
+            _ => {
+                let end = self.watch_end(&relay.process);
+                if let Err(error) = &end {
+                    tracing::debug!("the end of a relay is seen later: {error}");
+                }
+                self.ending.push(Ending {
+                    process: relay.process,
+                    _end: end.ok(),
+                });
+            }
         }
         if relay.since + LONG_LIFE < now {
             self.restart_after = RESTART_MIN;
@@ -369,6 +387,14 @@ impl Capture {
         }
         self.offer_to_all();
         self.restart_later(now);
+    }
+
+    /// There is a [`Capture::turn`] when it ends, for its parent to take its status.
+    fn watch_end(&self, process: &Child) -> io::Result<OwnedFd> {
+        let end = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.poll, &end, data, epoll::EventFlags::IN)?;
+        Ok(end)
     }
 
     fn restart_later(&mut self, now: Instant) {
