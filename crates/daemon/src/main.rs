@@ -234,7 +234,12 @@ fn serve(arguments: Arguments) -> Outcome {
                 let start = capture::Start {
                     config: std::path::absolute(file)?,
                     socket: config.socket.clone(),
-                    arguments: log_arguments(&arguments.log, arguments.log_file.as_deref())?,
+                    arguments: log_arguments(
+                        &arguments.log,
+                        arguments.log_format,
+                        arguments.log_file.as_deref(),
+                    )?,
+                    is_detached: arguments.detached,
                 };
                 fabric.set_capture(Capture::new(start, choice)?);
             }
@@ -298,8 +303,12 @@ fn start_fabric(
 }
 
 /// The same log for the relay.
-fn log_arguments(level: &str, file: Option<&Path>) -> io::Result<Vec<OsString>> {
-    let mut arguments = vec!["--log".into(), level.into()];
+fn log_arguments(level: &str, format: LogFormat, file: Option<&Path>) -> io::Result<Vec<OsString>> {
+    let format = format.to_possible_value();
+    let format = format.as_ref().map_or("text", |value| value.get_name());
+    let mut arguments = ["--log", level, "--log-format", format]
+        .map(OsString::from)
+        .to_vec();
     if let Some(file) = file {
         arguments.push("--log-file".into());
         arguments.push(std::path::absolute(file)?.into());

@@ -52,6 +52,9 @@ pub struct Start {
     pub socket: PathBuf,
     /// `--log` and the like.
     pub arguments: Vec<OsString>,
+    /// Whether sluiced keeps nothing of who started it: then the relay does not have its standard
+    /// error either.
+    pub is_detached: bool,
 }
 
 /// sluiced's side of capture.
@@ -415,6 +418,11 @@ impl Capture {
             SocketFlags::CLOEXEC,
             None,
         )?;
+        let errors = if self.start.is_detached {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        };
         let process = Command::new(std::env::current_exe()?)
             .arg(RELAY_OPTION)
             .arg("--config")
@@ -426,6 +434,7 @@ impl Capture {
             .env("SLUICE_MIN_OPS", "1")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            .stderr(errors)
             .current_dir("/")
             // What a terminal sends is for sluiced, which says what is to be done.
             .process_group(0)
