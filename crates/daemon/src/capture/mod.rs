@@ -429,6 +429,8 @@ impl Capture {
             .arg(&self.start.config)
             .args(&self.start.arguments)
             .env("LD_PRELOAD", library)
+            // Its ports are this host's, not ones to be published.
+            .env_remove("SLUICE_GATEWAY")
             .env("SLUICE_SOCKET", &self.start.socket)
             // There is no reason to wait and see: what it connects to is another relay.
             .env("SLUICE_MIN_OPS", "1")

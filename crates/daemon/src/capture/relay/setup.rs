@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
 use sluice_peering::config::{Capture as Choice, Config};
 use sluice_relay::{Engine, Interest, Options, socket};
+use sluice_sys::capability::{Capability, keep_only};
 
 use super::seldom::Seldom;
 use super::wanted::Wanted;
@@ -125,17 +125,11 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
 /// needed CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
 fn drop_capabilities() -> io::Result<()> {
     let kept = if uses_maps_freely() {
-        CapabilitySet::empty()
+        0
     } else {
-        CapabilitySet::BPF
+        Capability::Bpf.bit()
     };
-    let sets = CapabilitySets {
-        effective: kept,
-        permitted: kept,
-        inheritable: CapabilitySet::empty(),
-    };
-    set_capabilities(None, sets)?;
-    set_no_new_privs(true)?;
+    keep_only(kept).map_err(|error| io::Error::from_raw_os_error(error.0))?;
     Ok(())
 }
 
