@@ -132,7 +132,11 @@ impl Server {
             clients: HashMap::new(),
             next_client: 1,
             matcher: Matcher::default(),
-            prover: Prover::new(),
+            prover: if config.one_namespace {
+                Prover::none()
+            } else {
+                Prover::new()
+            },
             homes: Homes::new(),
             retries: Vec::new(),
             settling: Vec::new(),

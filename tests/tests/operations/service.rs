@@ -20,7 +20,10 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("service/ready-reload-stop", ready_reload_stop),
         trial("service/log-json", log_json),
-        trial("service/capabilities", capabilities),
+        trial("service/capabilities", || capabilities(&[], FOR_NAMESPACES)),
+        trial("service/capabilities/one-namespace", || {
+            capabilities(&["--one-namespace"], 0)
+        }),
         trial("service/ordinary-user", ordinary_user),
         trial("service/unit", unit),
     ]
@@ -114,8 +117,8 @@ fn log_json() -> Verdict {
     Ok(())
 }
 
-/// What `/proc` says of each thread of a process: the effective capabilities, and whether it can gain
-/// more.
+/// What `/proc` says of each thread of a process: the capabilities that it has or can get by executing
+/// something, and whether it can gain more.
 fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -124,22 +127,29 @@ fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_default().trim().to_owned()
         };
-        let effective = u64::from_str_radix(&field("CapEff:"), 16).unwrap_or(u64::MAX);
-        all.push((effective, field("NoNewPrivs:")));
+        let set = |name| u64::from_str_radix(&field(name), 16).unwrap_or(u64::MAX);
+        let sets = ["CapEff:", "CapPrm:", "CapInh:", "CapBnd:", "CapAmb:"].map(set);
+        let any = sets.into_iter().fold(0, |any, set| any | set);
+        all.push((any, field("NoNewPrivs:")));
     }
     Ok(all)
 }
 
-fn capabilities() -> Verdict {
-    // capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
-    let most: u64 = 1 << 12 | 1 << 21 | 1 << 39;
-    let two = lab::started(&["--metrics", "0"])?;
+/// capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
+const FOR_NAMESPACES: u64 = 1 << 12 | 1 << 21 | 1 << 39;
+
+/// Every thread has what its options take, and no more.
+fn capabilities(options: &[&str], needed: u64) -> Verdict {
+    let own = threads(std::process::id())?;
+    let Some((own, _)) = own.first().filter(|(own, _)| own & needed == needed) else {
+        return skip(format!("this process has less than {needed:x}"));
+    };
+    ensure(*own != needed, || "there is nothing to give up".to_owned())?;
+    let two = lab::started(&[&["--metrics", "0"], options].concat())?;
     let threads = threads(two.daemon(Side::Left)?.id())?;
     ensure(threads.len() >= 3, || format!("{threads:?}"))?;
-    for (effective, no_new) in &threads {
-        ensure(effective & !most == 0 && no_new == "1", || {
-            format!("{threads:x?}")
-        })?;
+    for (any, no_new) in &threads {
+        ensure(*any == needed && no_new == "1", || format!("{threads:x?}"))?;
     }
     Ok(())
 }
