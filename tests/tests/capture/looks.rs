@@ -9,7 +9,7 @@ use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::find_program;
-use sluice_tests::redis::Redis;
+use sluice_tests::programs::redis::Redis;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
 use crate::hosts::Two;
