@@ -2,6 +2,7 @@
 
 pub mod files;
 pub mod iperf;
+pub mod load;
 pub mod nginx;
 pub mod redis;
 pub mod ssh;
@@ -12,12 +13,14 @@ use std::path::PathBuf;
 use crate::job::find_program;
 use crate::suite::{Verdict, skip};
 
-/// The program's path; a missing one skips the test.
+/// The path of a program that is named, or whose path it is; a missing one skips the test.
 pub fn require(program: &str) -> Verdict<PathBuf> {
-    if program.contains('/') {
-        return Ok(PathBuf::from(program));
-    }
-    match find_program(program) {
+    let found = if program.contains('/') {
+        Some(PathBuf::from(program)).filter(|path| path.is_file())
+    } else {
+        find_program(program)
+    };
+    match found {
         Some(path) => Ok(path),
         None => skip(format!(
             "{program} is not installed; run scripts/setup test"

@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluice_tests::apps::{self, STATIC};
 use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
-use sluice_tests::job::{Job, command, find_program, run, wait_until};
+use sluice_tests::job::{Job, command, run, wait_until};
+use sluice_tests::programs::require;
 use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail, skip};
 
@@ -213,10 +214,7 @@ impl Two {
     pub fn ends(&self) -> Verdict<PathBuf> {
         let binary = self.fleet.dir().join("ends");
         if !binary.exists() {
-            let Some(go) = find_program("go") else {
-                return skip("go is not installed; run scripts/setup test");
-            };
-            let mut build = command(go);
+            let mut build = command(require("go")?);
             build.args(["build", "-o"]).arg(&binary);
             build.arg(apps::apps_dir().join("go/ends.go"));
             build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");

@@ -6,8 +6,9 @@ use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
 use sluice_tests::programs::files;
+use sluice_tests::programs::load::{check_ab, check_wrk};
 use sluice_tests::programs::nginx::Nginx;
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::suite::{Verdict, trial};
 
 use crate::hosts::Way;
 use crate::programs::WAYS;
@@ -82,18 +83,13 @@ fn nginx(way: Way, is_accelerated: bool) -> Verdict {
 fn load(stage: &Stage, is_accelerated: bool, url: &str) -> Verdict {
     let words = ["-t", "2", "-c", "30", "-d", "2", url];
     let outcome = stage.run_as(is_accelerated, "wrk", &words)?;
-    let said = outcome.text();
     // It counts reads that find nothing behind a report of epoll, too.
-    let is_clean = !said.contains("Non-2xx") && !said.contains("Socket errors");
-    ensure(is_clean && said.contains("requests in"), || {
-        outcome.describe()
-    })?;
+    check_wrk(&outcome)?;
     for more in [&["-k"][..], &[]] {
         let requests = REQUESTS.to_string();
         let words = [&["-q", "-n", &requests, "-c", "20"][..], more, &[url]].concat();
         let outcome = stage.run_as(is_accelerated, "ab", &words)?;
-        let whole = format!("HTML transferred:       {} bytes", REQUESTS * SMALL);
-        ensure(outcome.text().contains(&whole), || outcome.describe())?;
+        check_ab(&outcome, REQUESTS, SMALL)?;
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::job::Job;
+use sluice_tests::programs::load::check_wrk;
 use sluice_tests::programs::nginx::Nginx;
 use sluice_tests::programs::redis::Redis;
 use sluice_tests::programs::{files, require};
@@ -106,11 +107,8 @@ fn nginx(workers: u32) -> Verdict {
         .args(["-t", "2", "-d", "4", "--timeout", "60"])
         .args(["-c", &CROWD.to_string()])
         .arg(format!("http://{}:{PORT}/small", outside(4)));
-    let text = lab.fleet.run_program(command, "wrk")?;
-    let is_clean = !text.contains("Socket errors") && !text.contains("Non-2xx");
-    ensure(is_clean && text.contains("requests in"), || {
-        format!("{text}\n{}", lab.describe())
-    })?;
+    let crowd = lab.fleet.start_program(command, "wrk")?.finish(LIMIT)?;
+    check_wrk(&crowd.success()?).map_err(|problem| problem.with(|| lab.describe()))?;
     let _ = server.stop(LIMIT)?;
     lab.fleet.require_ring_bytes()
 }

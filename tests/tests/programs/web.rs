@@ -5,6 +5,7 @@ use std::fs;
 use libtest_mimic::Trial;
 use sluice_tests::job::Job;
 use sluice_tests::lab::Mode;
+use sluice_tests::programs::load::{check_ab, check_wrk};
 use sluice_tests::programs::nginx::Nginx;
 use sluice_tests::programs::{files, text};
 use sluice_tests::suite::{Verdict, ensure, trial};
@@ -85,11 +86,7 @@ fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
 fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
     let url = format!("http://127.0.0.1:{port}/small");
     let outcome = stage.run(mode, "wrk", &["-t", "2", "-c", "50", "-d", "2", &url])?;
-    let output = outcome.text();
-    let clean = output.contains("requests in")
-        && !output.contains("Non-2xx")
-        && !output.contains("Socket errors");
-    ensure(clean, || outcome.describe())?;
+    check_wrk(&outcome)?;
     for keep_alive in [true, false] {
         let mut args = vec!["-q", "-n", "3000", "-c", "20"];
         if keep_alive {
@@ -97,23 +94,7 @@ fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
         }
         args.push(&url);
         let outcome = stage.run(mode, "ab", &args)?;
-        let words: Vec<String> = outcome
-            .text()
-            .split_whitespace()
-            .map(str::to_string)
-            .collect();
-        let number_after = |first: &str, second: &str| {
-            words
-                .windows(3)
-                .find(|w| w[0] == first && w[1] == second)
-                .map(|w| w[2].clone())
-        };
-        let good = number_after("Complete", "requests:").as_deref() == Some("3000")
-            && number_after("Failed", "requests:").as_deref() == Some("0")
-            && outcome
-                .text()
-                .contains(&format!("HTML transferred:       {}", 3000 * SMALL));
-        ensure(good, || outcome.describe())?;
+        check_ab(&outcome, 3000, SMALL)?;
     }
     Ok(())
 }
@@ -141,10 +122,7 @@ fn clients_in_turn() -> Verdict {
     let url = format!("http://127.0.0.1:{port}/small");
     for _ in 0..15 {
         let outcome = stage.run(MODE, "ab", &["-q", "-k", "-n", "3000", "-c", "20", &url])?;
-        let is_whole = outcome
-            .text()
-            .contains(&format!("HTML transferred:       {} bytes", 3000 * SMALL));
-        ensure(is_whole, || outcome.describe())?;
+        check_ab(&outcome, 3000, SMALL)?;
     }
     server.stop(LIMIT)?.success()?;
     stage.lab.require_lane_bytes(10_000_000)
