@@ -328,15 +328,6 @@ impl<H: Hosts> Fleet<H> {
             format!("no byte went by a ring: {totals:?}\n{}", self.describe())
         })
     }
-
-    /// Fails unless a connection got a lane. Whether any byte takes a ring is a question of who
-    /// polls when.
-    pub fn require_lanes(&self) -> Verdict {
-        let totals = self.totals()?;
-        ensure(totals.laned > 0, || {
-            format!("no connection got a lane: {totals:?}\n{}", self.describe())
-        })
-    }
 }
 
 impl Fleet<Pair> {

@@ -132,12 +132,16 @@ impl Server {
             clients: HashMap::new(),
             next_client: 1,
             matcher: Matcher::default(),
-            prover: Prover::new(),
+            prover: if config.one_namespace {
+                Prover::none()
+            } else {
+                Prover::new()
+            },
             homes: Homes::new(),
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
-            gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
+            gateway: gateway::begin(fabric.as_ref(), &config, now),
             config,
             fabric,
             reload: None,

@@ -13,6 +13,7 @@ pub mod netlink;
 pub mod private;
 pub mod process;
 pub mod raw;
+pub mod route;
 pub mod tcp;
 pub mod unix;
 pub mod wake;

@@ -1,8 +1,7 @@
 //! Daemons and relays that end in the middle, and such as are not who they say.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -34,7 +33,7 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// Waits until a client of `ends` has done so many rounds more.
-fn more_rounds(job: &mut Job, rounds: usize) -> Verdict {
+pub fn more_rounds(job: &mut Job, rounds: usize) -> Verdict {
     let output = job.stdout_path().to_owned();
     let done = move || {
         let text = std::fs::read_to_string(&output).unwrap_or_default();
@@ -144,8 +143,10 @@ fn strangers() -> Verdict {
                 let _ = stream.write_all(said);
                 let _ = stream.shutdown(std::net::Shutdown::Write);
                 let mut answer = Vec::new();
-                let _ = stream.read_to_end(&mut answer);
-                Ok(answer)
+                match stream.read_to_end(&mut answer) {
+                    Err(error) if error.kind() != ErrorKind::ConnectionReset => Err(error),
+                    _ => Ok(answer),
+                }
             })?;
             ensure(answer.is_empty(), || format!("{answer:?}"))?;
         }
@@ -164,9 +165,11 @@ fn strangers() -> Verdict {
         now.captured == before.captured + 1 && now.direct == before.direct
     })?;
     for mut stream in silent {
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(LIMIT))?;
         match stream.read(&mut [0; 1]) {
-            Ok(0) | Err(_) => {}
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            Err(error) => return fail(format!("a stranger may stay: {error}")),
             Ok(_) => return fail("a relay speaks to strangers"),
         }
     }

@@ -68,19 +68,38 @@ fn refused() -> Verdict {
     let at_gateway = lab
         .host(At::Gateway)
         .inside(|| TcpListener::bind((outside(4), 0)))?;
+    at_gateway.set_nonblocking(true)?;
     let own = at_gateway.local_addr()?;
+    // Addresses that packets to them are not sent from.
+    lab.host(At::Gateway).ip("addr add 10.45.0.9/24 dev out")?;
+    lab.host(At::NodeA).ip("addr add 10.46.0.9/24 dev eth0")?;
+    let second = lab
+        .host(At::Gateway)
+        .inside(|| TcpListener::bind("10.45.0.9:0"))?;
+    second.set_nonblocking(true)?;
+    let closed = SocketAddr::new(own.ip(), 9);
     for (at, to, expected) in [
         // Nobody listens there.
         (At::NodeA, client, "ECONNREFUSED"),
         // A network that the gateway does not let it reach, and the gateway itself.
         (At::NodeA, nowhere, "EACCES"),
         (At::NodeA, own, "EACCES"),
+        (At::NodeA, closed, "EACCES"),
+        (At::NodeA, second.local_addr()?, "EACCES"),
+        // Its own host's business.
+        (At::NodeA, ([10, 46, 0, 9], 9).into(), "ECONNREFUSED"),
         // A node that may connect nowhere goes its own way, and has none.
         (At::NodeB, client, "ENETUNREACH"),
     ] {
         let said = connect(&lab, at, to)?;
         ensure(said.trim() == expected, || {
             format!("{at:?} to {to}: {said}")
+        })?;
+    }
+    for listener in [&at_gateway, &second] {
+        let came = listener.accept().map_err(|error| error.kind());
+        ensure(matches!(came, Err(io::ErrorKind::WouldBlock)), || {
+            format!("the gateway was connected to: {came:?}")
         })?;
     }
     check_addresses(&lab, 4)?;

@@ -21,7 +21,10 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("service/ready-reload-stop", ready_reload_stop),
         trial("service/log-json", log_json),
-        trial("service/capabilities", capabilities),
+        trial("service/capabilities", || capabilities(&[], FOR_NAMESPACES)),
+        trial("service/capabilities/one-namespace", || {
+            capabilities(&["--one-namespace"], 0)
+        }),
         trial("service/ordinary-user", ordinary_user),
         trial("service/unit", unit),
     ]
@@ -115,9 +118,18 @@ fn log_json() -> Verdict {
     Ok(())
 }
 
-/// What `/proc` says of each thread of a process: the effective capabilities, and whether it can gain
-/// more.
-fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
+/// What `/proc` says of a thread.
+#[derive(Debug)]
+struct Thread {
+    /// The capabilities that it has.
+    has: u64,
+    /// Those that it could get by executing something.
+    may_get: u64,
+    /// Unless it can gain none.
+    gains_none: bool,
+}
+
+fn threads(pid: u32) -> Verdict<Vec<Thread>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
         let status = fs::read_to_string(entry?.path().join("status"))?;
@@ -125,22 +137,35 @@ fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.unwrap_or_default().trim().to_owned()
         };
-        let effective = u64::from_str_radix(&field("CapEff:"), 16).unwrap_or(u64::MAX);
-        all.push((effective, field("NoNewPrivs:")));
+        let set = |name| u64::from_str_radix(&field(name), 16).unwrap_or(u64::MAX);
+        let sets = ["CapEff:", "CapPrm:", "CapInh:", "CapAmb:"].map(set);
+        all.push(Thread {
+            has: sets.into_iter().fold(0, |any, set| any | set),
+            may_get: set("CapBnd:"),
+            gains_none: field("NoNewPrivs:") == "1",
+        });
     }
     Ok(all)
 }
 
-fn capabilities() -> Verdict {
-    // capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
-    let most: u64 = 1 << 12 | 1 << 21 | 1 << 39;
-    let two = lab::started(&["--metrics", "0"])?;
+/// capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
+const FOR_NAMESPACES: u64 = 1 << 12 | 1 << 21 | 1 << 39;
+
+/// Every thread has what its options take, and no more.
+fn capabilities(options: &[&str], needed: u64) -> Verdict {
+    let own = threads(std::process::id())?;
+    let Some(own) = own.first().filter(|own| own.has & needed == needed) else {
+        return skip(format!("this process has less than {needed:x}"));
+    };
+    ensure(own.has | own.may_get != needed, || {
+        "there is nothing to give up".to_owned()
+    })?;
+    let two = lab::started(&[&["--metrics", "0"], options].concat())?;
     let threads = threads(two.daemon(Side::Left)?.id())?;
-    ensure(threads.len() >= 3, || format!("{threads:?}"))?;
-    for (effective, no_new) in &threads {
-        ensure(effective & !most == 0 && no_new == "1", || {
-            format!("{threads:x?}")
-        })?;
+    ensure(threads.len() >= 3, || format!("{threads:x?}"))?;
+    for it in &threads {
+        let is_all = it.has | it.may_get == needed && it.gains_none;
+        ensure(is_all, || format!("{threads:x?}"))?;
     }
     Ok(())
 }
@@ -176,9 +201,9 @@ fn ordinary_user() -> Verdict {
     two.await_links()?;
     for side in SIDES {
         let all = threads(two.daemon(side)?.id())?;
-        ensure(all.iter().all(|(effective, _)| *effective == 0), || {
-            format!("{all:x?}")
-        })?;
+        // Only root could narrow what it may get.
+        let has_none = |it: &Thread| it.has == 0 && it.gains_none;
+        ensure(all.iter().all(has_none), || format!("{all:x?}"))?;
     }
     Ok(())
 }
