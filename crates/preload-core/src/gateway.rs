@@ -15,7 +15,7 @@ use sluice_control::preface::{self, Carrier, Kind, PREFACE_BYTES, Preface};
 use sluice_lane::clock::now_ns;
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp, unix};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
