@@ -17,6 +17,7 @@
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
+pub mod cgroup;
 pub mod diff;
 pub mod fleet;
 pub mod guest;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 
 use libtest_mimic::Trial;
@@ -13,11 +13,12 @@ use rustix::net::{Shutdown, SocketType, shutdown};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
+use sluice_tests::cgroup::Cgroup;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
 use sluice_tests::job::{run, wait_until};
 use sluice_tests::lab::find_sluice;
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::hosts::Two;
 use crate::troubles::more_rounds;
@@ -38,48 +39,14 @@ const CONNECT: &str = "for ((i = 0; i < count; i++)); do
 done
 echo connected";
 
-/// A process that does nothing, without being stopped: the kernel ends what is stopped when its parent
-/// does (SIGHUP of an orphaned process group, setpgid(2)).
-struct Frozen {
-    group: PathBuf,
-}
-
-impl Frozen {
-    fn new(process: Pid) -> Verdict<Frozen> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let mount = mounts.lines().find_map(|line| {
-            let (mount, kind) = line.split_once(" - ")?;
-            kind.starts_with("cgroup2 ").then_some(())?;
-            mount.split(' ').nth(4)
-        });
-        let Some(mount) = mount else {
-            return skip("no cgroup file system of version 2 is mounted");
-        };
-        let group = Path::new(mount).join(format!("sluice-frozen-{}", std::process::id()));
-        fs::create_dir(&group)?;
-        let frozen = Frozen { group };
-        let pid = process.as_raw_nonzero().to_string();
-        fs::write(frozen.group.join("cgroup.procs"), pid)?;
-        fs::write(frozen.group.join("cgroup.freeze"), "1")?;
-        let events = frozen.group.join("cgroup.events");
-        let is_frozen = || Ok(fs::read_to_string(&events)?.contains("frozen 1"));
-        ensure(wait_until(LIMIT, is_frozen)?, || {
-            "it is not frozen".to_owned()
-        })?;
-        Ok(frozen)
-    }
-
-    fn thaw(&self) -> Verdict {
-        Ok(fs::write(self.group.join("cgroup.freeze"), "0")?)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = self.thaw();
-        let _ = fs::write(self.group.join("cgroup.kill"), "1");
-        let _ = wait_until(LIMIT, || Ok(fs::remove_dir(&self.group).is_ok()));
-    }
+/// Makes a process do nothing until it is thawed, without stopping it: the kernel ends what is stopped
+/// when its parent does (SIGHUP of an orphaned process group, setpgid(2)).
+fn freeze(process: Pid) -> Verdict<Cgroup> {
+    let group = Cgroup::new("frozen")?;
+    let pid = process.as_raw_nonzero().to_string();
+    fs::write(group.processes(), pid)?;
+    group.freeze()?;
+    Ok(group)
 }
 
 /// Every program that was told that it is connected is let in when capture ends, however many wait.
@@ -94,7 +61,7 @@ fn ended_with_a_queue() -> Verdict {
     };
     let before = two.counts(Side::Left)?.captured;
     let relay = two.relay(Side::Left)?;
-    let frozen = Frozen::new(relay)?;
+    let frozen = freeze(relay)?;
     let script = format!(
         "host={host} port={port} count={COUNT}
         {CONNECT}

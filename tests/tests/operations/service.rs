@@ -13,7 +13,7 @@ use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{find_program, wait_until};
 use sluice_tests::programs::require;
-use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
 use crate::lab::{self, DEVICE, Two, exchange};
 
