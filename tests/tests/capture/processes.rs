@@ -10,14 +10,11 @@ use std::sync::mpsc;
 use libtest_mimic::Trial;
 use rustix::net::sockopt::socket_type;
 use rustix::net::{Shutdown, SocketType, shutdown};
-use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
-};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use sluice_tests::cgroup::Cgroup;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
-use sluice_tests::job::{run, wait_until};
-use sluice_tests::lab::find_sluice;
+use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::hosts::Two;
@@ -72,10 +69,7 @@ fn ended_with_a_queue() -> Verdict {
     );
     let client = two.program(Side::Left, Path::new("/bin/bash"), &["-c", &script]);
     let mut client = two.fleet.start_program(client, "client")?;
-    let output = client.stdout_path().to_owned();
-    client.await_ready(LIMIT, "connections", || {
-        fs::read_to_string(&output).is_ok_and(|text| text.contains("connected"))
-    })?;
+    client.await_text("connected", LIMIT)?;
     let now = two.counts(Side::Left)?.captured;
     ensure(now == before, || format!("it was not frozen: {now}"))?;
     // The order to drain is there when the relay sees its queue.
@@ -117,10 +111,7 @@ fn an_end_is_seen() -> Verdict {
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two
-        .fleet
-        .start_program(two.program(Side::Left, &ends, &arguments), "open")?;
+    let mut open = two.start_rounds(&ends, &to)?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     shutdown(orders_of(relay)?, Shutdown::Both).map_err(io::Error::from)?;
@@ -158,16 +149,13 @@ fn find_relay(config: &Path) -> Option<Pid> {
 fn detached() -> Verdict {
     let mut two = Two::with_choice(4, ["drain_seconds = 0", ""])?;
     two.fleet.end(Side::Left, Signal::TERM)?;
-    let sluice = find_sluice()?;
-    let path = |what: &str| two.fleet.dir().join(what);
-    let (config, socket, log) = (path("left.toml"), path("left.sock"), path("json.log"));
+    let path = |what: &str| two.fleet.path(Side::Left, what);
+    let (config, socket, log) = (path("toml"), path("sock"), path("json"));
     // The former relay ends by itself.
     let is_gone = || Ok(find_relay(&config).is_none());
     ensure(wait_until(LIMIT, is_gone)?, || two.fleet.describe())?;
-    let mut command = two
-        .fleet
-        .host(Side::Left)
-        .command(sluice.with_file_name("sluiced"));
+    let sluiced = two.fleet.sluice.with_file_name("sluiced");
+    let mut command = two.fleet.host(Side::Left).command(sluiced);
     command.arg("--daemonize").arg("--socket").arg(&socket);
     command.arg("--config").arg(&config).args(["--log", "info"]);
     command.args(["--log-format", "json", "--log-file"]);
@@ -209,9 +197,8 @@ fn detached() -> Verdict {
         ensure(said.is_empty() && find_relay(&config).is_some(), || said)
     };
     let looked = look();
-    let mut command = two.fleet.host(Side::Left).command(&sluice);
-    command.arg("down").env("SLUICE_SOCKET", &socket);
-    run(command, two.fleet.dir(), "down", LIMIT)?.success()?;
+    let down = two.fleet.sluice(Side::Left, &["down"]);
+    two.fleet.run_program(down, "down")?;
     looked?;
     ensure(wait_until(LIMIT, is_gone)?, || {
         "the relay is still there".to_owned()
@@ -226,19 +213,11 @@ fn detached() -> Verdict {
 /// What cannot change while sluiced runs is named when the configuration is read again.
 fn reloaded() -> Verdict {
     let two = Two::new(4)?;
-    let path = |what: &str| two.fleet.dir().join(what);
-    let (config, log) = (path("left.toml"), path("left.log"));
+    let config = two.fleet.path(Side::Left, "toml");
     let text = fs::read_to_string(&config)?;
     fs::write(&config, format!("{text}ports = \"1-1000\"\n"))?;
-    let relay = two.relay(Side::Left)?.as_raw_nonzero();
-    let status = fs::read_to_string(format!("/proc/{relay}/status"))?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    let sluiced = parent.and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
-    let Some(sluiced) = sluiced else {
-        return fail(status);
-    };
-    kill_process(sluiced, Signal::HUP).map_err(io::Error::from)?;
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    let is_read = wait_until(LIMIT, || Ok(said().contains("was read again")))?;
-    ensure(is_read && said().contains("`capture` has changed"), said)
+    two.fleet.daemon(Side::Left)?.signal(Signal::HUP)?;
+    two.fleet.await_log(Side::Left, "was read again")?;
+    let said = two.fleet.log(Side::Left);
+    ensure(said.contains("`capture` has changed"), || said.clone())
 }
