@@ -12,9 +12,10 @@ use serde_json::Value;
 use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{find_program, wait_until};
+use sluice_tests::programs::require;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::lab::{self, DEVICE, exchange};
+use crate::lab::{self, DEVICE, Two, exchange};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -172,9 +173,6 @@ fn capabilities(options: &[&str], needed: u64) -> Verdict {
 /// Without any privilege: everything but capture, AF_XDP and lanes across network namespaces.
 fn ordinary_user() -> Verdict {
     const UID: u32 = 64_321;
-    let Some(setpriv) = find_program("setpriv") else {
-        return skip("setpriv (util-linux) is not installed");
-    };
     let mut two = lab::set_up(&[])?;
     // Another user may not get to where they were built.
     let installed = two.dir().join("installed");
@@ -196,14 +194,9 @@ fn ordinary_user() -> Verdict {
         own(&config)?;
         own(&two.path(side, "key"))?;
         own(two.host(side).runtime())?;
-        let daemon = two.daemon_command(side);
-        let mut command = two.host(side).command(&setpriv);
-        command
-            .args([&format!("--reuid={UID}"), &format!("--regid={UID}")])
-            .args(["--clear-groups", "--inh-caps=-all"])
-            .arg(daemon.get_program())
-            .args(daemon.get_args());
-        two.start_by(side, command)?;
+        let user = [format!("--reuid={UID}"), format!("--regid={UID}")];
+        let options = [&user[0], &user[1], "--clear-groups", "--inh-caps=-all"];
+        start_confined(&mut two, side, &options)?;
     }
     two.await_links()?;
     for side in SIDES {
@@ -224,31 +217,8 @@ fn unit() -> Verdict {
     let text = fs::read_to_string(unit_file())?;
     let mut two = lab::set_up(&[])?;
     if let Some(analyze) = find_program("systemd-analyze") {
-        // The check wants to find the program, and no manual.
-        let daemon = two.sluice.with_file_name("sluiced");
-        let here = text.replace("/usr/bin/sluiced", &daemon.display().to_string());
-        let here: Vec<&str> = here
-            .lines()
-            .filter(|line| !line.starts_with("Documentation="))
-            .collect();
-        let copy = two.dir().join("sluiced.service");
-        fs::write(&copy, here.join("\n"))?;
-        let output = Command::new(&analyze).arg("verify").arg(&copy).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure(output.status.success() && said.trim().is_empty(), || {
-            said.clone()
-        })?;
-        let output = Command::new(&analyze)
-            .args(["security", "--offline=true", "--threshold=40"])
-            .arg(&copy)
-            .output()?;
-        ensure(output.status.success(), || {
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        })?;
+        check_unit(&analyze, &two, &text)?;
     }
-    let Some(setpriv) = find_program("setpriv") else {
-        return skip("setpriv (util-linux) is not installed");
-    };
     let line = text
         .lines()
         .find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
@@ -259,14 +229,7 @@ fn unit() -> Verdict {
     for side in SIDES {
         let text = two.head(side, KEY, "roce")? + &two.peer(side.other());
         two.write_config(side, &text)?;
-        let daemon = two.daemon_command(side);
-        let mut command = two.host(side).command(&setpriv);
-        command
-            .arg(&bounds)
-            .arg("--no-new-privs")
-            .arg(daemon.get_program())
-            .args(daemon.get_args());
-        two.start_by(side, command)?;
+        start_confined(&mut two, side, &[&bounds, "--no-new-privs"])?;
     }
     two.await_links()?;
     // Not even the limit of locked memory stands in the way of AF_XDP.
@@ -275,6 +238,42 @@ fn unit() -> Verdict {
         ensure(!job.describe().contains("locked memory"), || job.describe())?;
     }
     exchange(&two, 500)
+}
+
+/// What systemd-analyze(1) thinks of a unit.
+fn check_unit(analyze: &Path, two: &Two, text: &str) -> Verdict {
+    // The check wants to find the program, and no manual.
+    let daemon = two.sluice.with_file_name("sluiced");
+    let here = text.replace("/usr/bin/sluiced", &daemon.display().to_string());
+    let here: Vec<&str> = here
+        .lines()
+        .filter(|line| !line.starts_with("Documentation="))
+        .collect();
+    let copy = two.dir().join("sluiced.service");
+    fs::write(&copy, here.join("\n"))?;
+    let output = Command::new(analyze).arg("verify").arg(&copy).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure(output.status.success() && said.trim().is_empty(), || {
+        said.clone()
+    })?;
+    let output = Command::new(analyze)
+        .args(["security", "--offline=true", "--threshold=40"])
+        .arg(&copy)
+        .output()?;
+    ensure(output.status.success(), || {
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    })
+}
+
+/// Starts the daemon of a host by setpriv(1) with these options.
+fn start_confined(two: &mut Two, side: Side, options: &[&str]) -> Verdict {
+    let daemon = two.daemon_command(side);
+    let mut command = two.host(side).command(require("setpriv")?);
+    command
+        .args(options)
+        .arg(daemon.get_program())
+        .args(daemon.get_args());
+    two.start_by(side, command)
 }
 
 /// For setpriv(1): these and no others.
