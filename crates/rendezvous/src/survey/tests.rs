@@ -32,11 +32,14 @@ fn listen(path: &Path, backlog: i32) -> unix::Fd {
 #[test]
 fn a_process_that_answers_is_found_with_its_name() {
     let place = place_of(directory("survey"));
-    assert_eq!(look(&[place.clone()], PATIENCE), Survey::default());
+    assert_eq!(
+        look(std::slice::from_ref(&place), PATIENCE),
+        Survey::default()
+    );
     Reporter::start(&place.path, || b"hello".to_vec()).unwrap();
     // Twice: it answers whoever comes.
     for _ in 0..2 {
-        let survey = look(&[place.clone()], PATIENCE);
+        let survey = look(std::slice::from_ref(&place), PATIENCE);
         let [found] = &survey.processes[..] else {
             panic!("{survey:?}")
         };
@@ -54,7 +57,7 @@ fn a_process_that_answers_is_found_with_its_name() {
 fn answers_are_of_a_bounded_length() {
     let place = place_of(directory("long"));
     Reporter::start(&place.path, || vec![b'x'; 10 * ANSWER_BYTES_MAX]).unwrap();
-    let survey = look(&[place.clone()], PATIENCE);
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
     let Answer::Bytes(bytes) = &survey.processes[0].answer else {
         panic!("{survey:?}")
     };
@@ -70,7 +73,7 @@ fn what_killed_processes_left_is_counted_and_swept_up_by_the_next() {
     drop(listen(&dead, 1));
     fs::write(place.path.join(NUMBERS), b"").unwrap();
     fs::write(place.path.join("b9.sock"), b"").unwrap();
-    let survey = look(&[place.clone()], PATIENCE);
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
     assert_eq!((survey.processes.len(), survey.leftovers), (0, 2));
     assert!(dead.exists(), "looking changes nothing");
     Reporter::start(&place.path, Vec::new).unwrap();
@@ -80,7 +83,7 @@ fn what_killed_processes_left_is_counted_and_swept_up_by_the_next() {
     let rendezvous = Rendezvous::open(&place.path).unwrap();
     let block = rendezvous.claim(&[]).unwrap();
     assert!(!dead.exists() && !place.path.join("b9.sock").exists());
-    let survey = look(&[place.clone()], PATIENCE);
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
     assert_eq!(survey.leftovers, 0);
     rendezvous.release(&block);
     fs::remove_dir_all(&place.path).unwrap();
@@ -123,7 +126,7 @@ fn what_is_no_socket_of_the_owner_is_not_talked_to() {
     fs::write(place.path.join("r-1.sock"), b"").unwrap();
     symlink("/dev/zero", place.path.join(NUMBERS)).unwrap();
     fs::write(place.path.join("b9.sock"), b"").unwrap();
-    let survey = look(&[place.clone()], PATIENCE);
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
     assert_eq!(survey, Survey::default());
     assert_eq!(unix::accept(other.raw()).unwrap_err(), Errno::AGAIN);
     for place in [place, elsewhere] {
@@ -137,7 +140,7 @@ fn one_that_never_answers_does_not_keep_the_others_from_it() {
     Reporter::start(&place.path, || b"here".to_vec()).unwrap();
     // Asked before the other one, whose number is hardly ever 0.
     let _silent = listen(&place.path.join("r0.sock"), 8);
-    let survey = look(&[place.clone()], Duration::from_secs(5));
+    let survey = look(std::slice::from_ref(&place), Duration::from_secs(5));
     let answers: Vec<&Answer> = survey.processes.iter().map(|one| &one.answer).collect();
     assert_eq!(answers.len(), 2, "{survey:?}");
     assert!(answers.contains(&&Answer::Silent));
@@ -161,7 +164,7 @@ fn one_with_a_full_queue_is_there_and_nobody_is_kept_waiting() {
             }
         }
     }
-    let survey = look(&[place.clone()], PATIENCE);
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
     assert_eq!(survey.processes.len(), 1);
     assert_eq!(survey.processes[0].pid, None);
     assert_eq!(survey.processes[0].answer, Answer::Silent);
