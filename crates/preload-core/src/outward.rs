@@ -7,9 +7,8 @@
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use libc::{sockaddr, socklen_t};
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
@@ -46,7 +45,6 @@ struct Way {
 }
 
 static WAY: SpinLock<Option<Way>> = SpinLock::new(None);
-static NONCE: AtomicU32 = AtomicU32::new(0);
 
 /// Locks the way out across a fork, so that the child finds no half of a key.
 pub fn before_fork() {
@@ -261,8 +259,6 @@ fn reach(
         from: tcp::local_address(fd).map_err(Failure::Way)?,
         to: tcp::peer_address(fd).map_err(Failure::Way)?,
     };
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    NONCE.fetch_add(1, Ordering::Relaxed);
     let preface = Preface {
         kind: if blocks {
             Kind::Destination
@@ -271,8 +267,7 @@ fn reach(
         },
         client: target,
         outside: NOWHERE,
-        time_ms: since.map_or(0, |since| since.as_millis() as u64),
-        nonce: number,
+        exit: number,
     };
     send(fd, &preface.encode(key, &carrier)).map_err(Failure::Way)?;
     let outside = if blocks {

@@ -14,8 +14,7 @@ fn face(client: &str) -> Preface {
         kind: Kind::Client,
         client: client.parse().unwrap(),
         outside: "192.0.2.1:80".parse().unwrap(),
-        time_ms: 1,
-        nonce: 1,
+        exit: 0,
     }
 }
 
