@@ -18,6 +18,9 @@ pub struct Config {
     pub lanes_max: u32,
     /// Serve every user of the machine and not only the own one and root.
     pub allow_all_users: bool,
+    /// Connections between two network namespaces stay on TCP, as nothing is kept by which one could
+    /// compare their ends.
+    pub one_namespace: bool,
     /// Percent of the programs, lanes and chunks that one user other than root and the own one
     /// may have, 1 to 100.
     pub user_share: u32,

@@ -24,6 +24,8 @@ use sluice_daemon::privileges::{self, Needs};
 use sluice_daemon::server::Server;
 use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
+use sluice_sys::capability::keep_only;
+use sluice_sys::errno::Errno;
 use sluice_sys::unix::close_all_from;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
@@ -61,6 +63,11 @@ struct Arguments {
     /// Serve all users of this machine (for a sluiced of root)
     #[arg(long)]
     allow_all_users: bool,
+
+    /// Do not compare connections of several network namespaces (such stay on TCP), and give up the
+    /// capabilities that this takes
+    #[arg(long)]
+    one_namespace: bool,
 
     /// Percent of the programs, lanes and memory that one user other than root may have, where
     /// all users are served
@@ -210,6 +217,7 @@ fn serve(arguments: Arguments) -> Outcome {
         ring_bytes: arguments.ring_bytes,
         lanes_max: arguments.max_lanes,
         allow_all_users: arguments.allow_all_users,
+        one_namespace: arguments.one_namespace,
         user_share: arguments.user_share,
     };
     let limits = Limits::of_this_process();
@@ -218,11 +226,18 @@ fn serve(arguments: Arguments) -> Outcome {
     let keep = privileges::needed(&Needs {
         socket: Some(&config.socket),
         fabric: peering.as_ref().map(|peering| peering.device.as_ref()),
+        namespaces: !config.one_namespace,
+        capture: peering
+            .as_ref()
+            .is_some_and(|peering| peering.capture.is_some()),
     });
-    match privileges::drop_others(keep) {
-        Ok(left) => tracing::debug!(capabilities = ?left, "capabilities that are left"),
+    match keep_only(keep) {
+        Ok(left) => tracing::debug!("capabilities that are left: {left:#x}"),
         // A sandbox forbids to ask, and has its own limits.
-        Err(error) => tracing::warn!(reason = %error, "capabilities cannot be given up: {error}"),
+        Err(Errno(code)) => {
+            let error = io::Error::from_raw_os_error(code);
+            tracing::warn!(reason = %error, "capabilities cannot be given up: {error}");
+        }
     }
     let named = peering.as_ref().and_then(|peering| peering.metrics);
     let metrics = arguments.metrics.or(named);
@@ -234,7 +249,12 @@ fn serve(arguments: Arguments) -> Outcome {
                 let start = capture::Start {
                     config: std::path::absolute(file)?,
                     socket: config.socket.clone(),
-                    arguments: log_arguments(&arguments.log, arguments.log_file.as_deref())?,
+                    arguments: log_arguments(
+                        &arguments.log,
+                        arguments.log_format,
+                        arguments.log_file.as_deref(),
+                    )?,
+                    is_detached: arguments.detached,
                 };
                 fabric.set_capture(Capture::new(start, choice)?);
             }
@@ -298,8 +318,12 @@ fn start_fabric(
 }
 
 /// The same log for the relay.
-fn log_arguments(level: &str, file: Option<&Path>) -> io::Result<Vec<OsString>> {
-    let mut arguments = vec!["--log".into(), level.into()];
+fn log_arguments(level: &str, format: LogFormat, file: Option<&Path>) -> io::Result<Vec<OsString>> {
+    let format = format.to_possible_value();
+    let format = format.as_ref().map_or("text", |value| value.get_name());
+    let mut arguments = ["--log", level, "--log-format", format]
+        .map(OsString::from)
+        .to_vec();
     if let Some(file) = file {
         arguments.push("--log-file".into());
         arguments.push(std::path::absolute(file)?.into());

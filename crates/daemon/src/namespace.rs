@@ -81,6 +81,14 @@ impl Prover {
         };
         Prover {
             probe,
+            ..Prover::none()
+        }
+    }
+
+    /// Compares none.
+    pub fn none() -> Prover {
+        Prover {
+            probe: None,
             known: HashMap::new(),
         }
     }

@@ -9,6 +9,7 @@ pub mod capability;
 pub mod errno;
 pub mod local_fd;
 pub mod memfd;
+pub mod netlink;
 pub mod private;
 pub mod process;
 pub mod raw;

@@ -3,6 +3,7 @@
 
 mod hosts;
 mod looks;
+mod processes;
 mod troubles;
 
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use sluice_tests::suite;
 fn main() -> ExitCode {
     let mut trials = Vec::new();
     trials.extend(looks::trials());
+    trials.extend(processes::trials());
     trials.extend(troubles::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()

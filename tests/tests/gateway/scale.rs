@@ -4,9 +4,10 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
-use crate::lab::{At, LIMIT, Lab, await_line};
+use crate::lab::{At, Lab};
 
 pub fn trials() -> Vec<Trial> {
     vec![trial("many-ports", many_ports)]
@@ -28,8 +29,8 @@ fn many_ports() -> Verdict {
     command
         .arg(script)
         .args(["a", &FIRST_PORT.to_string(), &PORTS.to_string()]);
-    let mut server = lab.start(command, "many")?;
-    await_line(&mut server, "ready")?;
+    let mut server = lab.fleet.start_program(command, "many")?;
+    server.await_text("ready", LIMIT)?;
     let probes = [0, PORTS / 2, PORTS - 1].map(|at| FIRST_PORT + at);
     for port in probes {
         lab.meet(4, port)?;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_control::files;
 use sluice_peering::config::{Capture as Choice, Network};
@@ -51,6 +52,9 @@ pub struct Start {
     pub socket: PathBuf,
     /// `--log` and the like.
     pub arguments: Vec<OsString>,
+    /// Whether sluiced keeps nothing of who started it: then the relay does not have its standard
+    /// error either.
+    pub is_detached: bool,
 }
 
 /// sluiced's side of capture.
@@ -70,7 +74,7 @@ pub struct Capture {
     /// Whether the kernel's programs number processes as this one does.
     is_first_pid_namespace: bool,
     /// Relays that may still have connections.
-    ending: Vec<Child>,
+    ending: Vec<Ending>,
     /// For peers.
     words: Vec<(PeerName, Vec<u8>)>,
     /// Of relays that have ended.
@@ -86,6 +90,14 @@ struct Running {
     orders: VecDeque<Order>,
     since: Instant,
     ready: Option<Ready>,
+}
+
+/// It has left us, and ends with its last connection.
+#[derive(Debug)]
+struct Ending {
+    process: Child,
+    /// Readable when it has ended (pidfd_open(2)).
+    _end: Option<OwnedFd>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +178,8 @@ impl Capture {
 
     /// Hears the relay, and starts another one when it is time.
     pub fn turn(&mut self, now: Instant) {
+        self.ending
+            .retain_mut(|ending| matches!(ending.process.try_wait(), Ok(None)));
         self.send_orders();
         while let Some(relay) = &mut self.relay {
             match hear::<Notice>(&relay.socket) {
@@ -181,8 +195,6 @@ impl Capture {
         }
         if self.restart_at.is_some_and(|at| at <= now) {
             self.restart_at = None;
-            self.ending
-                .retain_mut(|process| matches!(process.try_wait(), Ok(None)));
             if let Err(error) = self.start_relay() {
                 tracing::error!("the relay cannot be started: {error}");
                 self.restart_later(now);
@@ -349,7 +361,16 @@ impl Capture {
         match status {
             Ok(Some(status)) => tracing::warn!("the relay has ended: {status}"),
             // It may still have connections, or be about to end.
-            _ => self.ending.push(relay.process),
+            _ => {
+                let end = self.watch_end(&relay.process);
+                if let Err(error) = &end {
+                    tracing::debug!("the end of a relay is seen later: {error}");
+                }
+                self.ending.push(Ending {
+                    process: relay.process,
+                    _end: end.ok(),
+                });
+            }
         }
         if relay.since + LONG_LIFE < now {
             self.restart_after = RESTART_MIN;
@@ -371,6 +392,14 @@ impl Capture {
         self.restart_later(now);
     }
 
+    /// There is a [`Capture::turn`] when it ends, for its parent to take its status.
+    fn watch_end(&self, process: &Child) -> io::Result<OwnedFd> {
+        let end = pidfd_open(Pid::from_child(process), PidfdFlags::empty())?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.poll, &end, data, epoll::EventFlags::IN)?;
+        Ok(end)
+    }
+
     fn restart_later(&mut self, now: Instant) {
         self.restart_at = Some(now + self.restart_after);
         self.restart_after = (self.restart_after * 2).min(RESTART_MAX);
@@ -389,17 +418,25 @@ impl Capture {
             SocketFlags::CLOEXEC,
             None,
         )?;
+        let errors = if self.start.is_detached {
+            Stdio::null()
+        } else {
+            Stdio::inherit()
+        };
         let process = Command::new(std::env::current_exe()?)
             .arg(RELAY_OPTION)
             .arg("--config")
             .arg(&self.start.config)
             .args(&self.start.arguments)
             .env("LD_PRELOAD", library)
+            // Its ports are this host's, not ones to be published.
+            .env_remove("SLUICE_GATEWAY")
             .env("SLUICE_SOCKET", &self.start.socket)
             // There is no reason to wait and see: what it connects to is another relay.
             .env("SLUICE_MIN_OPS", "1")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
+            .stderr(errors)
             .current_dir("/")
             // What a terminal sends is for sluiced, which says what is to be done.
             .process_group(0)

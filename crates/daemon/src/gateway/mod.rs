@@ -36,6 +36,10 @@ use words::{PublicationId, Word};
 pub use crate::fabric::introducer::PeerName;
 
 /// Something to do.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few at a time, and moved once: nothing is worth an allocation each"
+)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// Tell a client.

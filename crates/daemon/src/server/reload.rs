@@ -76,6 +76,7 @@ impl Server {
         };
         for (what, has_changed) in [
             ("device", changes.device),
+            ("capture", changes.capture),
             ("metrics", metrics_changed),
             ("gateway", gateways_changed),
         ] {

@@ -1,5 +1,6 @@
 //! Connections of peers' programs to programs here.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,9 +11,13 @@ use sluice_relay::{Interest, Readiness, socket};
 use super::{Relay, Whose};
 use crate::capture::header::{Answer, Between, HEADER_BYTES, Header, Secret};
 
-/// What a header, and then the program here, may take.
-const LIMIT: Duration = Duration::from_secs(5);
-/// Connections from whom nothing is proven yet, at most; others are closed at once.
+/// What a header may take.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+/// What the program here may take to accept. The peer's relay is told in time if it does not: it must
+/// not have gone to the program directly when this connection comes about.
+pub(super) const ACCEPT_LIMIT: Duration = Duration::from_millis(1500);
+/// Connections from whom nothing is proven yet, at most: the oldest gives way to another one, since a
+/// peer proves itself at once.
 const UNPROVEN_MAX: usize = 1024;
 /// Ports that are tried so that a connection does not meet itself.
 const BIND_ATTEMPTS_MAX: usize = 4;
@@ -52,10 +57,14 @@ impl Step {
 impl Relay {
     /// Somebody has connected to the port for peers' relays.
     pub(super) fn peer_comes(&mut self, relay: OwnedFd) {
-        let hears = |step: &super::Step| matches!(step, super::Step::Far(Step::Hearing { .. }));
-        let unproven = self.tasks.values().filter(|task| hears(&task.step)).count();
-        if self.is_full() || unproven >= UNPROVEN_MAX {
+        if self.is_full() {
             return self.count_refusal();
+        }
+        if self.unproven.len() >= UNPROVEN_MAX
+            && let Some(&(_, oldest)) = self.unproven.first()
+        {
+            self.take(oldest);
+            self.count_refusal();
         }
         let made = socket::send_at_once(relay.as_fd())
             .and_then(|()| socket::reset_on_close(relay.as_fd(), true));
@@ -66,8 +75,17 @@ impl Relay {
         self.wait(
             super::Step::Far(Step::Hearing { relay, heard }),
             Interest::Readable,
-            Some(Instant::now() + LIMIT),
+            Some(Instant::now() + HEADER_LIMIT),
         );
+    }
+
+    /// Whoever can connect to us can cause this: the log hears of one a minute.
+    fn say_refusal(&mut self, why: fmt::Arguments<'_>) {
+        match self.refusals.is_due(Instant::now()) {
+            Some(0) => tracing::warn!("refuses {why}"),
+            Some(others) => tracing::warn!("refuses {why}; and {others} others before"),
+            None => tracing::debug!("refuses {why}"),
+        }
     }
 
     fn count_refusal(&mut self) {
@@ -119,7 +137,7 @@ impl Relay {
             Ok((header, proven)) => self.let_in(relay, &header, proven),
             Err(why) => {
                 // To whoever it is, nothing is said.
-                tracing::warn!("refuses a connection to the relay: {why}");
+                self.say_refusal(format_args!("a connection to the relay: {why}"));
                 self.count_refusal();
             }
         }
@@ -159,7 +177,8 @@ impl Relay {
     fn let_in(&mut self, relay: OwnedFd, header: &Header, proven: Proven) {
         let to = header.destination;
         if !self.choice.serves(to.port()) || self.own_ports.contains(&to.port()) {
-            tracing::warn!("refuses a peer's connection to {to}: not a port for peers' programs");
+            let why = "not a port for peers' programs";
+            self.say_refusal(format_args!("a peer's connection to {to}: {why}"));
             return self.refuse(relay, &proven);
         }
         match self.reach_program(header) {
@@ -174,11 +193,11 @@ impl Relay {
                 self.wait(
                     super::Step::Far(step),
                     Interest::Writable,
-                    Some(Instant::now() + LIMIT),
+                    Some(Instant::now() + ACCEPT_LIMIT),
                 );
             }
             Err(error) => {
-                tracing::warn!("refuses a peer's connection to {to}: {error}");
+                self.say_refusal(format_args!("a peer's connection to {to}: {error}"));
                 self.refuse(relay, &proven);
             }
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use sluice_bpf::{Capture as Programs, Destination, Listener};
-use sluice_peering::config::{Action, Candidate, Capture as Choice, Config};
+use sluice_peering::config::Capture as Choice;
 use sluice_relay::{Engine, Event, Interest, PairId, Readiness, socket};
 
 use super::header::{Numbers, Secret};
@@ -22,14 +22,22 @@ use super::orders::{Counts, Heard, Notice, Order, hear, tell};
 
 mod far;
 mod near;
+mod seldom;
 mod setup;
+mod wanted;
 
+use seldom::Seldom;
 pub use setup::serve;
+use wanted::Wanted;
 
 /// How often sluiced hears of counts that change.
 const COUNTS_INTERVAL: Duration = Duration::from_secs(1);
 /// Connections that are taken from a listener before others get their turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
+
+/// How often so many are taken at the end: a full queue of the listener's, and whoever connects to
+/// it himself meanwhile.
+const ACCEPTS_AT_END_MAX: usize = 2 * setup::BACKLOG as usize / ACCEPTS_PER_TURN_MAX;
 
 /// Keys of what the engine watches; tasks have those from [`FIRST_TASK`].
 const SLUICED: u64 = 0;
@@ -48,6 +56,20 @@ struct Peer {
     secret: Secret,
     /// The last one that was used with this secret.
     number: u64,
+    /// Until when nothing is captured for it, as its relay was not reached.
+    left_alone: Option<Instant>,
+    /// For how long it was left alone the last time; None: its relay has answered since.
+    patience: Option<Duration>,
+}
+
+impl Peer {
+    /// Of its relay, for connections to this address of its; 0: it has none.
+    const fn port(&self, address: IpAddr) -> u16 {
+        match address {
+            IpAddr::V4(_) => self.port_v4,
+            IpAddr::V6(_) => self.port_v6,
+        }
+    }
 }
 
 /// Something that is not a pair yet.
@@ -78,8 +100,8 @@ struct Relay {
     programs: Programs,
     /// The network namespace's cookie.
     netns: u64,
-    config: Config,
     choice: Choice,
+    wanted: Wanted,
     /// The socket with sluiced; None: it is gone.
     sluiced: Option<OwnedFd>,
     /// By the keys under which they are watched.
@@ -87,9 +109,15 @@ struct Relay {
     /// Ports that nobody reaches through a relay: its own and those of daemons.
     own_ports: Vec<u16>,
     peers: HashMap<u64, Peer>,
+    /// The kernel is to hear of it, once for all that happens in a turn.
+    peers_changed: bool,
     admitted: HashMap<u64, (Secret, Numbers)>,
     tasks: HashMap<u64, Task>,
     deadlines: BTreeSet<(Instant, u64)>,
+    /// Of these, peers' connections that have proven nothing; the oldest first.
+    unproven: BTreeSet<(Instant, u64)>,
+    /// What the log hears of those who are refused.
+    refusals: Seldom,
     next_task: u64,
     pairs: HashMap<PairId, Whose>,
     /// Pairs and tasks at most, so that descriptors are enough.
@@ -132,7 +160,8 @@ impl Relay {
 
     fn next_deadline(&self) -> Option<Instant> {
         let task = self.deadlines.first().map(|(due, _)| *due);
-        [task, self.tell_at, self.draining.flatten()]
+        let left_alone = self.peers.values().filter_map(|peer| peer.left_alone).min();
+        [task, self.tell_at, left_alone, self.draining.flatten()]
             .into_iter()
             .flatten()
             .min()
@@ -146,6 +175,15 @@ impl Relay {
             if let Some(task) = self.take(key) {
                 self.late(task.step);
             }
+        }
+        for peer in self.peers.values_mut() {
+            if peer.left_alone.is_some_and(|until| until <= now) {
+                peer.left_alone = None;
+                self.peers_changed = true;
+            }
+        }
+        if std::mem::take(&mut self.peers_changed) && self.draining.is_none() {
+            self.set_destinations();
         }
         if self.tell_at.is_some_and(|at| at <= now) {
             self.tell_at = None;
@@ -172,7 +210,9 @@ impl Relay {
     fn ready(&mut self, key: u64, readiness: Readiness) {
         match key {
             SLUICED => self.hear_sluiced(),
-            PROGRAMS_V4 | PROGRAMS_V6 | PEERS_V4 | PEERS_V6 => self.accept(key),
+            PROGRAMS_V4 | PROGRAMS_V6 | PEERS_V4 | PEERS_V6 => {
+                self.accept(key);
+            }
             // Its task may have ended in this turn.
             key => {
                 if let Some(task) = self.take(key) {
@@ -203,27 +243,29 @@ impl Relay {
         self.counted();
     }
 
-    fn accept(&mut self, key: u64) {
+    /// True: there may be more.
+    fn accept(&mut self, key: u64) -> bool {
         for _ in 0..ACCEPTS_PER_TURN_MAX {
             let Some(listener) = self.listeners.get(&key) else {
-                return;
+                return false;
             };
             match socket::accept(listener.as_fd()) {
                 Ok(Some((socket, from))) => match key {
                     PROGRAMS_V4 | PROGRAMS_V6 => self.program_comes(socket, from),
                     _ => self.peer_comes(socket),
                 },
-                Ok(None) => return,
+                Ok(None) => return false,
                 Err(error) => {
                     // Descriptors or memory, of this process or of the host: it passes, and who
                     // waits in the listener's queue is let in then.
                     if self.engine.pause(key) {
                         tracing::warn!("connections are not accepted for now: {error}");
                     }
-                    return;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn hear_sluiced(&mut self) {
@@ -254,18 +296,23 @@ impl Relay {
                 secret,
             } => {
                 let former = self.peers.get(&peer);
+                // Said again: with the same secret it is the same relay.
                 let former = former.filter(|former| former.secret == secret);
                 let number = former.map_or_else(first_number, |former| former.number);
+                let left_alone = former.and_then(|former| former.left_alone);
+                let patience = former.and_then(|former| former.patience);
                 let reach = Peer {
                     addresses,
                     port_v4,
                     port_v6,
                     secret,
                     number,
+                    left_alone,
+                    patience,
                 };
                 self.peers.insert(peer, reach);
                 self.peers.retain(|_, peer| !peer.addresses.is_empty());
-                self.set_destinations();
+                self.peers_changed = true;
             }
             Order::Admit(secret) => {
                 self.admitted
@@ -296,9 +343,9 @@ impl Relay {
             return;
         };
         let _ = self.engine.unwatch(sluiced.as_fd(), SLUICED);
-        // Who has come is let in.
+        // Who has come is let in: programs that were told that they are connected, all of them.
         for key in [PROGRAMS_V4, PROGRAMS_V6] {
-            self.accept(key);
+            let _ = (0..ACCEPTS_AT_END_MAX).all(|_| self.accept(key));
         }
         for (key, listener) in self.listeners.drain() {
             let _ = self.engine.unwatch(listener.as_fd(), key);
@@ -313,15 +360,11 @@ impl Relay {
     /// Tells the programs in the kernel what is wanted now.
     fn set_destinations(&mut self) {
         let mut destinations = Vec::new();
-        for peer in self.peers.values() {
+        let all = self.peers.values();
+        for peer in all.filter(|peer| peer.left_alone.is_none()) {
             for &address in &peer.addresses {
-                let port = if address.is_ipv4() {
-                    peer.port_v4
-                } else {
-                    peer.port_v6
-                };
                 let is_host = !address.is_loopback() && !address.is_unspecified();
-                if port != 0 && is_host {
+                if peer.port(address) != 0 && is_host {
                     destinations.push(Destination {
                         address,
                         port: None,
@@ -330,35 +373,17 @@ impl Relay {
                 }
             }
         }
-        let is_wanted = |port: u16| {
-            !self.own_ports.contains(&port)
-                && destinations
-                    .iter()
-                    .any(|it| self.wants(SocketAddr::new(it.address, port)))
+        let Some(change) = self.wanted.change(destinations) else {
+            return;
         };
-        let wanted = (1..=u16::MAX)
-            .filter(|port| is_wanted(*port))
-            .fold(sluice_bpf::PortSet::none(), |ports, port| {
-                ports.with(port..=port, true)
-            });
         let set = self
             .programs
-            .set_ports(&wanted)
-            .and_then(|()| self.programs.set_destinations(&destinations));
+            .set_ports(&change.ports)
+            .and_then(|()| self.programs.set_destinations(&change.destinations));
         if let Err(error) = set {
             tracing::warn!("not everything is captured: {error}");
+            self.wanted.has_failed();
         }
-    }
-
-    /// Whether connections to this destination are to be captured.
-    fn wants(&self, to: SocketAddr) -> bool {
-        let candidate = Candidate {
-            port: to.port(),
-            remote: to.ip(),
-            program: None,
-        };
-        self.choice.wants(to.ip(), to.port())
-            && self.config.rules.decide(&candidate) == Action::Accelerate
     }
 
     // Tasks.
@@ -377,6 +402,9 @@ impl Relay {
         }
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, key));
+            if matches!(step, Step::Far(far::Step::Hearing { .. })) {
+                self.unproven.insert((deadline, key));
+            }
         }
         self.tasks.insert(key, Task { step, deadline });
     }
@@ -387,6 +415,7 @@ impl Relay {
         let _ = self.engine.unwatch(task.step.waits_for(), key);
         if let Some(deadline) = task.deadline {
             self.deadlines.remove(&(deadline, key));
+            self.unproven.remove(&(deadline, key));
         }
         Some(task)
     }

@@ -1,19 +1,28 @@
 //! Connections of programs here.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use sluice_bpf::Original;
 use sluice_relay::{Interest, socket};
 
+use super::far::ACCEPT_LIMIT;
 use super::{Relay, Whose};
 use crate::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
 
-/// What a peer's relay may take until it says that the destination has accepted. Then the
-/// connection is made directly.
+/// What a peer's relay may take to accept. Then the connection is made directly.
 const REACH_LIMIT: Duration = Duration::from_secs(2);
+/// And what it may take to answer that the destination has accepted, or has not. It gives that up
+/// long before: a server must not be connected to twice for one connection.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+const _: () = assert!(ACCEPT_LIMIT.as_millis() < ANSWER_LIMIT.as_millis());
+
+/// For how long a peer whose relay does not answer is left alone: at first, then twice as long each
+/// time, and at most. Until then nothing is captured for it, so that nothing waits for it.
+const LEFT_ALONE: Duration = Duration::from_secs(1);
+const LEFT_ALONE_MAX: Duration = Duration::from_secs(60);
 
 /// A program's connection, on its way.
 #[derive(Debug)]
@@ -91,7 +100,8 @@ impl Relay {
             socket: accepted,
             original,
         };
-        if self.is_full() || !self.wants(original.destination) {
+        let to = original.destination;
+        if self.is_full() || !self.wanted.wants(to.ip(), to.port()) {
             return self.go_directly(program);
         }
         self.reach(program);
@@ -104,7 +114,7 @@ impl Relay {
             .peers
             .values_mut()
             .find(|peer| peer.addresses.contains(&destination.ip()));
-        let Some(peer) = peer else {
+        let Some(peer) = peer.filter(|peer| peer.left_alone.is_none()) else {
             return self.go_directly(program);
         };
         peer.number += 1;
@@ -112,11 +122,7 @@ impl Relay {
             secret: peer.secret,
             number: peer.number,
         };
-        let port = match destination {
-            SocketAddr::V4(_) => peer.port_v4,
-            SocketAddr::V6(_) => peer.port_v6,
-        };
-        let at = SocketAddr::new(destination.ip(), port);
+        let at = SocketAddr::new(destination.ip(), peer.port(destination.ip()));
         let begun = self.own_socket(&at).and_then(|relay| {
             socket::send_at_once(relay.as_fd())?;
             socket::connect(relay.as_fd(), &at)?;
@@ -132,6 +138,7 @@ impl Relay {
                 let deadline = Instant::now() + REACH_LIMIT;
                 self.wait(super::Step::Near(step), Interest::Writable, Some(deadline));
             }
+            // For lack of something here, and found out at once: it says nothing of the peer.
             Err(error) => {
                 tracing::debug!("no relay at {at}: {error}");
                 self.go_directly(program);
@@ -166,7 +173,7 @@ impl Relay {
                 program,
                 relay,
                 sealed,
-            } => self.ask(program, relay, sealed, deadline),
+            } => self.ask(program, relay, sealed),
             Step::Asking {
                 program,
                 relay,
@@ -175,11 +182,18 @@ impl Relay {
                 mut answer,
             } => {
                 let mut rest = vec![0; ANSWER_BYTES.saturating_sub(answer.len())];
-                match socket::read(relay.as_fd(), &mut rest) {
-                    Ok(0) => return self.go_directly(program),
-                    Ok(count) => answer.extend(rest.iter().take(count)),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(_) => return self.go_directly(program),
+                let failed = match socket::read(relay.as_fd(), &mut rest) {
+                    Ok(0) => Some("it hangs up".to_owned()),
+                    Ok(count) => {
+                        answer.extend(rest.iter().take(count));
+                        None
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+                    Err(error) => Some(error.to_string()),
+                };
+                if let Some(why) = failed {
+                    self.leave_alone(between.to.ip(), &why);
+                    return self.go_directly(program);
                 }
                 let Some(whole) = answer.first_chunk::<ANSWER_BYTES>() else {
                     let step = Step::Asking {
@@ -191,13 +205,17 @@ impl Relay {
                     };
                     return self.wait(super::Step::Near(step), Interest::Readable, deadline);
                 };
-                match Answer::open(whole, &sealed.secret, sealed.number, &between) {
+                let answer = Answer::open(whole, &sealed.secret, sealed.number, &between);
+                if answer.is_some() {
+                    self.is_reached(between.to.ip());
+                }
+                match answer {
                     Some(Answer::Connected) => {
                         self.join(program.socket, relay, Whose::Captured);
                     }
                     Some(Answer::Refused) => self.go_directly(program),
                     None => {
-                        tracing::warn!("{} is not the relay of its host", between.to);
+                        self.leave_alone(between.to.ip(), "somebody else answers");
                         self.go_directly(program);
                     }
                 }
@@ -214,13 +232,7 @@ impl Relay {
     }
 
     /// The peer's relay has accepted: says for whom.
-    fn ask(
-        &mut self,
-        program: Captured,
-        relay: OwnedFd,
-        sealed: Sealed,
-        deadline: Option<Instant>,
-    ) {
+    fn ask(&mut self, program: Captured, relay: OwnedFd, sealed: Sealed) {
         let Original {
             destination,
             source,
@@ -253,16 +265,72 @@ impl Relay {
                     between,
                     answer: Vec::new(),
                 };
-                self.wait(super::Step::Near(step), Interest::Readable, deadline);
+                let deadline = Instant::now() + ANSWER_LIMIT;
+                self.wait(super::Step::Near(step), Interest::Readable, Some(deadline));
             }
             Err(error) => {
-                tracing::debug!("the relay for {destination} is not reached: {error}");
+                self.leave_alone(destination.ip(), &error.to_string());
                 self.go_directly(program);
             }
         }
     }
 
     pub(super) fn near_late(&mut self, step: Step) {
+        match &step {
+            Step::Reaching { program, .. } | Step::Asking { program, .. } => {
+                let address = program.original.destination.ip();
+                self.leave_alone(address, "no answer");
+            }
+            Step::Direct { .. } => {}
+        }
         self.go_directly(step.into_program());
+    }
+
+    /// The relay of the peer with this address does not answer: nothing is captured for it for a
+    /// while, which would only be held up.
+    fn leave_alone(&mut self, address: IpAddr, why: &str) {
+        let mut all = self.peers.values_mut();
+        let peer = all.find(|peer| peer.addresses.contains(&address));
+        // Once for all that were on their way.
+        let Some(peer) = peer.filter(|peer| peer.left_alone.is_none()) else {
+            return;
+        };
+        if peer.patience.is_none() {
+            tracing::warn!(
+                "the relay of {address} is not reached ({why}): connections go their own way; is \
+                 its port {} open?",
+                peer.port(address)
+            );
+        }
+        let patience = next_patience(peer.patience);
+        peer.patience = Some(patience);
+        peer.left_alone = Some(Instant::now() + patience);
+        self.peers_changed = true;
+    }
+
+    fn is_reached(&mut self, address: IpAddr) {
+        let mut all = self.peers.values_mut();
+        let peer = all.find(|peer| peer.addresses.contains(&address));
+        if peer.is_some_and(|peer| peer.patience.take().is_some()) {
+            tracing::info!("the relay of {address} is reached again");
+        }
+    }
+}
+
+fn next_patience(former: Option<Duration>) -> Duration {
+    former.map_or(LEFT_ALONE, |former| (former * 2).min(LEFT_ALONE_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_left_alone_for_longer_and_longer_up_to_a_minute() {
+        let all = std::iter::successors(Some(next_patience(None)), |last| {
+            Some(next_patience(Some(*last)))
+        });
+        let seconds: Vec<u64> = all.take(8).map(|it| it.as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 16, 32, 60, 60]);
     }
 }

@@ -7,11 +7,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use sluice_bpf::{Capture as Programs, CaptureOptions, Cgroup};
 use sluice_peering::config::{Capture as Choice, Config};
 use sluice_relay::{Engine, Interest, Options, socket};
+use sluice_sys::capability::{Capability, keep_only};
 
+use super::seldom::Seldom;
+use super::wanted::Wanted;
 use super::{
     FIRST_TASK, PEERS_V4, PEERS_V6, PROGRAMS_V4, PROGRAMS_V6, Relay, SLUICED, connections_max,
     listener_of,
@@ -21,7 +23,7 @@ use crate::capture::orders::{Counts, Notice, tell};
 use crate::config::Limits;
 
 /// Connections that wait to be accepted.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 /// For the port, which a former relay may be about to give up.
 const LISTEN_LIMIT: Duration = Duration::from_secs(5);
 const LISTEN_INTERVAL: Duration = Duration::from_millis(50);
@@ -86,6 +88,7 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
     let relays = [for_peers.v4, for_peers.v6, for_programs.v4, for_programs.v6];
     let own_ports = daemons.chain(own).chain(relays.into_iter().flatten());
     let own_ports = BTreeSet::from_iter(own_ports.chain([choice.relay_port]));
+    let own_ports: Vec<u16> = own_ports.into_iter().collect();
     let ready = Notice::Ready {
         port_v4: for_peers.v4.unwrap_or(0),
         port_v6: for_peers.v6.unwrap_or(0),
@@ -96,15 +99,18 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
         engine,
         programs,
         netns,
-        config,
+        wanted: Wanted::new(config, choice.clone(), &own_ports),
         choice,
         sluiced: None,
         listeners,
-        own_ports: own_ports.into_iter().collect(),
+        own_ports,
         peers: HashMap::new(),
+        peers_changed: false,
         admitted: HashMap::new(),
         tasks: HashMap::new(),
         deadlines: BTreeSet::new(),
+        unproven: BTreeSet::new(),
+        refusals: Seldom::default(),
         next_task: FIRST_TASK,
         pairs: HashMap::new(),
         connections_max,
@@ -119,17 +125,11 @@ fn begin(config: Config, choice: Choice, sluiced: &OwnedFd) -> Result<Relay, Fai
 /// needed CAP_BPF where `kernel.unprivileged_bpf_disabled` is set.
 fn drop_capabilities() -> io::Result<()> {
     let kept = if uses_maps_freely() {
-        CapabilitySet::empty()
+        0
     } else {
-        CapabilitySet::BPF
+        Capability::Bpf.bit()
     };
-    let sets = CapabilitySets {
-        effective: kept,
-        permitted: kept,
-        inheritable: CapabilitySet::empty(),
-    };
-    set_capabilities(None, sets)?;
-    set_no_new_privs(true)?;
+    keep_only(kept).map_err(|error| io::Error::from_raw_os_error(error.0))?;
     Ok(())
 }
 

@@ -1,198 +1,14 @@
-//! A relay that the test gives orders to, and whoever connects to it.
+//! Whoever connects to a relay, and what it connects to then.
 
-use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, HEADER_BYTES, Header, Secret};
-use sluice_daemon::capture::orders::{Counts, Heard, Notice, Order, hear, tell};
-use sluice_daemon::capture::relay;
-use sluice_netns_testing::{Namespace, can_run, skip, unique};
-use sluice_peering::config::Config;
+use sluice_daemon::capture::orders::Order;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const SECRET: Secret = Secret {
-    id: 7,
-    key: [9; 32],
-};
-
-/// The host's own address, at its loopback.
-const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
-const OWN_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
-
-/// An empty cgroup; none where they cannot be made.
-fn make_group() -> Option<PathBuf> {
-    let mount = sluice_bpf::Cgroup::mount_point().ok()?;
-    let path = mount.join(unique("relay"));
-    fs::create_dir(&path).ok()?;
-    Some(path)
-}
-
-/// A relay in a thread and namespace of its own.
-struct Scene {
-    namespace: Namespace,
-    group: PathBuf,
-    orders: OwnedFd,
-    ports: [u16; 2],
-    counts: Counts,
-    number: u64,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Scene {
-    fn new(test: &str, choice: &str) -> Option<Scene> {
-        if !can_run(test) {
-            return None;
-        }
-        let Some(group) = make_group() else {
-            skip(test, "cgroups of version 2 cannot be made here");
-            return None;
-        };
-        let namespace = Namespace::new(unique("rl"));
-        namespace.ip("link set lo up");
-        namespace.ip(&format!("addr add {OWN}/32 dev lo"));
-        namespace.ip(&format!("addr add {OWN_V6}/128 dev lo nodad"));
-        let text = format!(
-            "[daemon]\nname='a'\npsk_file='k'\n[capture]\ncgroup='{}'\n{choice}\n",
-            group.display()
-        );
-        let config = Config::parse(Path::new("/a.toml"), &text).expect("a configuration");
-        let (orders, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .expect("sockets");
-        // Its privileges are those of its thread, and gone afterwards.
-        let thread = namespace.enter(move || {
-            std::thread::spawn(move || relay::serve(config, theirs).expect("serves"))
-        });
-        let mut scene = Scene {
-            namespace,
-            group,
-            orders,
-            ports: [0; 2],
-            counts: Counts::default(),
-            number: 0,
-            thread: Some(thread),
-        };
-        match scene.notice() {
-            Notice::Ready {
-                port_v4,
-                port_v6,
-                addresses,
-            } => {
-                assert!(addresses.contains(&OWN) && addresses.contains(&OWN_V6));
-                assert!(!addresses.contains(&"127.0.0.1".parse().expect("one")));
-                scene.ports = [port_v4, port_v6];
-            }
-            other => panic!("{other:?}"),
-        }
-        scene.order(&Order::Admit(SECRET));
-        Some(scene)
-    }
-
-    fn order(&self, order: &Order) {
-        tell(&self.orders, order).expect("it listens");
-    }
-
-    fn notice(&mut self) -> Notice {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            match hear(&self.orders).expect("sense") {
-                Heard::Message(notice) => return notice,
-                Heard::Nothing => assert!(Instant::now() < end, "it says nothing"),
-                Heard::End => panic!("it has ended"),
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn await_counts(&mut self, so: impl Fn(&Counts) -> bool) {
-        while !so(&self.counts) {
-            match self.notice() {
-                Notice::Counts(counts) => self.counts = counts,
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-
-    fn at(&self, ip: IpAddr) -> SocketAddr {
-        SocketAddr::new(ip, self.ports[usize::from(ip.is_ipv6())])
-    }
-
-    fn listen(&self, ip: IpAddr) -> TcpListener {
-        self.namespace
-            .enter(|| TcpListener::bind((ip, 0)).expect("bound"))
-    }
-
-    /// A connection to the relay, and the addresses that it has.
-    fn connect(&self, ip: IpAddr) -> (TcpStream, Between) {
-        let at = self.at(ip);
-        let stream = self
-            .namespace
-            .enter(|| TcpStream::connect(at).expect("connected"));
-        stream.set_read_timeout(Some(PATIENCE)).expect("set");
-        let between = Between {
-            from: stream.local_addr().expect("a name"),
-            to: at,
-        };
-        (stream, between)
-    }
-
-    fn header(&mut self, destination: SocketAddr) -> Header {
-        self.number += 1;
-        Header {
-            secret: SECRET.id,
-            number: self.number,
-            destination,
-            client: "192.0.2.1:1234".parse().expect("an address"),
-        }
-    }
-
-    /// What the relay answers to this.
-    fn ask(&mut self, destination: SocketAddr) -> (TcpStream, Option<Answer>) {
-        let header = self.header(destination);
-        let ip = if destination.is_ipv6() { OWN_V6 } else { OWN };
-        let (mut stream, between) = self.connect(ip);
-        stream
-            .write_all(&header.seal(&SECRET, &between))
-            .expect("said");
-        let mut answer = [0; ANSWER_BYTES];
-        stream.read_exact(&mut answer).expect("an answer");
-        let answer = Answer::open(&answer, &SECRET, header.number, &between);
-        (stream, answer)
-    }
-
-    /// It gets no answer, and is counted.
-    fn is_turned_away(&mut self, what: &str, mut stream: TcpStream, bytes: &[u8; HEADER_BYTES]) {
-        let refused = self.counts.refused;
-        stream.write_all(bytes).expect("said");
-        let mut answer = Vec::new();
-        // The connection ends, by a reset as a rule.
-        let _ = stream.read_to_end(&mut answer);
-        assert_eq!(answer, Vec::<u8>::new(), "{what}");
-        self.await_counts(|counts| counts.refused == refused + 1);
-    }
-}
-
-impl Drop for Scene {
-    fn drop(&mut self) {
-        // Gone already, perhaps.
-        let _ = tell(&self.orders, &Order::Drain { seconds: 0 });
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        let _ = fs::remove_dir(&self.group);
-        if !std::thread::panicking() {
-            ended.expect("once").expect("ends well");
-        }
-    }
-}
+use crate::scene::{OWN, OWN_V6, PATIENCE, SECRET, Scene};
 
 #[test]
 fn a_proven_connection_reaches_the_program() {
@@ -264,6 +80,12 @@ fn who_proves_nothing_gets_no_answer() {
         ..other
     };
     scene.is_turned_away("an old number", third, &header.seal(&SECRET, &other));
+
+    // Whoever does not come to the end has his time, and no more.
+    let header = scene.header(to);
+    let (stream, between) = scene.connect(OWN);
+    let half = header.seal(&SECRET, &between);
+    scene.is_turned_away("half", stream, &half[..HEADER_BYTES / 2]);
 
     // The session is over.
     scene.order(&Order::Expel { secret: SECRET.id });
@@ -355,4 +177,27 @@ fn a_relay_that_is_left_alone_finishes_what_it_has() {
     let thread = scene.thread.take().expect("once");
     thread.join().expect("ends well");
     scene.thread = Some(std::thread::spawn(|| {}));
+}
+
+#[test]
+fn a_peer_is_let_in_however_many_strangers_say_nothing() {
+    let test = "a_peer_is_let_in_however_many_strangers_say_nothing";
+    let Some(mut scene) = Scene::new(test, "") else {
+        return;
+    };
+    let listener = scene.listen(OWN);
+    let to = listener.local_addr().expect("a name");
+    // More than it hears at a time.
+    let at = scene.at(OWN);
+    let strangers: Vec<TcpStream> = scene.namespace.enter(|| {
+        let connect = |_| TcpStream::connect(at).expect("connected");
+        (0..1100).map(connect).collect()
+    });
+    scene.await_counts(|counts| counts.refused > 0);
+    let (_stream, answer) = scene.ask(to);
+    assert_eq!(answer, Some(Answer::Connected));
+    // Those who were left are turned away as well, in time.
+    drop(listener);
+    scene.await_counts(|counts| counts.refused == 1100);
+    drop(strangers);
 }

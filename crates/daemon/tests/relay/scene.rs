@@ -1,0 +1,216 @@
+//! A relay that the test gives orders to.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
+use sluice_daemon::capture::orders::{Counts, Heard, Notice, Order, hear, tell};
+use sluice_daemon::capture::relay;
+use sluice_netns_testing::{Namespace, can_run, skip, unique};
+use sluice_peering::config::Config;
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const SECRET: Secret = Secret {
+    id: 7,
+    key: [9; 32],
+};
+
+/// The host's own address, at its loopback.
+pub const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
+pub const OWN_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
+
+/// An empty cgroup; none where they cannot be made.
+fn make_group() -> Option<PathBuf> {
+    let mount = sluice_bpf::Cgroup::mount_point().ok()?;
+    let path = mount.join(unique("relay"));
+    fs::create_dir(&path).ok()?;
+    Some(path)
+}
+
+/// A relay in a thread and namespace of its own.
+pub struct Scene {
+    pub namespace: Namespace,
+    pub group: PathBuf,
+    pub orders: OwnedFd,
+    pub ports: [u16; 2],
+    pub counts: Counts,
+    number: u64,
+    pub thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Scene {
+    pub fn new(test: &str, choice: &str) -> Option<Scene> {
+        if !can_run(test) {
+            return None;
+        }
+        let Some(group) = make_group() else {
+            skip(test, "cgroups of version 2 cannot be made here");
+            return None;
+        };
+        let namespace = Namespace::new(unique("rl"));
+        namespace.ip("link set lo up");
+        namespace.ip(&format!("addr add {OWN}/32 dev lo"));
+        namespace.ip(&format!("addr add {OWN_V6}/128 dev lo nodad"));
+        let text = format!(
+            "[daemon]\nname='a'\npsk_file='k'\n[capture]\ncgroup='{}'\n{choice}\n",
+            group.display()
+        );
+        let config = Config::parse(Path::new("/a.toml"), &text).expect("a configuration");
+        let (orders, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .expect("sockets");
+        // Its privileges are those of its thread, and gone afterwards.
+        let thread = namespace.enter(move || {
+            std::thread::spawn(move || relay::serve(config, theirs).expect("serves"))
+        });
+        let mut scene = Scene {
+            namespace,
+            group,
+            orders,
+            ports: [0; 2],
+            counts: Counts::default(),
+            number: 0,
+            thread: Some(thread),
+        };
+        match scene.notice() {
+            Notice::Ready {
+                port_v4,
+                port_v6,
+                addresses,
+            } => {
+                assert!(addresses.contains(&OWN) && addresses.contains(&OWN_V6));
+                assert!(!addresses.contains(&"127.0.0.1".parse().expect("one")));
+                scene.ports = [port_v4, port_v6];
+            }
+            other => panic!("{other:?}"),
+        }
+        scene.order(&Order::Admit(SECRET));
+        Some(scene)
+    }
+
+    pub fn order(&self, order: &Order) {
+        tell(&self.orders, order).expect("it listens");
+    }
+
+    fn notice(&mut self) -> Notice {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match hear(&self.orders).expect("sense") {
+                Heard::Message(notice) => return notice,
+                Heard::Nothing => assert!(Instant::now() < end, "it says nothing"),
+                Heard::End => panic!("it has ended"),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn await_counts(&mut self, so: impl Fn(&Counts) -> bool) {
+        while !so(&self.counts) {
+            match self.notice() {
+                Notice::Counts(counts) => self.counts = counts,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// What it has counted as far as it has said so; without waiting.
+    pub fn hear_counts(&mut self) -> Counts {
+        while let Heard::Message(Notice::Counts(counts)) = hear(&self.orders).expect("sense") {
+            self.counts = counts;
+        }
+        self.counts
+    }
+
+    /// A script for bash in the namespace and the cgroup of which connections are captured.
+    pub fn program(&self, script: &str) -> Command {
+        let enter = format!("echo $$ > {}/cgroup.procs || exit 1", self.group.display());
+        let mut command = Command::new("nsenter");
+        let namespace = format!("--net={}", self.namespace.path().display());
+        command.args([&namespace, "bash", "-c"]);
+        command.arg(format!("{enter}\n{script}"));
+        command
+    }
+
+    pub fn at(&self, ip: IpAddr) -> SocketAddr {
+        SocketAddr::new(ip, self.ports[usize::from(ip.is_ipv6())])
+    }
+
+    pub fn listen(&self, ip: IpAddr) -> TcpListener {
+        self.namespace
+            .enter(|| TcpListener::bind((ip, 0)).expect("bound"))
+    }
+
+    /// A connection to the relay, and the addresses that it has.
+    pub fn connect(&self, ip: IpAddr) -> (TcpStream, Between) {
+        let at = self.at(ip);
+        let stream = self
+            .namespace
+            .enter(|| TcpStream::connect(at).expect("connected"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let between = Between {
+            from: stream.local_addr().expect("a name"),
+            to: at,
+        };
+        (stream, between)
+    }
+
+    pub fn header(&mut self, destination: SocketAddr) -> Header {
+        self.number += 1;
+        Header {
+            secret: SECRET.id,
+            number: self.number,
+            destination,
+            client: "192.0.2.1:1234".parse().expect("an address"),
+        }
+    }
+
+    /// What the relay answers to this.
+    pub fn ask(&mut self, destination: SocketAddr) -> (TcpStream, Option<Answer>) {
+        let header = self.header(destination);
+        let ip = if destination.is_ipv6() { OWN_V6 } else { OWN };
+        let (mut stream, between) = self.connect(ip);
+        stream
+            .write_all(&header.seal(&SECRET, &between))
+            .expect("said");
+        let mut answer = [0; ANSWER_BYTES];
+        stream.read_exact(&mut answer).expect("an answer");
+        let answer = Answer::open(&answer, &SECRET, header.number, &between);
+        (stream, answer)
+    }
+
+    /// It gets no answer, and is counted.
+    pub fn is_turned_away(&mut self, what: &str, mut stream: TcpStream, bytes: &[u8]) {
+        let refused = self.counts.refused;
+        stream.write_all(bytes).expect("said");
+        let mut answer = Vec::new();
+        // The connection ends, by a reset as a rule; that nothing comes for a long time is no end.
+        if let Err(error) = stream.read_to_end(&mut answer) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{what}: {error}");
+        }
+        assert_eq!(answer, Vec::<u8>::new(), "{what}");
+        self.await_counts(|counts| counts.refused == refused + 1);
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        // Gone already, perhaps.
+        let _ = tell(&self.orders, &Order::Drain { seconds: 0 });
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        let _ = fs::remove_dir(&self.group);
+        if !std::thread::panicking() {
+            ended.expect("once").expect("ends well");
+        }
+    }
+}
