@@ -6,22 +6,22 @@
 //! daemons have no part in a connection, and one of them that has died keeps none from being
 //! accepted.
 //!
-//! 92 bytes, numbers in network byte order:
+//! 84 bytes, numbers in network byte order:
 //!
 //! | offset | what |
 //! |---|---|
 //! | 0 | [`MAGIC`], 8 bytes |
-//! | 8 | version, 1 |
+//! | 8 | version, 2 |
 //! | 9 | kind: 1 for a client, 2 for a destination, 3 for one without an answer |
 //! | 10 | zero, 2 bytes |
 //! | 12 | client: address (16 bytes, IPv4 mapped as in RFC 4291 §2.5.5.2), port |
 //! | 30 | outside address: the same |
-//! | 48 | when, milliseconds of the Unix epoch, 8 bytes |
-//! | 56 | a number that the sender uses once, 4 bytes |
-//! | 60 | HMAC-SHA-256 (RFC 2104) of all before, and of the connection's own addresses |
+//! | 48 | for a destination: the number of the exit, which says whose key it is; otherwise zero; 4 bytes |
+//! | 52 | HMAC-SHA-256 (RFC 2104) of all before, and of the connection's own addresses |
 //!
 //! The code covers the addresses and ports of the connection that carries it, so that it is worth
-//! nothing on another one.
+//! nothing on another one. It holds no time and no number that is used once: who can take over both
+//! addresses and ports of the connection, while the key is in use, can say it again.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -29,12 +29,12 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 /// Length of the whole.
-pub const PREFACE_BYTES: usize = 92;
+pub const PREFACE_BYTES: usize = 84;
 
 /// How it begins. No text begins so, and no TLS record (RFC 8446 §5.1).
 pub const MAGIC: [u8; 8] = [0x00, 0x0d, 0xf5, b's', b'l', b'u', b'c', 0x0a];
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const SIGNED_BYTES: usize = PREFACE_BYTES - 32;
 
 /// A secret of those who publish a port and the gateway.
@@ -77,9 +77,8 @@ pub struct Preface {
     pub client: SocketAddr,
     /// The gateway's own address there. Unspecified where the sender cannot know it.
     pub outside: SocketAddr,
-    /// Milliseconds of the Unix epoch.
-    pub time_ms: u64,
-    pub nonce: u32,
+    /// For a destination: by which exit of the gateway.
+    pub exit: u32,
 }
 
 /// Why bytes are no preface.
@@ -106,8 +105,7 @@ impl Preface {
         };
         out[12..30].copy_from_slice(&address_bytes(self.client));
         out[30..48].copy_from_slice(&address_bytes(self.outside));
-        out[48..56].copy_from_slice(&self.time_ms.to_be_bytes());
-        out[56..60].copy_from_slice(&self.nonce.to_be_bytes());
+        out[48..52].copy_from_slice(&self.exit.to_be_bytes());
         let code = code(key, carrier, &out[..SIGNED_BYTES]).finalize();
         out[SIGNED_BYTES..].copy_from_slice(&code.into_bytes());
         out
@@ -132,25 +130,20 @@ impl Preface {
             (VERSION, 3) => Kind::Unanswered,
             _ => return Err(PrefaceError::Version),
         };
-        let mut time = [0; 8];
-        time.copy_from_slice(&bytes[48..56]);
-        let mut nonce = [0; 4];
-        nonce.copy_from_slice(&bytes[56..60]);
         Ok(Preface {
             kind,
             client: address(&bytes[12..30]),
             outside: address(&bytes[30..48]),
-            time_ms: u64::from_be_bytes(time),
-            nonce: u32::from_be_bytes(nonce),
+            exit: claimed_exit(bytes),
         })
     }
 }
 
-/// The number of a preface whose code was not looked at yet: it says which key to look for.
-pub fn claimed_nonce(bytes: &[u8; PREFACE_BYTES]) -> u32 {
-    let mut nonce = [0; 4];
-    nonce.copy_from_slice(&bytes[56..60]);
-    u32::from_be_bytes(nonce)
+/// The exit of a preface whose code was not looked at yet: it says which key to look for.
+pub fn claimed_exit(bytes: &[u8; PREFACE_BYTES]) -> u32 {
+    let mut exit = [0; 4];
+    exit.copy_from_slice(&bytes[48..52]);
+    u32::from_be_bytes(exit)
 }
 
 /// Length of an [`Answer`].
@@ -240,8 +233,7 @@ mod tests {
             kind: Kind::Client,
             client: "203.0.113.9:5555".parse().unwrap(),
             outside: "[2001:db8::1]:443".parse().unwrap(),
-            time_ms: 1_700_000_000_123,
-            nonce: 9,
+            exit: 9,
         }
     }
 
@@ -251,9 +243,28 @@ mod tests {
             let preface = Preface { kind, ..preface() };
             let bytes = preface.encode(&KEY, &carrier());
             assert_eq!(Preface::decode(&bytes, &KEY, &carrier()), Ok(preface));
-            assert_eq!(claimed_nonce(&bytes), preface.nonce);
+            assert_eq!(claimed_exit(&bytes), preface.exit);
             assert!((0..bytes.len()).all(|len| may_begin(&bytes[..len])));
         }
+    }
+
+    #[test]
+    fn the_bytes_are_what_the_table_says() {
+        let bytes = preface().encode(&KEY, &carrier());
+        let mapped = |ip: &[u8]| [&[0; 10][..], &[0xff; 2], ip].concat();
+        let outside: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        let signed = [
+            &MAGIC[..],
+            &[2, 1, 0, 0],
+            &mapped(&[203, 0, 113, 9]),
+            &5555_u16.to_be_bytes(),
+            &outside.octets(),
+            &443_u16.to_be_bytes(),
+            &9_u32.to_be_bytes(),
+        ]
+        .concat();
+        assert_eq!(bytes[..52], signed);
+        assert_eq!(bytes.len(), 52 + 32);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use sluice_control::message::gateway::Ranges;
 use sluice_control::preface::{
-    Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface, claimed_nonce,
+    Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface, claimed_exit,
 };
 use sluice_relay::{Engine, Interest, PairId, socket};
 use sluice_sys::route::{self, Leads};
@@ -267,7 +267,7 @@ impl Outward {
                 from: socket::remote_address(pending.inside.as_fd()).ok()?,
                 to: socket::local_address(pending.inside.as_fd()).ok()?,
             };
-            let is_its = claimed_nonce(&bytes) == pending.exit;
+            let is_its = claimed_exit(&bytes) == pending.exit;
             let preface = Preface::decode(&bytes, &exit.rules.key, &carrier).ok()?;
             (is_its && preface.kind != Kind::Client).then_some(preface)
         });

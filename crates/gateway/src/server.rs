@@ -6,7 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sluice_control::message::Reason;
 use sluice_control::message::gateway::{Ask, Tell};
@@ -165,7 +165,6 @@ pub struct Server {
     pairs: HashMap<PairId, u32>,
     balance: Balance,
     outward: Outward,
-    nonce: u32,
 }
 
 impl Server {
@@ -197,7 +196,6 @@ impl Server {
             pairs: HashMap::new(),
             balance: Balance::default(),
             outward: Outward::default(),
-            nonce: 0,
         })
     }
 
@@ -787,7 +785,6 @@ impl Server {
         };
         let key = key::ATTEMPT | number;
         let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
-        self.nonce = self.nonce.wrapping_add(1);
         self.balance.answered(attempt.backend.number);
         match self.engine.pair(attempt.client, attempt.inside) {
             Ok(pair) => {
@@ -817,13 +814,11 @@ impl Server {
             )));
         }
         let outside = socket::local_address(attempt.client.as_fd())?;
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let preface = Preface {
             kind: Kind::Client,
             client: attempt.from,
             outside,
-            time_ms: since.map_or(0, |since| since.as_millis() as u64),
-            nonce: self.nonce,
+            exit: 0,
         };
         let bytes = preface.encode(&attempt.backend.key, &carrier);
         // A connection on which nothing was sent has room for these few bytes.

@@ -404,7 +404,7 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
     let at = SocketAddr::from(([127, 0, 0, 1], port));
     let (server, inside) = self::node("127.0.0.1");
     server.set_nonblocking(true).unwrap();
-    let ask = |kind, key: Key, nonce| {
+    let ask = |kind, key: Key, exit| {
         let mut stream = connect(at);
         let carrier = Carrier {
             from: stream.local_addr().unwrap(),
@@ -414,8 +414,7 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
             kind,
             client: inside,
             outside: NOWHERE,
-            time_ms: 0,
-            nonce,
+            exit,
         };
         stream.write_all(&preface.encode(&key, &carrier)).unwrap();
         stream
@@ -449,8 +448,7 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
         kind: Kind::Destination,
         client: inside,
         outside: NOWHERE,
-        time_ms: 0,
-        nonce: EXIT,
+        exit: EXIT,
     };
     // It is reset before it has said that, or then.
     let _ = stranger.write_all(&preface.encode(&KEY, &carrier));

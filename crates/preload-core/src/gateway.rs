@@ -38,8 +38,8 @@ const ASK_AGAIN_NS: u64 = if cfg!(test) { 3_600 } else { 1 } * 1_000_000_000;
 
 /// A gateway's connection whose preface does not come in so many milliseconds is given up. It is
 /// accepted when its first bytes are there (`TCP_DEFER_ACCEPT`), so this is for a gateway that
-/// was stopped in between.
-const PREFACE_MS_MAX: c_int = 250;
+/// was stopped in between. Who accepts does nothing else meanwhile.
+const PREFACE_MS_MAX: u64 = if cfg!(test) { 3_000 } else { 50 };
 
 /// Seconds that the kernel holds back a connection on which nothing was said, for a client that
 /// reaches the published port past the gateway and waits for the server to speak first.
@@ -292,27 +292,8 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
         return Meeting::Direct;
     }
     let mut bytes = [0; PREFACE_BYTES];
-    let mut seen = 0;
-    let until = Instant::now() + Duration::from_millis(PREFACE_MS_MAX as u64);
-    loop {
-        match receive(got, &mut bytes, libc::MSG_PEEK) {
-            Ok(0) => return Meeting::Failed("it ended at once"),
-            Ok(count) if !preface::may_begin(&bytes[..count]) => return Meeting::Direct,
-            Ok(PREFACE_BYTES) => break,
-            Ok(count) => seen = count,
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => return Meeting::Failed("it was reset"),
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Meeting::Failed("it does not say whom it is for");
-        }
-        if seen > 0 {
-            // Readable all the time, while the rest is on its way.
-            std::thread::yield_now();
-        } else {
-            let _ = unix::wait_readable(got, left.as_millis() as i32 + 1);
-        }
+    if let Err(outcome) = await_preface(got, &mut bytes) {
+        return outcome;
     }
     let carrier = Carrier { from, to };
     match Preface::decode(&bytes, &listener.key, &carrier) {
@@ -328,6 +309,55 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
         }
         Ok(_) => Meeting::Failed("it says something else than whom it is for"),
         Err(_) => Meeting::Failed("what it says is not the gateway's"),
+    }
+}
+
+/// Waits for all bytes of a preface, and leaves them where they are.
+fn await_preface(got: c_int, bytes: &mut [u8; PREFACE_BYTES]) -> Result<(), Meeting> {
+    let until = Instant::now() + Duration::from_millis(PREFACE_MS_MAX);
+    let mut before = None;
+    let outcome = loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match receive(got, bytes, libc::MSG_PEEK) {
+            Ok(0) => break Err(Meeting::Failed("it ended at once")),
+            Ok(count) if !preface::may_begin(&bytes[..count]) => break Err(Meeting::Direct),
+            Ok(PREFACE_BYTES) => break Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => break Err(Meeting::Failed("it was reset")),
+        }
+        if left.is_zero() {
+            break Err(Meeting::Failed("it does not say whom it is for"));
+        }
+        if before.is_none() {
+            // With a part of it the socket would be readable all the time.
+            before = low_water(got);
+            set_low_water(got, PREFACE_BYTES as c_int);
+        }
+        let _ = unix::wait_readable(got, left.as_millis() as i32 + 1);
+    };
+    if let Some(before) = before {
+        set_low_water(got, before);
+    }
+    outcome
+}
+
+/// How many bytes must be there for the socket to be readable (`SO_RCVLOWAT`, socket(7)).
+fn low_water(fd: c_int) -> Option<c_int> {
+    let mut bytes = [0; 4];
+    unix::get_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mut bytes).ok()?;
+    Some(c_int::from_ne_bytes(bytes))
+}
+
+fn set_low_water(fd: c_int, bytes: c_int) {
+    // SAFETY: the option reads an int.
+    unsafe {
+        (real().setsockopt)(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of::<c_int>() as socklen_t,
+        );
     }
 }
 

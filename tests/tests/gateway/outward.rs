@@ -86,7 +86,8 @@ fn refused() -> Verdict {
         (At::NodeA, own, "EACCES"),
         (At::NodeA, closed, "EACCES"),
         (At::NodeA, second.local_addr()?, "EACCES"),
-        // Its own host's business.
+        // Its own link's and host's business.
+        (At::NodeA, ([169, 254, 1, 1], 9).into(), "ENETUNREACH"),
         (At::NodeA, ([10, 46, 0, 9], 9).into(), "ECONNREFUSED"),
         // A node that may connect nowhere goes its own way, and has none.
         (At::NodeB, client, "ENETUNREACH"),

@@ -14,8 +14,7 @@ fn face(client: &str) -> Preface {
         kind: Kind::Client,
         client: client.parse().unwrap(),
         outside: "192.0.2.1:80".parse().unwrap(),
-        time_ms: 1,
-        nonce: 1,
+        exit: 0,
     }
 }
 
@@ -120,6 +119,33 @@ fn who_comes_past_the_gateway_is_left_alone() {
     let mut bytes = [0; 5];
     stream.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"GET /");
+}
+
+/// A preface in two pieces is waited for asleep, and the socket is the program's as it was.
+#[test]
+fn the_rest_of_a_preface_is_not_polled_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut outside = connect_by_loopback(&listener);
+    let (mut inside, from) = listener.accept().unwrap();
+    let fd = inside.as_raw_fd();
+    let to = listener.local_addr().unwrap();
+    let whole = face("203.0.113.5:77").encode(&KEY, &Carrier { from, to });
+    outside.write_all(&whole[..1]).unwrap();
+    std::thread::scope(|scope| {
+        let mut bytes = [0; PREFACE_BYTES];
+        let waiting = scope.spawn(move || await_preface(fd, &mut bytes).map(|()| bytes));
+        while low_water(fd) != Some(PREFACE_BYTES as c_int) {
+            assert!(!waiting.is_finished(), "it did not wait");
+            std::thread::yield_now();
+        }
+        assert_eq!(unix::wait_readable(fd, 0), Ok(false));
+        outside.write_all(&whole[1..]).unwrap();
+        assert!(waiting.join().unwrap().is_ok_and(|bytes| bytes == whole));
+    });
+    assert_eq!(low_water(fd), Some(1));
+    let mut bytes = [0; PREFACE_BYTES];
+    inside.read_exact(&mut bytes).unwrap();
+    assert_eq!(bytes, whole);
 }
 
 #[test]
