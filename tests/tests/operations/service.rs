@@ -18,9 +18,14 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("service/ready-reload-stop", ready_reload_stop),
         trial("service/log-json", log_json),
-        trial("service/capabilities", || capabilities(&[], FOR_NAMESPACES)),
+        trial("service/capabilities", || {
+            capabilities("roce-udp", &[], FOR_NAMESPACES)
+        }),
         trial("service/capabilities/one-namespace", || {
-            capabilities(&["--one-namespace"], 0)
+            capabilities("roce-udp", &["--one-namespace"], 0)
+        }),
+        trial("service/capabilities/af-xdp", || {
+            capabilities("roce", &["--one-namespace"], FOR_AF_XDP)
         }),
         trial("service/ordinary-user", ordinary_user),
         trial("service/unit", unit),
@@ -136,15 +141,28 @@ fn threads(pid: u32) -> Verdict<Vec<(u64, String)>> {
 /// capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
 const FOR_NAMESPACES: u64 = 1 << 12 | 1 << 21 | 1 << 39;
 
-/// Every thread has what its options take, and no more.
-fn capabilities(options: &[&str], needed: u64) -> Verdict {
+/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
+const FOR_AF_XDP: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
+
+/// Every thread has what its device and options take, and no more, and has used it.
+fn capabilities(device: &str, options: &[&str], needed: u64) -> Verdict {
     let own = threads(std::process::id())?;
     let Some((own, _)) = own.first().filter(|(own, _)| own & needed == needed) else {
         return skip(format!("this process has less than {needed:x}"));
     };
     ensure(*own != needed, || "there is nothing to give up".to_owned())?;
     let two = Two::new()?;
-    let [left, _right] = two.start_both(&[&["--metrics", "0"], options].concat())?;
+    let start = |side: Side| {
+        let text = two.head(side, 0x5a)? + &two.peer(side);
+        two.write_config(side, &text.replace("roce-udp", device))?;
+        let mut command = two.daemon(side);
+        command.args(["--metrics", "0"]).args(options);
+        two.start(side, command)
+    };
+    let [left, _right] = [start(Side::Left)?, start(Side::Right)?];
+    two.await_links()?;
+    let said = left.describe();
+    ensure(!said.contains("no AF_XDP"), || said.clone())?;
     let threads = threads(left.id())?;
     ensure(threads.len() >= 3, || format!("{threads:?}"))?;
     for (any, no_new) in &threads {
