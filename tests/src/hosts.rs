@@ -193,6 +193,31 @@ impl Host {
     }
 }
 
+/// Which of two hosts. Where it matters, servers are on the right one and clients on the left one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    Left,
+    Right,
+}
+
+pub const SIDES: [Side; 2] = [Side::Left, Side::Right];
+
+impl Side {
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Left => "left",
+            Side::Right => "right",
+        }
+    }
+
+    pub fn other(self) -> Side {
+        match self {
+            Side::Left => Side::Right,
+            Side::Right => Side::Left,
+        }
+    }
+}
+
 /// Two hosts and what joins them.
 pub struct Pair {
     pub left: Host,
@@ -244,6 +269,13 @@ impl Pair {
             between,
             dir,
         })
+    }
+
+    pub fn host(&self, side: Side) -> &Host {
+        match side {
+            Side::Left => &self.left,
+            Side::Right => &self.right,
+        }
     }
 
     /// A directory that is removed with the pair.

@@ -119,6 +119,14 @@ impl Job {
         Ok(())
     }
 
+    /// Waits until the child has printed that.
+    pub fn await_text(&mut self, text: &str, limit: Duration) -> Verdict {
+        let output = self.stdout.clone();
+        self.await_ready(limit, &format!("{text:?}"), || {
+            fs::read_to_string(&output).is_ok_and(|all| all.contains(text))
+        })
+    }
+
     /// The output so far, for error messages.
     pub fn describe(&self) -> String {
         format!(

@@ -18,12 +18,14 @@
 
 pub mod apps;
 pub mod diff;
+pub mod fleet;
 pub mod guest;
 pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;
 pub mod random;
+pub mod redis;
 pub mod stats;
 pub mod stream;
 pub mod suite;

@@ -1,10 +1,128 @@
-//! What the two ends of `tests/apps/stream.c` say: checked records in both directions of some
-//! connections.
+//! `tests/apps/stream.c`: checked records in both directions of some connections, from the first to
+//! the last, or until one of the ends is killed.
 
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::apps::{self, BUILDS, Build};
 use crate::job::{Job, Outcome};
 use crate::suite::{Verdict, ensure, fail};
+
+/// How its server takes connections.
+pub const SERVERS: [&str; 3] = ["thread", "fork", "prefork"];
+
+/// When the victim of a [`Kill`] is killed. Not a measured time: any moment of the transfer will do,
+/// this is one of them.
+const MOMENT: Duration = Duration::from_millis(500);
+
+/// Who is killed in mid-transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kill {
+    Nobody,
+    Client,
+    Server,
+}
+
+impl Kill {
+    /// What a transfer has as [`Transfer::records`] that has `all` when nobody is killed.
+    pub fn records(self, all: u32) -> u32 {
+        if self == Kill::Nobody { all } else { 0 }
+    }
+}
+
+pub const KILLS: [Kill; 3] = [Kill::Nobody, Kill::Client, Kill::Server];
+
+/// What its ends do.
+#[derive(Clone, Copy, Debug)]
+pub struct Transfer {
+    /// One of [`SERVERS`].
+    pub server: &'static str,
+    pub connections: usize,
+    /// Each end's of each connection; 0: until somebody ends it.
+    pub records: u32,
+}
+
+/// The ends of a transfer that has begun.
+pub struct Ends {
+    pub client: Job,
+    pub server: Job,
+    transfer: Transfer,
+}
+
+impl Transfer {
+    /// Starts both ends, which get their arguments here; their outputs go to the directory.
+    pub fn start(
+        self,
+        mut server: Command,
+        mut client: Command,
+        dir: &Path,
+        limit: Duration,
+    ) -> Verdict<Ends> {
+        let connections = self.connections.to_string();
+        server.args(["server", self.server, &connections]);
+        let mut server = Job::start(server, dir, "stream-server")?;
+        let port = await_port(&mut server, limit)?.to_string();
+        client.args(["client", &port, &connections, &self.records.to_string()]);
+        Ok(Ends {
+            client: Job::start(client, dir, "stream-client")?,
+            server,
+            transfer: self,
+        })
+    }
+}
+
+impl Ends {
+    /// Both end by themselves, and every connection got all its records at both.
+    pub fn check_complete(self, limit: Duration) -> Verdict {
+        let Transfer {
+            connections,
+            records,
+            ..
+        } = self.transfer;
+        check_complete(&self.client.finish(limit)?.success()?, connections, records)?;
+        check_complete(&self.server.finish(limit)?.success()?, connections, records)
+    }
+
+    /// Kills an end with all its processes while records flow, and judges what the other one got.
+    /// When it is nobody who is killed, both must have got everything.
+    pub fn judge(self, kill: Kill, limit: Duration) -> Verdict {
+        let (victim, survivor) = match kill {
+            Kill::Nobody => return self.check_complete(limit),
+            Kill::Client => (self.client, self.server),
+            Kill::Server => (self.server, self.client),
+        };
+        thread::sleep(MOMENT);
+        let Some(group) = Pid::from_raw(victim.id().try_into().unwrap_or(0)) else {
+            return fail("the victim has no process id");
+        };
+        kill_process_group(group, Signal::KILL).map_err(std::io::Error::from)?;
+        let outcome = survivor.finish(limit)?.success()?;
+        check_cut(&outcome, self.transfer.connections)
+    }
+}
+
+/// Builds it in the directory.
+pub fn compile(build: Build, dir: &Path) -> Verdict<PathBuf> {
+    apps::compile(&apps::apps_dir().join("stream.c"), build, dir)
+}
+
+/// The same, as it usually is.
+pub fn compile_plain(dir: &Path) -> Verdict<PathBuf> {
+    compile(BUILDS[0], dir)
+}
+
+/// Tells a program of `tests/apps` at which address its server listens.
+pub fn meet_at(command: &mut Command, address: IpAddr) {
+    let family = if address.is_ipv4() { "4" } else { "6" };
+    command
+        .env("APP_FAMILY", family)
+        .env("APP_HOST", address.to_string());
+}
 
 /// Waits until the server listens, and says where.
 pub fn await_port(server: &mut Job, limit: Duration) -> Verdict<u16> {

@@ -13,6 +13,17 @@ pub enum Problem {
 
 pub type Verdict<T = ()> = Result<T, Problem>;
 
+impl Problem {
+    /// Says more of a failure: what else was to be seen then.
+    #[must_use]
+    pub fn with(self, more: impl FnOnce() -> String) -> Problem {
+        match self {
+            Problem::Failed(text) => Problem::Failed(format!("{text}\n{}", more())),
+            skipped @ Problem::Skipped(_) => skipped,
+        }
+    }
+}
+
 impl From<std::io::Error> for Problem {
     fn from(error: std::io::Error) -> Self {
         Problem::Failed(format!("the test itself could not go on: {error}"))

@@ -80,6 +80,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "sluice-ibverbs",
         &[
+            "sluice-rendezvous",
             "sluice-sys",
             "sluice-transport-roce",
             "sluice-transport-shm",
@@ -108,6 +109,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-control",
             "sluice-gateway",
             "sluice-peering",
+            "sluice-rendezvous",
             "sluice-sys",
             "sluice-verbs",
             "sluice-xdp",

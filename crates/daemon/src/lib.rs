@@ -23,3 +23,4 @@ pub mod server;
 pub mod shares;
 mod socket;
 mod status;
+mod words;

@@ -141,7 +141,7 @@ impl Server {
             retries: Vec::new(),
             settling: Vec::new(),
             closer: Closer::default(),
-            gateway: gateway::begin(fabric.as_ref(), &config.socket, now),
+            gateway: gateway::begin(fabric.as_ref(), &config, now),
             config,
             fabric,
             reload: None,
@@ -555,27 +555,7 @@ impl Server {
             .get(&asker)
             .map(|client| client.credentials.uid);
         let sees_all = asker == Some(0) || asker == Some(self.uid);
-        let programs = || {
-            self.clients
-                .iter()
-                .filter_map(|(id, client)| Some((*id, client, client.program.as_ref()?)))
-        };
-        let mut shown: Vec<Listed<'_>> = programs()
-            .filter(|(_, client, _)| sees_all || asker == Some(client.credentials.uid))
-            .map(|(client, state, program)| Listed {
-                client,
-                uid: state.credentials.uid,
-                program,
-            })
-            .collect();
-        shown.sort_by_key(|listed| listed.client);
-        let sources = Sources {
-            shown,
-            programs: programs().map(|(id, _, program)| (id, program)).collect(),
-            matcher: &self.matcher,
-            lanes: &self.lanes,
-            fabric: self.fabric.as_ref(),
-        };
+        let sources = self.sources(|uid| sees_all || asker == Some(uid));
         let (processes, truncated) = sources.processes();
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),
@@ -598,6 +578,31 @@ impl Server {
             processes,
         };
         Ok(serde_json::to_vec(&report)?)
+    }
+
+    /// What a status is made of that shows the programs of these users.
+    fn sources(&self, is_shown: impl Fn(u32) -> bool) -> Sources<'_> {
+        let programs = || {
+            self.clients
+                .iter()
+                .filter_map(|(id, client)| Some((*id, client, client.program.as_ref()?)))
+        };
+        let mut shown: Vec<Listed<'_>> = programs()
+            .map(|(client, state, program)| Listed {
+                client,
+                uid: state.credentials.uid,
+                program,
+            })
+            .filter(|listed| is_shown(listed.uid))
+            .collect();
+        shown.sort_by_key(|listed| listed.client);
+        Sources {
+            shown,
+            programs: programs().map(|(id, _, program)| (id, program)).collect(),
+            matcher: &self.matcher,
+            lanes: &self.lanes,
+            fabric: self.fabric.as_ref(),
+        }
     }
 }
 

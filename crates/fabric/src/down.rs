@@ -96,6 +96,9 @@ pub struct Down {
     is_reader_gone: bool,
     /// Nothing comes any more.
     is_done: bool,
+    /// The far daemon has said so, and waits to hear that this is known.
+    is_done_heard: bool,
+    is_finish_owed: bool,
 }
 
 impl Down {
@@ -130,6 +133,8 @@ impl Down {
             is_close_said: false,
             is_reader_gone: false,
             is_done: false,
+            is_done_heard: false,
+            is_finish_owed: false,
         }
     }
 
@@ -138,9 +143,9 @@ impl Down {
         self.offer != Offer::None
     }
 
-    /// Whether the far program writes no more.
+    /// Whether the far program writes no more, and the far daemon was told that this is known.
     pub fn is_done(&self) -> bool {
-        self.is_done
+        self.is_done && !self.is_finish_owed
     }
 
     /// The local program has closed, or has ended.
@@ -257,7 +262,11 @@ impl Down {
                     self.lively = 0;
                 }
             }
-            Note::Done => self.end(),
+            Note::Done => {
+                self.is_done_heard = true;
+                self.is_finish_owed = true;
+                self.end();
+            }
             Note::Missing => {
                 self.direction.break_reader();
                 self.end();
@@ -289,6 +298,7 @@ impl Down {
     /// No link will come any more. What the far program has put into its ring and could not be
     /// sent is not known here unless nothing was offered.
     pub fn abandon(&mut self) {
+        self.is_finish_owed = false;
         if self.is_done {
             return;
         }
@@ -298,11 +308,22 @@ impl Down {
         self.end();
     }
 
+    /// The far host has never had its half of the lane, so nothing was written to the ring and all
+    /// of the stream comes by TCP. Should it have written all the same, bytes may be missing.
+    pub fn decline(&mut self) {
+        if self.arrived > 0 || self.direction.mode() == Mode::Ring {
+            self.abandon();
+        }
+        self.end();
+    }
+
     /// A link is there again: says where this direction is.
     pub fn resume(&mut self, say: &mut dyn FnMut(Note)) {
         say(Note::Resume(self.arrived));
         say(Note::Consumed(self.reported));
         self.is_close_said = false;
+        // The answer may have been lost, and after the end of this lane there is nobody to ask.
+        self.is_finish_owed = self.is_done_heard;
         if self.offer != Offer::None {
             self.offer = Offer::Revoked;
             say(Note::Revoke);
@@ -311,6 +332,9 @@ impl Down {
 
     /// Looks at the reader, and says what the far daemon has to know.
     pub fn look(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
+        if std::mem::take(&mut self.is_finish_owed) {
+            say(Note::Finished);
+        }
         if self.is_reader_gone || self.direction.is_closed() {
             if !self.is_close_said {
                 self.is_close_said = true;

@@ -179,6 +179,10 @@ impl<W: Wire> Engine<W> {
         far.check()?;
         if let Some(lane) = self.lane_mut(number) {
             lane.set_far(far);
+            let link = lane.link;
+            if lane.is_resume_owed() && self.link_mut(link).is_up {
+                self.resume(number.place());
+            }
             self.expect_traffic(now_ns);
         }
         Ok(())
@@ -199,20 +203,23 @@ impl<W: Wire> Engine<W> {
         state.is_up = true;
         state.outbox.bytes.clear();
         for place in 0..self.places.len() {
-            let Some(lane) = self.places[place].lane.as_mut() else {
-                continue;
-            };
-            if lane.link != link {
-                continue;
+            let lane = self.places[place].lane.as_ref();
+            if lane.is_some_and(|lane| lane.link == link) {
+                self.resume(place);
             }
-            if let Some(far) = lane.far() {
-                let number = far.number;
-                let outbox = &mut self.links[link.0 as usize].outbox;
-                lane.down.resume(&mut |note| outbox.note(number, note));
-            }
-            self.heat(place);
         }
         self.looked_ns = 0;
+    }
+
+    /// Says where a lane is, and goes on from there.
+    fn resume(&mut self, place: usize) {
+        let Place { number, lane, .. } = &mut self.places[place];
+        if let Some(lane) = lane
+            && let Some(link) = self.links.get_mut(lane.link.0 as usize)
+        {
+            lane.resume(*number, &mut |to, note| link.outbox.note(to, note));
+        }
+        self.heat(place);
     }
 
     /// A link has failed; another one may come in its place ([`Engine::link_up`]).
@@ -234,10 +241,10 @@ impl<W: Wire> Engine<W> {
         self.collect();
     }
 
-    /// There is no far half of this lane, and none will come.
-    pub fn abandon(&mut self, number: LaneNumber) {
+    /// There never was a far half of this lane, and none will come: the connection goes on by TCP.
+    pub fn decline(&mut self, number: LaneNumber) {
         if let Some(lane) = self.lane_mut(number) {
-            lane.abandon();
+            lane.decline();
         }
         self.collect();
     }
@@ -265,11 +272,17 @@ impl<W: Wire> Engine<W> {
             let record = record.ok_or(Violation("sent a message that makes no sense"))?;
             // What was under way when the lane ended here means nothing any more.
             let Some(lane) = self.lane_on(link, record.lane)? else {
+                if let Note::Present(theirs) = record.note {
+                    self.link_mut(link).outbox.note(theirs, Note::Gone);
+                }
                 continue;
             };
             lane.hear(record.note, now_ns)?;
+            let far = lane.far().map(|far| far.number);
+            if matches!(record.note, Note::Done | Note::Finished | Note::Gone) {
+                self.looked_ns = 0;
+            }
             if matches!(record.note, Note::Call | Note::Here) {
-                let far = lane.far().map(|far| far.number);
                 self.awake_until_ns = now_ns + AWAKE_NS;
                 if let (Note::Call, Some(number)) = (record.note, far) {
                     self.link_mut(link).outbox.note(number, Note::Here);

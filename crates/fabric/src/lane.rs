@@ -60,6 +60,8 @@ pub struct Lane {
     pub up: Up,
     pub down: Down,
     is_program_gone: bool,
+    /// The link has come back, and the far half was not known then.
+    is_resume_owed: bool,
 }
 
 impl Lane {
@@ -73,6 +75,7 @@ impl Lane {
             up: Up::new(near.chunk.direction(near.lane, 1 - side), near.region),
             down: Down::new(near.chunk.direction(near.lane, side), near.board, is_eager),
             is_program_gone: false,
+            is_resume_owed: false,
         }
     }
 
@@ -108,10 +111,32 @@ impl Lane {
         self.up.is_standing() || self.down.is_standing()
     }
 
+    /// The link has come back, or the far half has become known since it did: says where this half
+    /// is. `number` is its own.
+    pub fn resume(&mut self, number: LaneNumber, note: &mut dyn FnMut(LaneNumber, Note)) {
+        self.is_resume_owed = self.far.is_none();
+        if let Some(far) = &self.far {
+            let there = far.number;
+            note(there, Note::Present(number));
+            self.down.resume(&mut |said| note(there, said));
+        }
+    }
+
+    /// Whether [`Lane::resume`] could not say anything.
+    pub fn is_resume_owed(&self) -> bool {
+        self.is_resume_owed
+    }
+
     /// There is no far daemon any more, and none that knows of this lane will come.
     pub fn abandon(&mut self) {
         self.up.abandon();
         self.down.abandon();
+    }
+
+    /// The far host has never had its half, and no program there was told of it.
+    pub fn decline(&mut self) {
+        self.up.abandon();
+        self.down.decline();
     }
 
     /// Sends what the local program has written.
@@ -125,8 +150,10 @@ impl Lane {
     /// What the far daemon says of this lane.
     pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
         match note {
-            // Answered by the engine.
-            Note::Call => {}
+            // Answered by the engine, as `Present` of a lane that is not there.
+            Note::Call | Note::Present(_) => {}
+            Note::Finished => self.up.finished()?,
+            Note::Gone => self.abandon(),
             Note::Offer => self.up.offered(),
             Note::Revoke => self.up.revoked(),
             Note::Consumed(total) => self.up.consumed(total)?,

@@ -69,10 +69,17 @@ pub enum Note {
     Left,
     /// Sender: its program does not write to the ring, and everything that was there is sent.
     Settled,
-    /// Sender: nothing comes any more.
+    /// Sender: nothing comes any more. To be answered with `Finished`.
     Done,
+    /// Receiver: it knows that nothing comes any more, and has everything that came before.
+    Finished,
     /// Sender: bytes of the stream are missing here, and will not come.
     Missing,
+    /// After a link came back: the lane is there, under this number. To be answered with `Gone`, to
+    /// that number, where nothing is known of it.
+    Present(LaneNumber),
+    /// The lane was over here before the link came back.
+    Gone,
 }
 
 /// A record, read.
@@ -99,6 +106,9 @@ impl Record {
             Note::Call => (11, 0),
             Note::Here => (12, 0),
             Note::Tcp(bytes) => (13, bytes),
+            Note::Finished => (14, 0),
+            Note::Present(number) => (15, number.0.into()),
+            Note::Gone => (16, 0),
         };
         let mut out = [0; RECORD_BYTES];
         out[0] = kind;
@@ -127,6 +137,9 @@ impl Record {
             (11, 0) => Note::Call,
             (12, 0) => Note::Here,
             (13, bytes) => Note::Tcp(bytes),
+            (14, 0) => Note::Finished,
+            (15, number) => Note::Present(LaneNumber(number.try_into().ok()?)),
+            (16, 0) => Note::Gone,
             _ => return None,
         };
         let lane = LaneNumber(u32::from_be_bytes([a, b, c, d]));
@@ -161,6 +174,9 @@ mod tests {
             Note::Call,
             Note::Here,
             Note::Tcp(3),
+            Note::Finished,
+            Note::Present(LaneNumber(u32::MAX)),
+            Note::Gone,
         ];
         let lane = LaneNumber::new(0xf_ffff, 0xfff);
         let mut message = Vec::new();
@@ -172,7 +188,7 @@ mod tests {
             read.into_iter()
                 .eq(notes.map(|note| Some(Record { lane, note })))
         );
-        for kind in [0, 14, 255] {
+        for kind in [0, 17, 255] {
             let mut bytes = Record {
                 lane,
                 note: Note::Left,

@@ -60,6 +60,8 @@ pub struct Up {
     /// The far program reads no more, or the ring cannot be trusted any more.
     is_over: bool,
     is_done_sent: bool,
+    /// The far daemon has everything, and knows that nothing comes any more.
+    is_finished: bool,
     /// The link was lost, and the far daemon has not said yet what has arrived.
     is_suspended: bool,
 }
@@ -85,6 +87,7 @@ impl Up {
             is_writer_gone: false,
             is_over: false,
             is_done_sent: false,
+            is_finished: false,
             is_suspended: false,
         }
     }
@@ -99,9 +102,20 @@ impl Up {
         self.segment.is_some() && !self.is_over
     }
 
-    /// Whether the far daemon was told that nothing comes any more.
+    /// Whether the far daemon has everything, and knows that nothing comes any more. Until then the
+    /// bytes and what was said of them may have to be sent again, on another link.
     pub fn is_done(&self) -> bool {
-        self.is_done_sent
+        self.is_finished
+    }
+
+    /// The far daemon says so.
+    pub fn finished(&mut self) -> Result<(), Violation> {
+        if !self.is_over && !self.is_writer_gone {
+            return Err(Violation("takes a stream for finished that is not"));
+        }
+        self.is_done_sent = true;
+        self.is_finished = true;
+        Ok(())
     }
 
     /// Bytes that were ever placed in the far ring.
@@ -157,7 +171,7 @@ impl Up {
         self.is_suspended = false;
         // Said again: the segment before its next byte, the end when it is reached.
         self.is_segment_said = false;
-        self.is_done_sent = false;
+        self.is_done_sent = self.is_finished;
         Ok(())
     }
 
@@ -198,6 +212,7 @@ impl Up {
     pub fn abandon(&mut self) {
         // There is nobody to be told any more.
         self.is_done_sent = true;
+        self.is_finished = true;
         if self.is_over {
             return;
         }

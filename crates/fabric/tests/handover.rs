@@ -237,3 +237,44 @@ fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
         assert_eq!(host.engine.take_over(), [host.number]);
     }
 }
+
+#[test]
+fn a_lane_that_the_far_host_never_had_goes_on_by_tcp() {
+    let mut pair = Pair::new(common::SMALL_RING);
+    let mut at = 0;
+    // An offer that nobody hears of.
+    let stands = |pair: &Pair| {
+        let mut lanes = pair.hosts[0].engine.lanes();
+        lanes.any(|lane| lane.down.is_standing())
+    };
+    for _ in 0..10_000 {
+        let bytes = bytes_at(at, 50);
+        assert_eq!(pair.hosts[1].program.send(&bytes, true), Ok(50));
+        let mut got = [0; 50];
+        assert_eq!(pair.hosts[0].program.recv(&mut got, DONTWAIT), Ok(50));
+        at += 50;
+        pair.turn(0);
+        if stands(&pair) {
+            break;
+        }
+        while pair.deliver(0) {}
+        pair.turn(1);
+        while pair.deliver(1) {}
+    }
+    assert!(stands(&pair));
+    let bytes = bytes_at(at, 200);
+    let [reader, writer] = [0, 1].map(|host| pair.hosts[host].program);
+    assert_eq!(writer.send(&bytes, true), Ok(200));
+    writer.shutdown_write().expect("shut down");
+    let mut got = [0; 300];
+    assert_eq!(
+        reader.recv(&mut got, DONTWAIT),
+        Err(Errno::AGAIN),
+        "ring bytes may come before these"
+    );
+    let number = pair.hosts[0].number;
+    pair.hosts[0].engine.decline(number);
+    assert_eq!(reader.recv(&mut got, DONTWAIT), Ok(200));
+    check_bytes(at, &got[..200]);
+    assert_eq!(reader.recv(&mut got, DONTWAIT), Ok(0));
+}

@@ -5,8 +5,8 @@
 
 mod pair;
 
-use pair::Pair;
 use pair::common::{self, DONTWAIT, bytes_at, check_bytes};
+use pair::{Host, Pair};
 use sluice_lane::wait::{self, Announced};
 use sluice_sys::errno::Errno;
 
@@ -179,8 +179,9 @@ impl Machine {
         }
     }
 
-    /// Everything arrives, and both streams end.
-    fn finish(&mut self) -> (u64, u64) {
+    /// Everything arrives, both streams end, and nothing is left of the lane, although one of the
+    /// programs closes before the other has read what it wrote, and the link goes on failing.
+    fn finish(&mut self, random: &mut Random) -> (u64, u64) {
         if self.is_cut {
             self.pair.mend();
         }
@@ -188,32 +189,56 @@ impl Machine {
             self.wake_up(host);
             self.shut(host);
         }
-        let mut rounds = 0;
-        while !self.streams.iter().all(|stream| stream.is_over) {
-            for host in 0..2 {
-                while self.read(host, 30_000) {}
-            }
-            self.pair.run(50_000);
-            rounds += 1;
-            assert!(rounds < 20_000, "the streams do not end");
-        }
-        let snapshots = [0, 1].map(|host| self.pair.hosts[host].program.snapshot());
-        for host in &mut self.pair.hosts {
-            host.program.close();
-            host.engine.program_gone(host.number);
+        let first = random.below(2) as usize;
+        let mut snapshots = Vec::new();
+        for host in [first, 1 - first] {
+            self.read_to_the_end(host);
+            let Host {
+                program, number, ..
+            } = self.pair.hosts[host];
+            snapshots.push(program.snapshot());
+            program.close();
+            self.pair.hosts[host].engine.program_gone(number);
+            self.fail_and_recover(random);
         }
         self.pair.run(5_000_000);
         for host in &mut self.pair.hosts {
-            assert_eq!(
-                host.engine.take_over(),
-                [host.number],
-                "the lane is not over"
-            );
+            let over = host.engine.take_over();
+            assert_eq!(over, [host.number], "the lane is not over");
         }
         (
             snapshots.iter().map(|it| it.ring_tx_bytes).sum(),
             snapshots.iter().map(|it| it.tcp_tx_bytes).sum(),
         )
+    }
+
+    fn read_to_the_end(&mut self, host: usize) {
+        for _ in 0..20_000 {
+            while self.read(host, 30_000) {}
+            if self.streams[1 - host].is_over {
+                return;
+            }
+            self.pair.run(50_000);
+        }
+        panic!("the stream does not end");
+    }
+
+    /// The link is cut at any moment, some times.
+    fn fail_and_recover(&mut self, random: &mut Random) {
+        for _ in 0..random.below(4) {
+            for _ in 0..random.below(12) {
+                let host = random.below(2) as usize;
+                match random.below(2) {
+                    0 => self.pair.turn(host),
+                    _ => {
+                        self.pair.deliver(host);
+                    }
+                }
+            }
+            self.pair.cut();
+            self.pair.turn(random.below(2) as usize);
+            self.pair.mend();
+        }
     }
 }
 
@@ -227,7 +252,7 @@ fn random_programs() {
             for _ in 0..120 {
                 machine.step(&mut random);
             }
-            machine.finish()
+            machine.finish(&mut random)
         });
         let Ok((by_ring, by_tcp)) = result else {
             panic!("seed {seed}");

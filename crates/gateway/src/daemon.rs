@@ -1,5 +1,6 @@
 //! The connection with the daemon of this host.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +19,8 @@ const MESSAGES_PER_TURN_MAX: usize = 256;
 pub struct Daemon {
     path: PathBuf,
     client: Option<Client>,
+    /// What it was not told yet, because the socket had no room.
+    waiting: VecDeque<Ask>,
 }
 
 /// What it says.
@@ -36,6 +39,7 @@ impl Daemon {
         Daemon {
             path: path.to_owned(),
             client: None,
+            waiting: VecDeque::new(),
         }
     }
 
@@ -82,13 +86,38 @@ impl Daemon {
         said
     }
 
-    /// Says something. False: it does not read, or is gone.
-    pub fn say(&self, ask: Ask) -> bool {
-        let client = self.client.as_ref();
-        client.is_some_and(|client| client.send(&ToDaemon::Gateway(ask), &[]).is_ok())
+    /// Says something, when there is room: what waits is at most an answer to each question and one
+    /// word about each node's port. False: it is gone.
+    pub fn say(&mut self, ask: Ask) -> bool {
+        let is_news = matches!(ask, Ask::Unreachable { .. });
+        if !(is_news && self.waiting.contains(&ask)) {
+            self.waiting.push_back(ask);
+        }
+        self.say_waiting()
+    }
+
+    /// Says what there is room for. False: it is gone.
+    pub fn say_waiting(&mut self) -> bool {
+        let Some(client) = &self.client else {
+            return false;
+        };
+        while let Some(ask) = self.waiting.front() {
+            match client.send(&ToDaemon::Gateway(*ask), &[]) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(Errno::AGAIN) => break,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// It is to be told more, when there is room.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     pub fn forget(&mut self) {
         self.client = None;
+        self.waiting.clear();
     }
 }

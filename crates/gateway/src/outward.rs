@@ -11,13 +11,18 @@ use sluice_control::preface::{
     Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface, claimed_nonce,
 };
 use sluice_relay::{Engine, Interest, PairId, socket};
+use sluice_sys::route::{self, Leads};
 
 /// Above: numbers of exits, and of connections that are being made.
 const KEY_EXIT: u64 = 0b01 << 58;
 const KEY_OUTWARD: u64 = 0b10 << 58;
 
-/// Connections that have not said where to, or are not there yet, at most.
-const PENDING_MAX: usize = 16_384;
+/// Connections of one node that have not said where to, at most: with one more the oldest is reset.
+const SAYING_MAX: usize = 1_024;
+/// Connections of one node that are being made, at most: more are refused.
+const CONNECTING_MAX: usize = 4_096;
+/// Somebody who may not connect out is worth a line in the log so often.
+const STRANGER_SAID: Duration = Duration::from_secs(60);
 /// How long a program may take to say where to.
 const SAY_MAX: Duration = Duration::from_secs(3);
 /// How long a destination may take to answer.
@@ -25,11 +30,24 @@ const CONNECT_MAX: Duration = Duration::from_secs(30);
 /// Connections accepted from one exit before others have their turn.
 const ACCEPTS_PER_TURN_MAX: usize = 64;
 
+/// What holds for programs of one node.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    pub key: Key,
+    /// Where they may go.
+    pub allowed: Ranges,
+    /// Where they come from.
+    pub sources: Ranges,
+}
+
 #[derive(Debug)]
 struct Exit {
     fd: OwnedFd,
-    key: Key,
-    allowed: Ranges,
+    rules: Rules,
+    /// Those that have not said where to, the oldest first.
+    saying: BTreeSet<u64>,
+    /// How many are being made.
+    connecting: usize,
 }
 
 #[derive(Debug)]
@@ -57,6 +75,7 @@ pub struct Outward {
     pending: HashMap<u64, Pending>,
     deadlines: BTreeSet<(Instant, u64)>,
     next: u64,
+    stranger_said: Option<Instant>,
 }
 
 /// Whether the key of an event is one of ours.
@@ -81,14 +100,19 @@ impl Outward {
         engine: &mut Engine,
         exit: u32,
         address: IpAddr,
-        key: Key,
-        allowed: Ranges,
+        rules: Rules,
     ) -> io::Result<u16> {
         self.shut(engine, exit);
         let fd = socket::listen(&SocketAddr::new(address, 0), 1024)?;
         let port = socket::local_address(fd.as_fd())?.port();
         engine.watch(fd.as_fd(), Interest::Readable, KEY_EXIT | u64::from(exit))?;
-        self.exits.insert(exit, Exit { fd, key, allowed });
+        let opened = Exit {
+            fd,
+            rules,
+            saying: BTreeSet::new(),
+            connecting: 0,
+        };
+        self.exits.insert(exit, opened);
         Ok(port)
     }
 
@@ -96,6 +120,10 @@ impl Outward {
     pub fn shut(&mut self, engine: &mut Engine, exit: u32) {
         if let Some(former) = self.exits.remove(&exit) {
             let _ = engine.unwatch(former.fd.as_fd(), KEY_EXIT | u64::from(exit));
+            // Their key is worth nothing any more.
+            for number in former.saying {
+                self.forget(engine, number);
+            }
         }
     }
 
@@ -130,10 +158,33 @@ impl Outward {
                 return;
             }
             self.deadlines.pop_first();
-            if self.pending.get(&number).is_some_and(|it| it.due <= now) {
-                self.refuse(engine, number, libc::ETIMEDOUT);
+            self.refuse(engine, number, libc::ETIMEDOUT);
+        }
+    }
+
+    /// Something is being made for an exit, until [`Outward::take`].
+    fn put(&mut self, number: u64, pending: Pending) {
+        if let Some(exit) = self.exits.get_mut(&pending.exit) {
+            match pending.stage {
+                Stage::Saying(..) => drop(exit.saying.insert(number)),
+                Stage::Connecting { .. } => exit.connecting += 1,
             }
         }
+        self.deadlines.insert((pending.due, number));
+        self.pending.insert(number, pending);
+    }
+
+    fn take(&mut self, number: u64) -> Option<Pending> {
+        let pending = self.pending.remove(&number)?;
+        self.deadlines.remove(&(pending.due, number));
+        if let Some(exit) = self.exits.get_mut(&pending.exit) {
+            match pending.stage {
+                Stage::Saying(..) => drop(exit.saying.remove(&number)),
+                // An exit that was shut may have the same number.
+                Stage::Connecting { .. } => exit.connecting = exit.connecting.saturating_sub(1),
+            }
+        }
+        Some(pending)
     }
 
     fn accept(&mut self, engine: &mut Engine, exit: u32, now: Instant) {
@@ -141,8 +192,8 @@ impl Outward {
             let Some(listener) = self.exits.get(&exit) else {
                 return;
             };
-            let inside = match socket::accept(listener.fd.as_fd()) {
-                Ok(Some((inside, _))) => inside,
+            let (inside, from) = match socket::accept(listener.fd.as_fd()) {
+                Ok(Some(accepted)) => accepted,
                 Ok(None) => return,
                 Err(error) => {
                     if engine.pause(KEY_EXIT | u64::from(exit)) {
@@ -152,8 +203,15 @@ impl Outward {
                 }
             };
             let _ = socket::reset_on_close(inside.as_fd(), true);
-            if self.pending.len() >= PENDING_MAX {
+            if !listener.rules.sources.contain(from.ip()) {
+                self.say_stranger(from, now);
                 continue;
+            }
+            let oldest = listener.saying.first().copied();
+            if listener.saying.len() >= SAYING_MAX
+                && let Some(oldest) = oldest
+            {
+                self.forget(engine, oldest);
             }
             let number = self.next;
             self.next = (self.next + 1) & (KEY_EXIT - 1);
@@ -166,16 +224,23 @@ impl Outward {
             }
             let due = now + SAY_MAX;
             let stage = Stage::Saying(Box::new([0; PREFACE_BYTES]), 0);
-            self.pending.insert(
-                number,
-                Pending {
-                    inside,
-                    exit,
-                    stage,
-                    due,
-                },
-            );
-            self.deadlines.insert((due, number));
+            let pending = Pending {
+                inside,
+                exit,
+                stage,
+                due,
+            };
+            self.put(number, pending);
+        }
+    }
+
+    fn say_stranger(&mut self, from: SocketAddr, now: Instant) {
+        let is_new = self
+            .stranger_said
+            .is_none_or(|at| now.saturating_duration_since(at) >= STRANGER_SAID);
+        if is_new {
+            self.stranger_said = Some(now);
+            tracing::warn!("{from} may not be connected out, and wants to");
         }
     }
 
@@ -203,41 +268,33 @@ impl Outward {
                 to: socket::local_address(pending.inside.as_fd()).ok()?,
             };
             let is_its = claimed_nonce(&bytes) == pending.exit;
-            let preface = Preface::decode(&bytes, &exit.key, &carrier).ok()?;
-            (is_its && preface.kind != Kind::Client).then_some((preface, exit.allowed))
+            let preface = Preface::decode(&bytes, &exit.rules.key, &carrier).ok()?;
+            (is_its && preface.kind != Kind::Client).then_some(preface)
         });
-        let Some((preface, allowed)) = preface else {
-            tracing::warn!("somebody who may not wants to be connected out");
+        let Some(preface) = preface else {
+            if let Ok(from) = socket::remote_address(pending.inside.as_fd()) {
+                self.say_stranger(from, now);
+            }
             return self.forget(engine, number);
         };
-        self.go(engine, number, preface, allowed, now);
+        self.go(engine, number, preface, now);
     }
 
     /// Begins to connect.
-    fn go(
-        &mut self,
-        engine: &mut Engine,
-        number: u64,
-        preface: Preface,
-        allowed: Ranges,
-        now: Instant,
-    ) {
-        let Some(mut pending) = self.pending.remove(&number) else {
+    fn go(&mut self, engine: &mut Engine, number: u64, preface: Preface, now: Instant) {
+        let Some(mut pending) = self.take(number) else {
             return;
         };
         let key = KEY_OUTWARD | number;
         let _ = engine.unwatch(pending.inside.as_fd(), key);
         let target = preface.client;
         let is_answered = preface.kind == Kind::Destination;
-        let begun = if may_go(target.ip(), &allowed) {
-            socket::tcp(&target).and_then(|outside| {
-                socket::connect(outside.as_fd(), &target)?;
-                engine.watch(outside.as_fd(), Interest::Writable, key)?;
-                Ok(outside)
-            })
-        } else {
-            Err(io::Error::from_raw_os_error(libc::EACCES))
-        };
+        let begun = self.may(pending.exit, target.ip()).and_then(|()| {
+            let outside = socket::tcp(&target)?;
+            socket::connect(outside.as_fd(), &target)?;
+            engine.watch(outside.as_fd(), Interest::Writable, key)?;
+            Ok(outside)
+        });
         match begun {
             Ok(outside) => {
                 pending.stage = Stage::Connecting {
@@ -245,8 +302,7 @@ impl Outward {
                     is_answered,
                 };
                 pending.due = now + CONNECT_MAX;
-                self.pending.insert(number, pending);
-                self.deadlines.insert((now + CONNECT_MAX, number));
+                self.put(number, pending);
             }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
@@ -255,8 +311,18 @@ impl Outward {
         }
     }
 
+    /// Whether a connection there may be made for the exit now.
+    fn may(&self, exit: u32, to: IpAddr) -> io::Result<()> {
+        let errno = match self.exits.get(&exit) {
+            Some(exit) if exit.connecting >= CONNECTING_MAX => libc::ENOBUFS,
+            Some(exit) if may_go(to, &exit.rules.allowed) && leads_away(to) => return Ok(()),
+            _ => libc::EACCES,
+        };
+        Err(io::Error::from_raw_os_error(errno))
+    }
+
     fn connected(&mut self, engine: &mut Engine, number: u64) -> Option<PairId> {
-        let pending = self.pending.remove(&number)?;
+        let pending = self.take(number)?;
         let Stage::Connecting {
             outside,
             is_answered,
@@ -267,10 +333,6 @@ impl Outward {
         let _ = engine.unwatch(outside.as_fd(), KEY_OUTWARD | number);
         let checked = socket::take_error(outside.as_fd()).and_then(|()| {
             let own = socket::local_address(outside.as_fd())?;
-            if own.ip() == socket::remote_address(outside.as_fd())?.ip() {
-                // This very host, under whichever address: what serves it is not outside.
-                return Err(io::Error::from_raw_os_error(libc::EACCES));
-            }
             if is_answered {
                 let answer = Answer {
                     errno: 0,
@@ -291,7 +353,7 @@ impl Outward {
     }
 
     fn refuse(&mut self, engine: &mut Engine, number: u64, errno: i32) {
-        let Some(pending) = self.pending.remove(&number) else {
+        let Some(pending) = self.take(number) else {
             return;
         };
         let key = KEY_OUTWARD | number;
@@ -328,6 +390,19 @@ fn end(inside: OwnedFd, is_answered: bool, errno: i32) {
     }
 }
 
+/// Whether packets for the address leave this host. What serves it is not outside, and is not to see
+/// that somebody tried.
+fn leads_away(to: IpAddr) -> bool {
+    match route::leads(to) {
+        Ok(leads) => leads == Leads::Away,
+        Err(error) => {
+            tracing::warn!("where {to} is cannot be found out: {error}");
+            let own = sluice_relay::host::addresses();
+            own.is_ok_and(|own| !own.contains(&to.to_canonical()))
+        }
+    }
+}
+
 /// Whether programs of a node with these networks may connect there. Addresses that mean this host,
 /// this link or everybody are nowhere outside, whatever the configuration says.
 fn may_go(to: IpAddr, allowed: &Ranges) -> bool {
@@ -347,6 +422,9 @@ fn may_go(to: IpAddr, allowed: &Ranges) -> bool {
 mod tests {
     use super::*;
     use sluice_control::message::gateway::Range;
+    use sluice_relay::Event;
+    use std::io::Read;
+    use std::net::TcpStream;
 
     #[test]
     fn only_allowed_addresses_outside_are_connected_to() {
@@ -377,5 +455,89 @@ mod tests {
             assert_eq!(may_go(to, &some), of_some, "{to}");
             assert!(!may_go(to, &Ranges::new([])), "{to}");
         }
+    }
+
+    fn everything() -> Ranges {
+        Ranges::new([Range {
+            first: "::".parse().unwrap(),
+            prefix: 0,
+        }])
+    }
+
+    fn open(engine: &mut Engine, outward: &mut Outward, exit: u32) -> SocketAddr {
+        let ip = IpAddr::from([127, 0, 0, 1]);
+        let rules = Rules {
+            key: Key([1; 32]),
+            allowed: everything(),
+            sources: everything(),
+        };
+        let port = outward.open(engine, exit, ip, rules).unwrap();
+        SocketAddr::new(ip, port)
+    }
+
+    /// Does what there is to do, at one moment.
+    fn settle(engine: &mut Engine, outward: &mut Outward, now: Instant) {
+        let mut events = Vec::new();
+        loop {
+            events.clear();
+            engine.turn(Some(Duration::ZERO), &mut events).unwrap();
+            if events.is_empty() {
+                return;
+            }
+            for event in &events {
+                if let Event::Ready { key, .. } = *event {
+                    outward.ready(engine, key, now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn who_says_nothing_gives_way_and_takes_no_room_of_another_node() {
+        let now = Instant::now();
+        let mut engine = Engine::new(sluice_relay::Options::default()).unwrap();
+        let mut outward = Outward::default();
+        let at = [1, 2].map(|exit| open(&mut engine, &mut outward, exit));
+        let connect = |at: &SocketAddr| {
+            let stream = TcpStream::connect(at).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        };
+        let other = connect(&at[1]);
+        settle(&mut engine, &mut outward, now);
+        let mut silent = Vec::new();
+        for _ in 0..SAYING_MAX + 9 {
+            silent.push(connect(&at[0]));
+            settle(&mut engine, &mut outward, now);
+        }
+        let is_left = |mut stream: &TcpStream| match stream.read(&mut [0; 1]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => false,
+            other => panic!("{other:?}"),
+        };
+        assert!(is_left(&other));
+        for (at, stream) in silent.iter().enumerate() {
+            assert_eq!(is_left(stream), at >= 9, "{at}");
+        }
+        assert_eq!(outward.deadlines.len(), SAYING_MAX + 1);
+        outward.pass_time(&mut engine, now + SAY_MAX);
+        assert!(outward.is_idle() && outward.deadlines.is_empty());
+    }
+
+    #[test]
+    fn one_node_cannot_have_very_many_made_at_a_time() {
+        let mut engine = Engine::new(sluice_relay::Options::default()).unwrap();
+        let mut outward = Outward::default();
+        for exit in [1, 2] {
+            open(&mut engine, &mut outward, exit);
+        }
+        let there = IpAddr::from([198, 51, 100, 7]);
+        outward.exits.get_mut(&1).unwrap().connecting = CONNECTING_MAX;
+        let error = outward.may(1, there).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS));
+        outward.may(2, there).unwrap();
+        outward.shut(&mut engine, 2);
+        let error = outward.may(2, there).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     }
 }

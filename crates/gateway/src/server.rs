@@ -22,6 +22,8 @@ use crate::outward::{self, Outward};
 mod key {
     pub const DAEMON: u64 = 0;
     pub const STOP: u64 = 1;
+    /// The daemon's socket again, for what did not fit.
+    pub const ROOM: u64 = 2;
     /// Above: numbers of listeners.
     pub const LISTENER: u64 = 1 << 60;
     /// Above: numbers of attempts.
@@ -143,7 +145,13 @@ pub struct Server {
     options: Options,
     engine: Engine,
     daemon: Daemon,
+    /// A copy of its socket, watched while something waits for room in it.
+    room: Option<OwnedFd>,
     seek_at: Option<Instant>,
+    /// A daemon has said what there is to serve.
+    has_served: bool,
+    /// It was said that the daemon of now does not want this process.
+    refusal_said: bool,
     listeners: HashMap<u32, Listener>,
     stale_until: Option<Instant>,
     /// Until then listeners without a node may be unwatched.
@@ -174,7 +182,10 @@ impl Server {
             options,
             engine,
             daemon,
+            room: None,
             seek_at: None,
+            has_served: false,
+            refusal_said: false,
             listeners: HashMap::new(),
             stale_until: None,
             first_backend_until: None,
@@ -220,6 +231,10 @@ impl Server {
                     Event::Ready {
                         key: key::DAEMON, ..
                     } => self.hear(now)?,
+                    Event::Ready { key: key::ROOM, .. } => {
+                        let is_there = self.daemon.say_waiting();
+                        self.said(is_there, now);
+                    }
                     Event::Ready { key, .. } if outward::is_ours(key) => {
                         self.outward.ready(&mut self.engine, key, now);
                     }
@@ -410,7 +425,48 @@ impl Server {
         }
     }
 
+    /// Says something to the daemon, if it is there.
+    fn say(&mut self, ask: Ask, now: Instant) {
+        if self.daemon.is_there() {
+            let is_there = self.daemon.say(ask);
+            self.said(is_there, now);
+        }
+    }
+
+    /// What did not fit is said when there is room.
+    fn said(&mut self, is_there: bool, now: Instant) {
+        if !is_there {
+            return self.lose_daemon(now);
+        }
+        if !self.daemon.has_waiting() {
+            self.await_no_room();
+        } else if self.room.is_none()
+            && let Some(fd) = self.daemon.fd()
+        {
+            let watched = fd.try_clone_to_owned().and_then(|room| {
+                self.engine
+                    .watch(room.as_fd(), Interest::Writable, key::ROOM)?;
+                Ok(room)
+            });
+            match watched {
+                Ok(room) => self.room = Some(room),
+                // Without an answer it would wait for ever.
+                Err(error) => {
+                    tracing::warn!("the daemon cannot be answered: {error}");
+                    self.lose_daemon(now);
+                }
+            }
+        }
+    }
+
+    fn await_no_room(&mut self) {
+        if let Some(room) = self.room.take() {
+            let _ = self.engine.unwatch(room.as_fd(), key::ROOM);
+        }
+    }
+
     fn lose_daemon(&mut self, now: Instant) {
+        self.await_no_room();
         if let Some(fd) = self.daemon.fd() {
             let _ = self.engine.unwatch(fd, key::DAEMON);
         }
@@ -422,11 +478,14 @@ impl Server {
         for said in self.daemon.receive() {
             match said {
                 Said::Tell(tell) => self.told(tell, now),
-                Said::Refused(reason) if self.listeners.is_empty() => {
+                Said::Refused(reason) if !self.has_served => {
                     return Err(Error::Refused(reason));
                 }
                 Said::Refused(reason) => {
-                    tracing::warn!("{reason}");
+                    if !std::mem::replace(&mut self.refusal_said, true) {
+                        let refused = Error::Refused(reason);
+                        tracing::warn!("{refused}; connections go on, and it is asked again");
+                    }
                     self.lose_daemon(now);
                 }
                 Said::Gone => {
@@ -446,9 +505,7 @@ impl Server {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
                     u16::try_from(errno).unwrap_or(libc::EIO as u16)
                 });
-                if !self.daemon.say(Ask::Opened { service, errno }) {
-                    self.lose_daemon(now);
-                }
+                self.say(Ask::Opened { service, errno }, now);
             }
             Tell::Shut { service } => self.shut(service),
             Tell::Backend {
@@ -483,19 +540,25 @@ impl Server {
                 address,
                 key,
                 allowed,
+                sources,
             } => {
                 let engine = &mut self.engine;
-                let opened = self.outward.open(engine, exit, address, key, allowed);
+                let rules = outward::Rules {
+                    key,
+                    allowed,
+                    sources,
+                };
+                let opened = self.outward.open(engine, exit, address, rules);
                 let port = opened.unwrap_or_else(|error| {
                     tracing::warn!("cannot listen for programs at {address}: {error}");
                     0
                 });
-                if !self.daemon.say(Ask::Exit { exit, port }) {
-                    self.lose_daemon(now);
-                }
+                self.say(Ask::Exit { exit, port }, now);
             }
             Tell::ExitGone { exit } => self.outward.shut(&mut self.engine, exit),
             Tell::Complete => {
+                self.has_served = true;
+                self.refusal_said = false;
                 let is_former = |it: &Backend| it.number >= FORMER;
                 let mut all = self.listeners.values();
                 let is_stale = all.any(|it| it.is_stale || it.backends.iter().any(is_former));
@@ -696,9 +759,7 @@ impl Server {
         tracing::warn!("{} is not reached: {why}", backend.target);
         self.balance.failed(backend.number, now);
         let backend = backend.number;
-        if self.daemon.is_there() && !self.daemon.say(Ask::Unreachable { backend }) {
-            self.lose_daemon(now);
-        }
+        self.say(Ask::Unreachable { backend }, now);
     }
 
     fn fail(&mut self, number: u64, why: &str, now: Instant) {

@@ -15,6 +15,8 @@ use sluice_control::preface::{
     ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, PREFACE_BYTES, Preface,
 };
 use sluice_gateway::{Error, Options, Server};
+use sluice_relay::socket;
+use sluice_sys::errno::Errno;
 use sluice_sys::unix::{self, Fd};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -27,7 +29,17 @@ impl Daemon {
     fn tell(&self, tell: Tell) {
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         let message = FromDaemon::Gateway(tell);
-        unix::send_with_fds(self.0.raw(), message.encode(&mut buffer), &[]).unwrap();
+        let bytes = message.encode(&mut buffer);
+        while let Err(error) = unix::send_with_fds(self.0.raw(), bytes, &[]) {
+            assert_eq!(error, Errno::AGAIN);
+            assert!(unix::wait_writable(self.0.raw(), LIMIT.as_millis() as i32).unwrap());
+        }
+    }
+
+    fn refuse(&self, reason: Reason) {
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        let refused = FromDaemon::Refused { reason };
+        unix::send_with_fds(self.0.raw(), refused.encode(&mut buffer), &[]).unwrap();
     }
 
     fn hear(&self) -> ToDaemon {
@@ -238,6 +250,24 @@ fn a_port_that_is_taken_is_said_so() {
     lab.end().unwrap();
 }
 
+/// More answers than its socket takes.
+#[test]
+fn a_daemon_that_reads_late_hears_all_and_the_session_goes_on() {
+    let (mut lab, daemon) = Lab::new();
+    let (_taken, address) = node("127.0.0.1");
+    let all = 1..3_000;
+    for service in all.clone() {
+        daemon.tell(Tell::Open { service, address });
+    }
+    for service in all {
+        let errno = libc::EADDRINUSE as u16;
+        let expected = ToDaemon::Gateway(Ask::Opened { service, errno });
+        assert_eq!(daemon.hear(), expected);
+    }
+    assert_eq!(daemon.open(1, free("127.0.0.1")), 0);
+    lab.end().unwrap();
+}
+
 #[test]
 fn a_daemon_that_comes_again_finds_the_listener_open() {
     let (mut lab, daemon) = Lab::new();
@@ -307,6 +337,30 @@ fn what_a_new_daemon_has_not_named_yet_is_served_as_before() {
     lab.end().unwrap();
 }
 
+/// Nodes may all be gone while it is so, and no port open.
+#[test]
+fn a_daemon_that_refuses_it_later_ends_no_connection() {
+    let (mut lab, daemon) = Lab::new();
+    daemon.tell(Tell::Complete);
+    let (node, target) = node("127.0.0.1");
+    let outside = free("127.0.0.1");
+    assert_eq!(daemon.open(1, outside), 0);
+    daemon.backend(1, 7, target);
+    let mut client = connect(outside);
+    let (mut served, _) = accept(&node);
+    daemon.tell(Tell::Shut { service: 1 });
+    let mut daemon = lab.restart(daemon);
+    for reason in [Reason::Full, Reason::Protocol] {
+        daemon.refuse(reason);
+        daemon = lab.session();
+    }
+    served.write_all(b"goes on").unwrap();
+    client.read_exact(&mut [0; 7]).unwrap();
+    assert_eq!(daemon.open(1, outside), 0);
+    drop((served, client));
+    lab.end().unwrap();
+}
+
 #[test]
 fn without_a_daemon_that_wants_it_it_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -319,11 +373,7 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
     assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
     let daemon = unix::accept(control.raw()).unwrap();
-    let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let refused = FromDaemon::Refused {
-        reason: Reason::Protocol,
-    };
-    unix::send_with_fds(daemon.raw(), refused.encode(&mut buffer), &[]).unwrap();
+    Daemon(daemon).refuse(Reason::Protocol);
     let error = thread.join().unwrap().unwrap_err();
     assert!(error.to_string().contains("[gateway]"), "{error}");
 }
@@ -337,17 +387,22 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
         first: "::".parse().unwrap(),
         prefix: 0,
     };
+    let node = Range {
+        first: "::ffff:127.0.0.1".parse().unwrap(),
+        prefix: 128,
+    };
     daemon.tell(Tell::Exit {
         exit: EXIT,
         address: "127.0.0.1".parse().unwrap(),
         key: KEY,
         allowed: Ranges::new([everything]),
+        sources: Ranges::new([node]),
     });
     let ToDaemon::Gateway(Ask::Exit { exit: EXIT, port }) = daemon.hear() else {
         panic!("no port");
     };
     let at = SocketAddr::from(([127, 0, 0, 1], port));
-    let (server, inside) = node("127.0.0.1");
+    let (server, inside) = self::node("127.0.0.1");
     server.set_nonblocking(true).unwrap();
     let ask = |kind, key: Key, nonce| {
         let mut stream = connect(at);
@@ -379,6 +434,29 @@ fn programs_that_may_not_connect_out_are_refused_or_reset() {
     ] {
         expect_reset(&mut stream);
     }
+    // Not the node's address.
+    let stranger = socket::tcp(&at).unwrap();
+    socket::bind(stranger.as_fd(), &"127.0.0.2:0".parse().unwrap()).unwrap();
+    assert!(socket::connect(stranger.as_fd(), &at).is_ok());
+    let mut stranger = TcpStream::from(stranger);
+    stranger.set_nonblocking(false).unwrap();
+    stranger.set_read_timeout(Some(LIMIT)).unwrap();
+    let carrier = Carrier {
+        from: stranger.local_addr().unwrap(),
+        to: at,
+    };
+    let preface = Preface {
+        kind: Kind::Destination,
+        client: inside,
+        outside: NOWHERE,
+        time_ms: 0,
+        nonce: EXIT,
+    };
+    // It is reset before it has said that, or then.
+    let _ = stranger.write_all(&preface.encode(&KEY, &carrier));
+    let mut answer = Vec::new();
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
     let mut garbage = connect(at);
     garbage.write_all(&[b'x'; PREFACE_BYTES]).unwrap();
     expect_reset(&mut garbage);

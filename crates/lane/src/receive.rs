@@ -325,7 +325,8 @@ impl<'a> Reader<'a, '_> {
             if counted > 0 {
                 return self.read_to_mark(rx, into, counted);
             }
-            if into.mode() == Mode::Ring || !matches!(rx.consumer.available(into), Ok(0)) {
+            let owed = into.mark_if_ring().saturating_sub(rx.tcp_read);
+            if owed > 0 || !matches!(rx.consumer.available(into), Ok(0)) {
                 // It has returned to the ring since the look: what was to be read without a
                 // bound has one now.
                 return Step::Again;

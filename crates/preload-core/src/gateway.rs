@@ -6,26 +6,34 @@
 #![allow(unsafe_code)]
 
 use crate::real::{errno, real, set_errno};
-use crate::{config, link, log};
+use crate::{config, log};
 use core::ffi::{CStr, c_int};
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{sockaddr, socklen_t};
-use sluice_control::client::Client;
-use sluice_control::message::gateway::{Ask, Name, Ranges, Tell};
-use sluice_control::message::{FromDaemon, ToDaemon};
-use sluice_control::preface::{self, Carrier, Key, Kind, PREFACE_BYTES, Preface};
+use sluice_control::message::gateway::{Ask, Name, Tell};
+use sluice_control::preface::{self, Carrier, Kind, PREFACE_BYTES, Preface};
+use sluice_lane::clock::now_ns;
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp, unix};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::fds::FDS_MAX;
 use crate::io::LOWEST_ADDRESS;
-use crate::lock::SpinLock;
 
-/// How long the daemon may take to answer. It answers itself when the gateway does not.
+pub(crate) mod daemon;
+mod faces;
+mod listeners;
+
+use listeners::{Known, Listener};
+
+/// How long the daemon may take to answer `listen`. It answers itself when the gateway does not.
 const ANSWER_MAX: Duration = Duration::from_secs(4);
+/// How long it may take where the program waits for something else: a server that never blocks is
+/// inside `accept`.
+const ANSWER_IN_ACCEPT_MAX: Duration = Duration::from_millis(if cfg!(test) { 3_000 } else { 500 });
+/// A socket that is not published is asked about again after this time at the earliest.
+const ASK_AGAIN_NS: u64 = if cfg!(test) { 3_600 } else { 1 } * 1_000_000_000;
 
 /// A gateway's connection whose preface does not come in so many milliseconds is given up. It is
 /// accepted when its first bytes are there (`TCP_DEFER_ACCEPT`), so this is for a gateway that
@@ -36,54 +44,48 @@ const PREFACE_MS_MAX: c_int = 250;
 /// reaches the published port past the gateway and waits for the server to speak first.
 static DEFER_S: c_int = 1;
 
-/// Listening sockets of one process that are published; others are not.
-const LISTENERS_MAX: usize = 64;
-
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// A socket that listens and what came back when it was published.
-#[derive(Clone, Copy)]
-struct Listener {
-    /// `SO_COOKIE`: the number of its descriptor may be another's by now.
-    cookie: u64,
-    key: Key,
-    sources: Ranges,
-}
-
-struct State {
-    gateway: Option<Name>,
-    socket_path: [u8; 108],
+/// Whom the program is published by.
+#[derive(Debug)]
+pub(crate) struct Names {
+    pub gateway: Name,
+    socket_path: [u8; unix::SOCKET_PATH_BYTES_MAX],
     socket_path_len: usize,
-    listeners: [Option<Listener>; LISTENERS_MAX],
-    /// Where the next one goes if there is no place left.
-    oldest: usize,
 }
 
-static STATE: SpinLock<State> = SpinLock::new(State {
-    gateway: None,
-    socket_path: [0; 108],
-    socket_path_len: 0,
-    listeners: [None; LISTENERS_MAX],
-    oldest: 0,
-});
+impl Names {
+    /// The daemon's control socket.
+    pub fn socket_path(&self) -> &[u8] {
+        &self.socket_path[..self.socket_path_len]
+    }
+}
+
+static NAMES: OnceLock<Names> = OnceLock::new();
 
 /// Reads the settings.
 pub fn init() {
-    let Some(name) = config::variable(c"SLUICE_GATEWAY").map(CStr::to_bytes) else {
+    let Some(gateway) = config::variable(c"SLUICE_GATEWAY").map(CStr::to_bytes) else {
         return;
     };
     let path = config::variable(c"SLUICE_SOCKET").map_or(&b""[..], CStr::to_bytes);
-    let (Some(name), Some(mut state)) = (Name::new(name), STATE.try_lock()) else {
-        return;
-    };
-    if path.is_empty() || path.len() > unix::SOCKET_PATH_BYTES_MAX {
+    if set_names(gateway, path).is_none() {
         return;
     }
-    state.socket_path[..path.len()].copy_from_slice(path);
-    state.socket_path_len = path.len();
-    state.gateway = Some(name);
     faces::init();
+    listeners::init();
     IS_ON.store(true, Ordering::Release);
+}
+
+fn set_names(gateway: &[u8], path: &[u8]) -> Option<()> {
+    let mut socket_path = [0; unix::SOCKET_PATH_BYTES_MAX];
+    socket_path.get_mut(..path.len())?.copy_from_slice(path);
+    let names = Names {
+        gateway: Name::new(gateway)?,
+        socket_path,
+        socket_path_len: Some(path.len()).filter(|len| *len > 0)?,
+    };
+    NAMES.set(names).ok()
 }
 
 /// Whether a gateway serves this program.
@@ -92,15 +94,19 @@ pub fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
 }
 
-/// In a forked child: the lock may have been another thread's.
-pub fn after_fork() {
-    STATE.force_open();
+/// Locks what is known of listeners across a fork, so that the child finds no half of a key.
+pub fn before_fork() {
+    listeners::before_fork();
 }
 
-/// The gateway, and the path of the control socket.
-pub(crate) fn names() -> Option<(Name, [u8; 108], usize)> {
-    let state = STATE.lock()?;
-    Some((state.gateway?, state.socket_path, state.socket_path_len))
+/// Undoes [`before_fork`], in both processes.
+pub fn release_after_fork() {
+    listeners::release_after_fork();
+}
+
+/// The gateway and the daemon.
+pub(crate) fn names() -> Option<&'static Names> {
+    NAMES.get()
 }
 
 /// From now on the connection looks like that.
@@ -112,14 +118,16 @@ pub(crate) fn set_face(fd: c_int, face: &Face) {
 /// that only this host can reach is nobody else's, and is not published.
 #[cold]
 pub fn listening(fd: c_int) -> Result<(), Errno> {
+    if is_local(fd) {
+        return Ok(());
+    }
     let before = errno();
-    let published = publish(fd);
+    let published = publish(fd, ANSWER_MAX);
     set_errno(before);
     match published {
         Ok(_) => Ok(()),
-        Err(Errno(libc::EADDRNOTAVAIL)) if is_local(fd) => Ok(()),
-        // No daemon: the program runs without, as programs do without a lane.
-        Err(Errno(libc::ENOENT | libc::ECONNREFUSED | libc::EAGAIN | libc::EPIPE)) => {
+        Err(errno) if is_no_daemon(errno) => {
+            // The program runs without, as programs do without a lane.
             log!(Warn, "fd {fd} is not published: no daemon answers");
             Ok(())
         }
@@ -130,50 +138,43 @@ pub fn listening(fd: c_int) -> Result<(), Errno> {
     }
 }
 
+fn is_no_daemon(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno(libc::ENOENT | libc::ECONNREFUSED | libc::EAGAIN | libc::EPIPE)
+    )
+}
+
 fn is_local(fd: c_int) -> bool {
     tcp::local_address(fd).is_ok_and(|address| address.ip().is_loopback())
 }
 
-fn publish(fd: c_int) -> Result<Listener, Errno> {
-    if is_local(fd) {
-        return Err(Errno(libc::EADDRNOTAVAIL));
-    }
+/// Has the daemon publish the socket, and remembers what it says. `EAGAIN`: it says nothing.
+fn publish(fd: c_int, limit: Duration) -> Result<Listener, Errno> {
     let cookie = tcp::cookie(fd)?;
-    let (gateway, path, len) = names().ok_or(Errno::AGAIN)?;
-    let client = Client::connect(&path[..len])?;
-    link::check_server(&client)?;
-    client.send(&ToDaemon::Gateway(Ask::Publish { gateway }), &[fd])?;
-    let answer = client.receive_until(Instant::now() + ANSWER_MAX);
-    let (answer, _) = answer.map_err(|_| Errno::AGAIN)?;
-    let FromDaemon::Gateway(Tell::Published {
-        errno,
-        key,
-        sources,
-    }) = answer
-    else {
-        return Err(Errno::PROTO);
+    let gateway = names().ok_or(Errno::AGAIN)?.gateway;
+    let published = match daemon::ask(Ask::Publish { gateway }, &[fd], limit) {
+        Ok(Tell::Published {
+            errno: 0,
+            key,
+            sources,
+        }) => Ok(Listener { key, sources }),
+        Ok(Tell::Published { errno, .. }) => Err(Errno(errno.into())),
+        Ok(_) => Err(Errno::PROTO),
+        Err(errno) => Err(errno),
     };
-    if errno != 0 {
-        return Err(Errno(errno.into()));
+    let known = match published {
+        Ok(listener) => Known::Published(listener),
+        Err(errno) => Known::Not {
+            again_at_ns: now_ns() + ASK_AGAIN_NS,
+            is_wanted: is_no_daemon(errno),
+        },
+    };
+    listeners::put(cookie, known);
+    if published.is_ok() {
+        defer_accept(fd);
     }
-    let listener = Listener {
-        cookie,
-        key,
-        sources,
-    };
-    let mut state = STATE.lock().ok_or(Errno::AGAIN)?;
-    let place = state.listeners.iter().position(|it| match it {
-        Some(it) => it.cookie == cookie,
-        None => true,
-    });
-    let place = place.unwrap_or_else(|| {
-        state.oldest = (state.oldest + 1) % LISTENERS_MAX;
-        state.oldest
-    });
-    state.listeners[place] = Some(listener);
-    drop(state);
-    defer_accept(fd);
-    Ok(listener)
+    published
 }
 
 /// A connection is accepted when its first bytes are there: the preface, as a rule.
@@ -190,17 +191,36 @@ fn defer_accept(fd: c_int) {
     }
 }
 
-/// What was published of the socket. One that came through exec is published again, for its key.
-fn listener(fd: c_int) -> Option<Listener> {
-    let cookie = tcp::cookie(fd).ok()?;
-    let known = STATE.lock().and_then(|state| {
-        let mut all = state.listeners.iter().flatten();
-        all.find(|it| it.cookie == cookie).copied()
-    });
-    if known.is_some() || is_local(fd) {
-        return known;
+/// How connections of the gateway that come to the socket are recognised.
+///
+/// One that came through exec is published again, for its key, but only when there is something to
+/// recognise: whoever accepts is not to wait for the daemon.
+fn listener(fd: c_int, got: c_int) -> Option<Listener> {
+    let known = listeners::find(tcp::cookie(fd).ok()?);
+    let is_wanted = match known {
+        Some(Known::Published(listener)) => return Some(listener),
+        Some(Known::Not { again_at_ns, .. }) if now_ns() < again_at_ns => return None,
+        Some(Known::Not { is_wanted, .. }) => is_wanted,
+        None => false,
+    };
+    if daemon::is_silent() || is_local(fd) || !(is_wanted || may_be_for_somebody(fd, got)) {
+        return None;
     }
-    publish(fd).ok()
+    publish(fd, ANSWER_IN_ACCEPT_MAX).ok()
+}
+
+/// Whether what has come so far may be a preface. Nothing is, where connections are held back until
+/// something has come: the rest of it is on its way.
+fn may_be_for_somebody(listening: c_int, got: c_int) -> bool {
+    let mut first = [0; preface::MAGIC.len()];
+    match receive(got, &mut first, libc::MSG_PEEK) {
+        Ok(count) => count > 0 && preface::may_begin(&first[..count]),
+        Err(_) => {
+            let mut defer = [0; 4];
+            let (level, option) = (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
+            unix::get_option(listening, level, option, &mut defer).is_ok() && defer != [0; 4]
+        }
+    }
 }
 
 /// `accept` and `accept4`, with `flags`: what the gateway says before its client speaks is taken
@@ -259,7 +279,7 @@ fn meet(listening: c_int, got: c_int) -> Meeting {
     let (Ok(from), Ok(to)) = (tcp::peer_address(got), tcp::local_address(got)) else {
         return Meeting::Direct;
     };
-    let Some(listener) = listener(listening) else {
+    let Some(listener) = listener(listening, got) else {
         // Its key is not to be had now. The gateway's words must not become the client's.
         let mut first = [0; preface::MAGIC.len()];
         return match receive(got, &mut first, libc::MSG_PEEK) {
@@ -442,87 +462,12 @@ unsafe fn write_address(fd: c_int, value: SocketAddr, address: *mut sockaddr, ro
 /// What a connection looks like to the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Face {
-    /// Its real peer, by which a number that names another socket now is recognised.
+    /// Its real peer, by which a socket that was connected anew is recognised.
     pub carrier: SocketAddr,
     /// What `getpeername` says.
     pub client: SocketAddr,
     /// What `getsockname` says; with port 0 the kernel's.
     pub outside: SocketAddr,
-}
-
-/// The faces of descriptors.
-mod faces {
-    use super::*;
-
-    /// Three addresses of 16 bytes and three ports, with a word that says that they are there.
-    const WORDS: usize = 8;
-    static TABLE: AtomicPtr<[AtomicU64; WORDS]> = AtomicPtr::new(core::ptr::null_mut());
-
-    pub fn init() {
-        if let Some(base) = crate::memory::zeroed(FDS_MAX * size_of::<[AtomicU64; WORDS]>()) {
-            let base: NonNull<[AtomicU64; WORDS]> = base.cast();
-            TABLE.store(base.as_ptr(), Ordering::Release);
-        }
-    }
-
-    fn row(fd: c_int) -> Option<&'static [AtomicU64; WORDS]> {
-        let table = TABLE.load(Ordering::Acquire);
-        if table.is_null() || fd as u32 as usize >= FDS_MAX {
-            return None;
-        }
-        // SAFETY: the table has FDS_MAX rows and lives as long as the process.
-        Some(unsafe { &*table.add(fd as usize) })
-    }
-
-    pub fn set(fd: c_int, face: &Face) {
-        let Some(row) = row(fd) else {
-            return;
-        };
-        let all = [face.carrier, face.client, face.outside];
-        let mut ports = 1_u64;
-        for (at, address) in all.iter().enumerate() {
-            let ip = match address.ip() {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            let bits = u128::from(ip);
-            row[1 + 2 * at].store((bits >> 64) as u64, Ordering::Relaxed);
-            row[2 + 2 * at].store(bits as u64, Ordering::Relaxed);
-            ports |= u64::from(address.port()) << (16 + 16 * at);
-        }
-        row[0].store(ports, Ordering::Release);
-    }
-
-    pub fn forget(fd: c_int) {
-        if let Some(row) = row(fd)
-            && row[0].load(Ordering::Relaxed) != 0
-        {
-            row[0].store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// What the descriptor's connection looks like, if it is still that connection.
-    pub fn get(fd: c_int) -> Option<Face> {
-        let row = row(fd)?;
-        let ports = row[0].load(Ordering::Acquire);
-        if ports == 0 {
-            return None;
-        }
-        let address = |at: usize| {
-            let high = row[1 + 2 * at].load(Ordering::Relaxed);
-            let low = row[2 + 2 * at].load(Ordering::Relaxed);
-            let ip = Ipv6Addr::from(u128::from(high) << 64 | u128::from(low));
-            SocketAddr::new(ip.to_canonical(), (ports >> (16 + 16 * at)) as u16)
-        };
-        let face = Face {
-            carrier: address(0),
-            client: address(1),
-            outside: address(2),
-        };
-        let is_it = tcp::peer_address(fd)
-            .is_ok_and(|now| (now.ip(), now.port()) == (face.carrier.ip(), face.carrier.port()));
-        is_it.then_some(face)
-    }
 }
 
 /// Whether the program may have an io_uring: through it the kernel accepts connections whose
@@ -532,156 +477,4 @@ pub fn allows_io_uring() -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{Read, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::{AsRawFd, FromRawFd};
-
-    const KEY: Key = Key([4; 32]);
-
-    fn face(client: &str) -> Preface {
-        Preface {
-            kind: Kind::Client,
-            client: client.parse().unwrap(),
-            outside: "192.0.2.1:80".parse().unwrap(),
-            time_ms: 1,
-            nonce: 1,
-        }
-    }
-
-    /// A listener that counts as published, with this host as the gateway.
-    fn listener(address: &str) -> TcpListener {
-        let listener = TcpListener::bind(address).unwrap();
-        faces::init();
-        let everybody = sluice_control::message::gateway::Range {
-            first: Ipv6Addr::UNSPECIFIED,
-            prefix: 0,
-        };
-        let mut state = STATE.lock().unwrap();
-        let place = state.listeners.iter().position(Option::is_none).unwrap();
-        state.listeners[place] = Some(Listener {
-            cookie: tcp::cookie(listener.as_raw_fd()).unwrap(),
-            key: KEY,
-            sources: Ranges::new([everybody]),
-        });
-        listener
-    }
-
-    fn connect(listener: &TcpListener, key: &Key, preface: &Preface) -> TcpStream {
-        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let carrier = Carrier {
-            from: stream.local_addr().unwrap(),
-            to: stream.peer_addr().unwrap(),
-        };
-        stream.write_all(&preface.encode(key, &carrier)).unwrap();
-        stream
-    }
-
-    fn accepted(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-        let mut address = [0_u64; 4];
-        let mut len = size_of_val(&address) as socklen_t;
-        let out = address.as_mut_ptr().cast();
-        // SAFETY: room and its length; the descriptor is new.
-        let fd = unsafe { accept(listener.as_raw_fd(), out, &raw mut len, libc::SOCK_CLOEXEC) };
-        assert!(fd >= 0);
-        let bytes: Vec<u8> = address.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        // SAFETY: nobody else has it.
-        let stream = unsafe { TcpStream::from_raw_fd(fd) };
-        (stream, tcp::parse_address(&bytes[..len as usize]).unwrap())
-    }
-
-    fn names(stream: &TcpStream) -> (SocketAddr, SocketAddr) {
-        let face = faces::get(stream.as_raw_fd()).unwrap();
-        (face.client, face.outside)
-    }
-
-    #[test]
-    fn the_client_is_seen_and_its_bytes_follow() {
-        for (at, client) in [
-            ("127.0.0.1:0", "203.0.113.5:77"),
-            ("[::1]:0", "[2001:db8::5]:77"),
-        ] {
-            let listener = listener(at);
-            let mut outside = connect(&listener, &KEY, &face(client));
-            outside.write_all(b"hello").unwrap();
-            let (mut stream, from) = accepted(&listener);
-            assert_eq!(from, client.parse().unwrap());
-            assert_eq!(names(&stream), (from, "192.0.2.1:80".parse().unwrap()));
-            let mut bytes = [0; 5];
-            stream.read_exact(&mut bytes).unwrap();
-            assert_eq!(&bytes, b"hello");
-            // The number's next life is another socket's.
-            let fd = stream.as_raw_fd();
-            drop(stream);
-            assert_eq!(faces::get(fd), None);
-        }
-    }
-
-    #[test]
-    fn who_comes_past_the_gateway_is_left_alone() {
-        let listener = listener("127.0.0.1:0");
-        let mut direct = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        direct.write_all(b"GET /").unwrap();
-        let (mut stream, from) = accepted(&listener);
-        assert_eq!(from, direct.local_addr().unwrap());
-        let mut bytes = [0; 5];
-        stream.read_exact(&mut bytes).unwrap();
-        assert_eq!(&bytes, b"GET /");
-    }
-
-    #[test]
-    fn forged_replayed_and_unfinished_prefaces_are_reset_and_the_next_is_served() {
-        let listener = listener("127.0.0.1:0");
-        let mut bad = vec![connect(&listener, &Key([5; 32]), &face("203.0.113.5:77"))];
-        // What was right on another connection.
-        let mut replayed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let carrier = Carrier {
-            from: "127.0.0.1:1".parse().unwrap(),
-            to: listener.local_addr().unwrap(),
-        };
-        let bytes = face("203.0.113.5:77").encode(&KEY, &carrier);
-        replayed.write_all(&bytes).unwrap();
-        bad.push(replayed);
-        let mut unfinished = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        unfinished.write_all(&bytes[..20]).unwrap();
-        bad.push(unfinished);
-        // Says nothing at all.
-        bad.push(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
-        let to_gateway = Preface {
-            kind: Kind::Destination,
-            ..face("203.0.113.5:77")
-        };
-        bad.push(connect(&listener, &KEY, &to_gateway));
-        let good = connect(&listener, &KEY, &face("203.0.113.6:78"));
-        let (_stream, from) = accepted(&listener);
-        assert_eq!(from, "203.0.113.6:78".parse().unwrap());
-        for mut stream in bad {
-            let error = stream.read(&mut [0; 1]).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-        }
-        drop(good);
-    }
-
-    #[test]
-    fn an_ipv4_client_of_an_ipv6_socket_is_mapped() {
-        let listener = listener("[::]:0");
-        let port = listener.local_addr().unwrap().port();
-        let mut outside = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let carrier = Carrier {
-            from: outside.local_addr().unwrap(),
-            to: outside.peer_addr().unwrap(),
-        };
-        let bytes = face("203.0.113.5:77").encode(&KEY, &carrier);
-        outside.write_all(&bytes).unwrap();
-        let mut address = [0_u8; 28];
-        let mut len = 28;
-        let out = address.as_mut_ptr().cast();
-        // SAFETY: room and its length.
-        let fd = unsafe { accept(listener.as_raw_fd(), out, &raw mut len, 0) };
-        assert_eq!(len, 28);
-        assert_eq!(address[..2], (libc::AF_INET6 as u16).to_ne_bytes());
-        assert_eq!(address[18..24], [0xff, 0xff, 203, 0, 113, 5]);
-        unix::close(fd).unwrap();
-    }
-}
+mod tests;

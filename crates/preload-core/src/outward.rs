@@ -12,22 +12,22 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libc::{sockaddr, socklen_t};
-use sluice_control::client::Client;
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
-use sluice_control::message::{FromDaemon, ToDaemon};
 use sluice_control::preface::{ANSWER_BYTES, Answer, Carrier, Key, Kind, NOWHERE, Preface};
 use sluice_sys::errno::Errno;
+use sluice_sys::route::{self, Leads};
 use sluice_sys::{raw, tcp, unix};
 
 use crate::fds::{self, Entry};
-use crate::gateway::{self, Face};
+use crate::gateway::{self, Face, daemon};
 use crate::io::LOWEST_ADDRESS;
 use crate::lock::SpinLock;
 use crate::real::{real, set_errno};
-use crate::{descriptors, link, log};
+use crate::{descriptors, log};
 
-/// How long the daemon may take to answer.
-const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How long the daemon may take to answer. One that does not is not waited for again for a while
+/// ([`daemon::is_silent`]).
+const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long a gateway may take to be reached by a program that does not block.
 const REACH_MS_MAX: i32 = 1_000;
 /// How long it may take to answer one that blocks: longer than it tries itself.
@@ -47,8 +47,13 @@ struct Way {
 static WAY: SpinLock<Option<Way>> = SpinLock::new(None);
 static NONCE: AtomicU32 = AtomicU32::new(0);
 
-/// In a forked child: the lock may have been another thread's.
-pub fn after_fork() {
+/// Locks the way out across a fork, so that the child finds no half of a key.
+pub fn before_fork() {
+    core::mem::forget(WAY.try_lock_fork());
+}
+
+/// Undoes [`before_fork`], in both processes.
+pub fn release_after_fork() {
     WAY.force_open();
 }
 
@@ -65,6 +70,9 @@ fn way() -> Option<Way> {
     {
         return Some(way);
     }
+    if daemon::is_silent() {
+        return None;
+    }
     let asked = ask().ok()?;
     if let Some(mut way) = WAY.lock() {
         *way = Some(asked);
@@ -73,19 +81,14 @@ fn way() -> Option<Way> {
 }
 
 fn ask() -> Result<Way, Errno> {
-    let (gateway, path, len) = gateway::names().ok_or(Errno::INVAL)?;
-    let client = Client::connect(&path[..len])?;
-    link::check_server(&client)?;
-    client.send(&ToDaemon::Gateway(Ask::Way { gateway }), &[])?;
-    let answer = client.receive_until(Instant::now() + ANSWER_MAX);
-    let (answer, _) = answer.map_err(|_| Errno::AGAIN)?;
-    let FromDaemon::Gateway(Tell::Way {
+    let gateway = gateway::names().ok_or(Errno::INVAL)?.gateway;
+    let Tell::Way {
         errno,
         address,
         exit,
         key,
         direct,
-    }) = answer
+    } = daemon::ask(Ask::Way { gateway }, &[], ANSWER_MAX)?
     else {
         return Err(Errno::PROTO);
     };
@@ -147,8 +150,13 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> Op
     None
 }
 
-/// Whether the address is one of this host's: the kernel would send it to itself.
+/// Whether the kernel would send it to this host itself.
 fn is_own(ip: IpAddr) -> bool {
+    // Where the program may not ask: what such a packet would be sent from.
+    route::leads(ip).map_or_else(|_| is_sent_from(ip), |leads| leads != Leads::Away)
+}
+
+fn is_sent_from(ip: IpAddr) -> bool {
     let any: SocketAddr = match ip {
         IpAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
         IpAddr::V6(_) => ([0_u16; 8], 0).into(),
@@ -326,5 +334,28 @@ fn disconnect(fd: c_int) {
             unspecified.as_ptr().cast(),
             unspecified.len() as socklen_t,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_writes_while_the_process_forks() {
+        before_fork();
+        assert!(WAY.try_lock().is_none());
+        release_after_fork();
+        crate::lock::forget_held();
+        assert!(WAY.lock().is_some());
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_waited_for_once() {
+        let daemon = daemon::testing::Daemon::new();
+        for _ in 0..3 {
+            assert!(way().is_none());
+        }
+        assert_eq!(daemon.asked(), 1);
     }
 }

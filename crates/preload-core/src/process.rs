@@ -162,9 +162,13 @@ extern "C" fn before_fork() {
     conn::for_each(c_int::MAX, |conn| conn.end.add_ref());
     link::before_fork();
     epoll::before_fork();
+    gateway::before_fork();
+    outward::before_fork();
 }
 
 extern "C" fn after_fork_parent() {
+    outward::release_after_fork();
+    gateway::release_after_fork();
     epoll::release_after_fork();
     link::release_after_fork();
     lock::forget_held();
@@ -184,8 +188,8 @@ extern "C" fn after_fork_child() {
     lock::forget_held();
     sluice_lane::lock::forget_thread();
     link::after_fork();
-    gateway::after_fork();
-    outward::after_fork();
+    gateway::release_after_fork();
+    outward::release_after_fork();
     epoll::after_fork();
     stats::after_fork();
     set_errno(before);

@@ -112,6 +112,8 @@ pub(crate) struct Device {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub name: String,
+    /// One of ours, not an adapter.
+    pub is_software: bool,
 }
 
 // SAFETY: a context and a domain may be used by any thread, by several at a time (rdma-core,
@@ -168,6 +170,7 @@ impl Device {
             functions,
             pd: std::ptr::null_mut(),
             name,
+            is_software: !matches!(choice, DeviceChoice::Hardware(_)),
         };
         // SAFETY: the context is open.
         let pd = unsafe { (device.functions.alloc_pd)(device.context) };

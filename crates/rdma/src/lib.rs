@@ -69,7 +69,7 @@ pub use error::{Error, PostError};
 pub use library::Library;
 pub use limits::{Limits, MESSAGE_BYTES_MAX};
 pub use link::LinkId;
-pub use node::Node;
+pub use node::{Mark, Node};
 pub use poll::{DeviceEvents, Event};
 pub use region::{Access, Region, Remote, Slice};
 pub use status::Status;

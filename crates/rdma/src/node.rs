@@ -21,7 +21,7 @@ use crate::poll::DeviceEvents;
 use crate::post::post_marker;
 use crate::queue::SendQueue;
 use crate::receive::ReceiveQueue;
-use crate::region::{Access, Region};
+use crate::region::{Access, Paging, Region};
 use crate::status::Status;
 
 /// Work completions that are taken with one call.
@@ -71,6 +71,13 @@ pub struct Node {
 // SAFETY: the objects behind the pointers may be used by any thread (rdma-core,
 // Documentation/libibverbs.md, "Thread safety"), and belong to this node alone.
 unsafe impl Send for Node {}
+
+/// A place in the order of a link's requests ([`Node::mark`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    link: LinkId,
+    position: u32,
+}
 
 /// The buffers of messages that are sent, the same number for each link.
 pub(crate) struct MessagePool {
@@ -143,7 +150,8 @@ impl Node {
         &self.limits
     }
 
-    /// Makes memory known to the device.
+    /// Makes memory known to the device. With our own devices its pages come into memory
+    /// when they are used; with an adapter all of them at once.
     ///
     /// # Errors
     /// [`Error::Call`], mostly because more memory would be locked than the process may
@@ -161,7 +169,7 @@ impl Node {
         access: Access,
     ) -> Result<Region, Error> {
         // SAFETY: the caller's contract.
-        unsafe { Region::new(&self.device, start, length, access) }
+        unsafe { Region::new(&self.device, start, length, access, Paging::OnDemand) }
     }
 
     /// Makes a link, and what its peer must be told.
@@ -298,6 +306,20 @@ impl Node {
             .map_or(0, |link| link.queue.unfinished() as usize)
     }
 
+    /// A place in the order of the link's requests: behind all that were posted so far. `None`:
+    /// there is no such link.
+    pub fn mark(&self, link: LinkId) -> Option<Mark> {
+        let position = self.links.get(link)?.queue.position();
+        Some(Mark { link, position })
+    }
+
+    /// Whether every request before the mark is over, done or failed, and none of them will be
+    /// carried out again: the device does not touch their memory any more.
+    pub fn is_past(&self, mark: Mark) -> bool {
+        let link = self.links.get(mark.link);
+        link.is_none_or(|link| link.silent || link.queue.is_past(mark.position))
+    }
+
     /// Readable when [`poll`](Self::poll) may have something to tell, after [`arm`](Self::arm).
     /// An epoll(7) instance: it can be polled, and be added to another one.
     pub fn fd(&self) -> RawFd {
@@ -366,7 +388,15 @@ impl MessagePool {
     fn new(device: &Arc<Device>, limits: &Limits) -> Result<Self, Error> {
         let pages = Pages::new(limits.message_pool_bytes() / crate::MESSAGE_BYTES_MAX);
         // SAFETY: the pages live as long as the region, which is dropped first.
-        let region = unsafe { Region::new(device, pages.start(), pages.bytes(), Access::Source) }?;
+        let region = unsafe {
+            Region::new(
+                device,
+                pages.start(),
+                pages.bytes(),
+                Access::Source,
+                Paging::AtOnce,
+            )
+        }?;
         Ok(Self { region, pages })
     }
 }

@@ -95,6 +95,12 @@ impl SendQueue {
         self.posted
     }
 
+    /// Whether everything before this position is done.
+    pub fn is_past(&self, position: u32) -> bool {
+        // Positions of the last 2³¹ requests can be told from those to come.
+        self.done.wrapping_sub(position) < 1 << 31
+    }
+
     fn outstanding(&self) -> u32 {
         self.posted.wrapping_sub(self.done)
     }
@@ -229,6 +235,23 @@ mod tests {
             .collect();
         assert_eq!(ids, [Some(4), Some(5), None]);
         assert_eq!(queue.unfinished(), 0);
+    }
+
+    #[test]
+    fn a_place_in_the_order_is_passed_once() {
+        let mut queue = SendQueue::new(8, 8);
+        (queue.done, queue.posted, queue.signalled) = (u32::MAX, u32::MAX, u32::MAX);
+        assert!(queue.is_past(queue.position()), "nothing is outstanding");
+        post(&mut queue, 1);
+        post(&mut queue, 2);
+        let position = queue.position();
+        post(&mut queue, 3);
+        queue.pop();
+        assert!(!queue.is_past(position));
+        queue.pop();
+        assert!(queue.is_past(position));
+        queue.pop();
+        assert!(queue.is_past(position));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::library::{check, object};
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::link::RECEIVE;
 use crate::pages::Pages;
-use crate::region::{Access, Region};
+use crate::region::{Access, Paging, Region};
 
 /// Posted with one call, unless there are fewer buffers.
 const BATCH: usize = 64;
@@ -40,7 +40,15 @@ impl ReceiveQueue {
     pub fn new(device: &Arc<Device>, buffers: u32) -> Result<Self, Error> {
         let pages = Pages::new(buffers as usize);
         // SAFETY: the pages live as long as the region, which is dropped first.
-        let region = unsafe { Region::new(device, pages.start(), pages.bytes(), Access::Receive) }?;
+        let region = unsafe {
+            Region::new(
+                device,
+                pages.start(),
+                pages.bytes(),
+                Access::Receive,
+                Paging::AtOnce,
+            )
+        }?;
         let entries = (0..buffers).map(|buffer| ibv_sge {
             addr: pages.address(buffer as usize).as_ptr().expose_provenance() as u64,
             length: MESSAGE_BYTES_MAX as u32,

@@ -23,6 +23,16 @@ pub enum Access {
     Receive,
 }
 
+/// When the pages of a region come into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paging {
+    /// When it is registered: what carries every message must not wait for pages.
+    AtOnce,
+    /// When they are used first, with our own devices. An adapter that can do that, too, stops the
+    /// whole link for each page.
+    OnDemand,
+}
+
 impl Access {
     fn flags(self) -> c_int {
         let flags = match self {
@@ -103,10 +113,17 @@ impl Region {
         start: NonNull<u8>,
         length: usize,
         access: Access,
+        paging: Paging,
     ) -> Result<Self, Error> {
+        let flags = access.flags();
         // SAFETY: the domain lives as long as the device; the memory is the caller's contract.
-        let mr = unsafe {
-            (device.functions.reg_mr)(device.pd, start.as_ptr().cast(), length, access.flags())
+        let register = |flags| unsafe {
+            (device.functions.reg_mr)(device.pd, start.as_ptr().cast(), length, flags)
+        };
+        let mr = if paging == Paging::OnDemand && device.is_software {
+            register(flags | IBV_ACCESS_ON_DEMAND as c_int)
+        } else {
+            register(flags)
         };
         Ok(Self {
             mr: object("ibv_reg_mr", mr)?,

@@ -10,6 +10,8 @@
 
 mod numbers;
 mod passing;
+mod report;
+pub mod survey;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -25,10 +27,12 @@ use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process;
 
 pub use numbers::{BLOCK_NUMBERS, Numbers, block_of};
+pub use report::{ANSWER_BYTES_MAX, Reporter};
 
 /// Blocks are 1 to this; block 0 holds the reserved numbers 0 and 1.
 pub const BLOCK_MAX: u32 = 0xFFFE;
-/// The file whose bytes are locked: one for each block; byte 0 see [`passing`].
+/// The file whose bytes are locked: one for each block; byte 0 see [`passing`], those behind the
+/// blocks' [`report`].
 const NUMBERS: &str = "numbers";
 /// Connections that wait for a listener to accept.
 const BACKLOG: i32 = 128;
@@ -212,6 +216,7 @@ impl Rendezvous {
                 self.sweep_block(number, owned, new);
             }
         }
+        report::sweep(self, None);
     }
 
     fn sweep_block(&self, number: u32, owned: &[u32], new: u32) {

@@ -11,9 +11,11 @@ use sluice_sys::process::now_ns;
 use crate::lane::LaneCounters;
 use crate::node::{Node, lock};
 
-/// How long is waited, in all, for queue pairs and lanes that others are working on. Whoever asks
-/// may do so when the process ends, and other threads hold a lock for ever.
-const PATIENCE_NS: u64 = 20_000_000;
+/// How long is waited, in all, for queue pairs and lanes that others are working on, when the
+/// process ends, and other threads may hold a lock for ever; and while it is at work, and they may
+/// have it most of the time.
+pub const PATIENCE_AT_END_NS: u64 = 20_000_000;
+pub const PATIENCE_AT_WORK_NS: u64 = 300_000_000;
 
 /// Packets that came for a queue pair and were not its protocol's to see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,38 +61,42 @@ fn in_time<R>(until: u64, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
 }
 
 /// Of all queue pairs, those that are gone too.
-fn of_queue_pairs(node: &Node, until: u64) -> Seen {
+fn of_queue_pairs(node: &Node, until: u64, left_out: &mut bool) -> Seen {
     let mut all = *lock(&node.gone);
     for part in node.table().by_index.iter().flatten() {
         // One that a thread does not let go of is left out.
-        if let Some(machine) = in_time(until, || part.try_lock()) {
-            all += &machine.seen();
+        match in_time(until, || part.try_lock()) {
+            Some(machine) => all += &machine.seen(),
+            None => *left_out = true,
         }
     }
     all
 }
 
-fn of_ports(node: &Node, until: u64) -> PortCounters {
+fn of_ports(node: &Node, until: u64, left_out: &mut bool) -> PortCounters {
     let mut all = PortCounters::default();
     for lane in &node.lanes {
-        in_time(until, || lane.try_ports(|port| all += port.counters()));
+        let looked = in_time(until, || lane.try_ports(|port| all += port.counters()));
+        *left_out |= looked.is_none();
     }
     all
 }
 
-/// All counters. The manual page of `sluice verbs` explains them.
-pub fn all(node: &Node) -> Vec<(&'static str, u64)> {
-    let until = now_ns() + PATIENCE_NS;
-    let ports = of_ports(node, until);
+/// All counters, and whether some that threads did not let go of in time are left out. The manual
+/// page of `sluice verbs` explains them.
+pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
+    let until = now_ns() + patience_ns;
+    let mut left_out = false;
+    let ports = of_ports(node, until, &mut left_out);
     let Seen {
         protocol,
         not_taken,
-    } = of_queue_pairs(node, until);
+    } = of_queue_pairs(node, until, &mut left_out);
     let lanes = |of: fn(&LaneCounters) -> &AtomicU64| -> u64 {
         let each = node.lanes.iter().map(|lane| of(&lane.counters));
         each.map(|counter| counter.load(Ordering::Relaxed)).sum()
     };
-    vec![
+    let counts = vec![
         ("sent_pkts", ports.sent),
         ("rcvd_pkts", ports.received),
         ("retransmitted_pkts", protocol.repeated_packets),
@@ -139,5 +145,6 @@ pub fn all(node: &Node) -> Vec<(&'static str, u64)> {
         // And out.
         ("tx_unreachable", lanes(|lane| &lane.unreachable)),
         ("tx_refused", ports.refused),
-    ]
+    ];
+    (counts, left_out)
 }

@@ -466,6 +466,11 @@ impl Lane {
     pub fn try_ports(&self, look: impl FnMut(&dyn Port)) -> Option<()> {
         let state = try_lock(&self.state)?;
         state.ports.iter().map(|port| &**port).for_each(look);
+        drop(state);
+        if self.is_noted() {
+            // Who found the lane taken relies on who had it.
+            self.sleeper.wake();
+        }
         Some(())
     }
 

@@ -56,6 +56,7 @@ use sluice_packet::udp::{self, UdpPort};
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
 use sluice_verbs::keys::KeyInfo;
+use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
@@ -298,7 +299,26 @@ impl Transport for RoceTransport {
     fn key_withdrawn(&self, _key: &KeyInfo) {}
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        counters::all(&self.node)
+        counters::all(&self.node, counters::PATIENCE_AT_END_NS).0
+    }
+
+    fn report(&self) -> TransportReport {
+        let name = |index: &u32| match sluice_xdp::Interface::by_index(*index) {
+            Ok(interface) => format!("AF_XDP {}", interface.name()),
+            Err(_) => format!("AF_XDP interface {index}"),
+        };
+        let mut ways: Vec<String> = self.node.network.served().iter().map(name).collect();
+        // Whatever is not for a served interface.
+        ways.push("UDP".to_owned());
+        let (counters, is_partial) = counters::all(&self.node, counters::PATIENCE_AT_WORK_NS);
+        TransportReport {
+            kind: "roce",
+            ways,
+            peers: Vec::new(),
+            has_addresses: true,
+            counters,
+            is_partial,
+        }
     }
 
     fn create_srq(&self, _xrc: bool) -> Result<u32> {

@@ -230,6 +230,13 @@ impl Network {
         state.served.push(Served { steering, port });
     }
 
+    /// The interfaces that are served by AF_XDP, by their numbers.
+    pub fn served(&self) -> Vec<u32> {
+        let state = lock(&self.state);
+        let each = state.served.iter();
+        each.map(|served| served.steering.interface()).collect()
+    }
+
     /// Now and then: has the kernel find out whether neighbours are still there.
     pub fn confirm(&self, now: u64) {
         let mut state = lock(&self.state);

@@ -42,6 +42,7 @@ use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
 use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
+use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
@@ -142,6 +143,14 @@ impl Transport for ShmTransport {
 
     fn key_withdrawn(&self, key: &KeyInfo) {
         self.node.withdraw_key(key);
+    }
+
+    fn report(&self) -> TransportReport {
+        TransportReport {
+            kind: "shm",
+            peers: self.node.peers(),
+            ..TransportReport::default()
+        }
     }
 
     fn create_srq(&self, _xrc: bool) -> Result<u32> {

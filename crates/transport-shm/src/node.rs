@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
@@ -24,7 +24,7 @@ use crate::qp::Part;
 use crate::route::Route;
 use crate::work::Work;
 use crate::{requester, responder};
-use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous};
+use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous, check_peer};
 
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;
@@ -216,6 +216,17 @@ impl Node {
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// The processes that there are links with, this one among them if it has one with itself.
+    pub fn peers(&self) -> Vec<u32> {
+        let links = self.links();
+        let routes = links.routes.iter().map(|route| route.socket.raw());
+        let incoming = links.incoming.iter().map(|link| link.socket.raw());
+        let pid = |socket| check_peer(socket).ok().and_then(|pid| pid.try_into().ok());
+        // Twice for those that both have connected to.
+        let peers: BTreeSet<u32> = routes.chain(incoming).filter_map(pid).collect();
+        peers.into_iter().collect()
     }
 
     /// Takes over a change of the table.

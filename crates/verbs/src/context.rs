@@ -2,6 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::events::{About, AsyncQueue};
 use crate::types::{EventType, QpInit, QpType};
@@ -15,9 +16,11 @@ pub struct Context {
 
 impl Context {
     pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Context>> {
+        let async_queue = AsyncQueue::new()?;
+        device.contexts.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Context {
             device: device.clone(),
-            async_queue: AsyncQueue::new()?,
+            async_queue,
         }))
     }
 
@@ -97,5 +100,11 @@ impl Context {
     /// acknowledged on the object it is about (`ack_async_event`).
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
         self.async_queue.next()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        self.device.contexts.fetch_sub(1, Ordering::Relaxed);
     }
 }

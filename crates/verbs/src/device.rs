@@ -1,13 +1,14 @@
 //! A device: one transport, one port, the addresses of the host.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 pub use crate::gids::{GIDS_MAX, GidEntry};
 use crate::gids::{host, link_local, merge};
 use crate::keys::{KEYS_MAX, KeyTable};
 use crate::moderator::Moderator;
+use crate::report::Census;
 use crate::responder::MAX_SGE;
 use crate::types::{DeviceAttr, Gid, PortAttr};
 use crate::{Context, Error, Mw, Qp, Result, Srq, Transport, Xrcd};
@@ -40,6 +41,9 @@ pub struct Device {
     windows: Mutex<HashMap<u32, Weak<Mw>>>,
     srqs: RwLock<HashMap<u32, Weak<Srq>>>,
     targets: Mutex<HashMap<u32, Weak<Qp>>>,
+    pub(crate) census: Census,
+    /// How many there are.
+    pub(crate) contexts: AtomicUsize,
 }
 
 /// Small numbers, the lowest free one first.
@@ -93,6 +97,8 @@ impl Device {
             windows: Mutex::default(),
             srqs: RwLock::default(),
             targets: Mutex::default(),
+            census: Census::default(),
+            contexts: AtomicUsize::new(0),
         };
         device.refresh_gids();
         Arc::new(device)

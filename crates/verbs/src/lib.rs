@@ -68,6 +68,7 @@ pub mod opcode;
 pub mod pd;
 pub mod qp;
 mod random;
+pub mod report;
 pub mod responder;
 mod rq;
 mod sq;

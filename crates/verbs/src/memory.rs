@@ -76,6 +76,40 @@ pub(crate) fn populate(addr: u64, len: u64, write: bool) -> Result<()> {
     }
 }
 
+/// Pages that one look of [`is_there`] takes in: 16 MiB.
+const LOOK_PAGES: u64 = 4096;
+
+/// Looks whether a range is the program's memory without bringing it in, for regions whose pages
+/// come on demand: all of it is mapped, and its ends may be used as wished.
+pub(crate) fn is_there(addr: u64, len: u64, write: bool) -> Result<()> {
+    let last = len
+        .checked_sub(1)
+        .and_then(|more| addr.checked_add(more))
+        .ok_or(Error::BadRegion)?;
+    let (mut start, end) = (addr & !(PAGE - 1), last & !(PAGE - 1));
+    let mut residence = [0_u8; LOOK_PAGES as usize];
+    while start <= end {
+        let pages = ((end - start) / PAGE + 1).min(LOOK_PAGES);
+        // SAFETY: a byte is written for each page, of which there are no more than bytes.
+        let ret = unsafe {
+            raw::syscall3(
+                libc::SYS_mincore,
+                start as usize,
+                (pages * PAGE) as usize,
+                residence.as_mut_ptr() as usize,
+            )
+        };
+        match raw::check(ret) {
+            Ok(_) => start += pages * PAGE,
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            // Not mapped (mincore(2)).
+            Err(_) => return Err(Error::BadAddress),
+        }
+    }
+    populate(addr, 1, write)?;
+    populate(last, 1, write)
+}
+
 fn advise(start: u64, end: u64, advice: usize) -> Result<(), Errno> {
     loop {
         // SAFETY: this advice changes no byte and no mapping (madvise(2)); the kernel checks

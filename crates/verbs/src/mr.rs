@@ -26,14 +26,12 @@ const KNOWN: u32 = access::LOCAL_WRITE
     | access::REMOTE_ANY
     | access::MW_BIND
     | access::ZERO_BASED
+    | access::ON_DEMAND
     | access::HUGETLB
     | access::OPTIONAL;
 
 /// What a registration's flags must fulfil (IBTA 10.6.3.1, ibv_reg_mr(3)).
 fn check_access(flags: u32) -> Result<()> {
-    if flags & access::ON_DEMAND != 0 {
-        return Err(Error::NotSupported);
-    }
     let remote_change = flags & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     if flags & !KNOWN != 0 || (remote_change && flags & access::LOCAL_WRITE == 0) {
         return Err(Error::BadRegion);
@@ -41,13 +39,18 @@ fn check_access(flags: u32) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are there, for what the flags allow.
+/// Bytes that are there, for what the flags allow. Nothing is pinned, but the pages are brought in
+/// at once unless they are to come on demand.
 fn check_range(addr: u64, len: u64, iova: u64, flags: u32) -> Result<()> {
     let whole = addr.checked_add(len).and(iova.checked_add(len));
     if len == 0 || whole.is_none() {
         return Err(Error::BadRegion);
     }
-    memory::populate(addr, len, flags & access::LOCAL_WRITE != 0)
+    let write = flags & access::LOCAL_WRITE != 0;
+    if flags & access::ON_DEMAND != 0 {
+        return memory::is_there(addr, len, write);
+    }
+    memory::populate(addr, len, write)
 }
 
 impl Mr {

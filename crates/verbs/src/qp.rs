@@ -8,7 +8,7 @@ use crate::device::{GROUPS_PER_QP, QUEUE_MAX};
 use crate::events::{About, Acks};
 use crate::responder::MAX_SGE;
 use crate::rq::RecvQueue;
-use crate::sq::{After, SendQueue};
+use crate::sq::{After, SendQueue, SendTally};
 use crate::states::{Posting, receiving};
 use crate::transport::{QpChange, QpParams, SendDone, TransportCaps};
 use crate::types::{
@@ -47,6 +47,7 @@ pub struct Qp {
     acks: Arc<Acks>,
     pub(crate) communicating: AtomicBool,
     pub(crate) tally: Tally,
+    pub(crate) sent: SendTally,
 }
 
 /// What a transition works with.
@@ -270,6 +271,7 @@ impl Qp {
             acks: Acks::new(init.cookie),
             communicating: AtomicBool::new(false),
             tally: Tally::default(),
+            sent: SendTally::default(),
         });
         if qp.qp_type == QpType::Ud {
             let _ = credit.datagrams.set(qp.me.clone());
@@ -278,6 +280,7 @@ impl Qp {
             device.lock_targets().insert(qp.num, Arc::downgrade(&qp));
         }
         qp.transport.bind(&qp);
+        device.census.add(&qp);
         Ok(qp)
     }
 
@@ -425,19 +428,25 @@ impl Qp {
     }
 
     pub fn counters(&self) -> QpCounters {
-        let (sends_posted, send_bytes, sends_failed) = {
-            let send = self.lock_send();
-            (send.posted, send.bytes, send.failed)
-        };
         QpCounters {
-            sends_posted,
-            send_bytes,
-            sends_failed,
             receives_posted: self.lock_receive().posted,
-            receives_done: self.tally.receives_done.load(Ordering::Relaxed),
-            receive_bytes: self.tally.receive_bytes.load(Ordering::Relaxed),
-            rnr: self.tally.rnr.load(Ordering::Relaxed),
-            refused: self.tally.refused.load(Ordering::Relaxed),
+            ..self.counters_without_lock()
+        }
+    }
+
+    /// All but the receives posted, which are counted where the program holds a lock.
+    pub(crate) fn counters_without_lock(&self) -> QpCounters {
+        let (sent, tally) = (&self.sent, &self.tally);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        QpCounters {
+            sends_posted: read(&sent.posted),
+            send_bytes: read(&sent.bytes),
+            sends_failed: read(&sent.failed),
+            receives_posted: 0,
+            receives_done: read(&tally.receives_done),
+            receive_bytes: read(&tally.receive_bytes),
+            rnr: read(&tally.rnr),
+            refused: read(&tally.refused),
         }
     }
 
@@ -498,7 +507,9 @@ impl Qp {
         if let Some(pd) = &self.pd {
             pd.drop_user();
         }
-        self.context.device().lock_targets().remove(&self.num);
+        let device = self.context.device();
+        device.lock_targets().remove(&self.num);
+        device.census.remove(self);
         self.context.async_queue.purge_of(&self.acks);
     }
 }

@@ -2,11 +2,12 @@
 //! which receive does it go to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::cq::{Completion, Release};
 use crate::error::{LocalFault, NakReason};
 use crate::keys::KeyTable;
+use crate::sq::add;
 use crate::types::{EventType, QpState, QpType, Sge, Wc, WcOpcode, WcStatus, access};
 use crate::{Cq, Qp, Srq, memory, mw};
 
@@ -511,10 +512,4 @@ impl Qp {
             self.raise(EventType::CommEst);
         }
     }
-}
-
-/// Messages of one QP come one at a time, so that a count needs no locked instruction.
-#[inline]
-fn add(count: &AtomicU64, more: u64) {
-    count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }

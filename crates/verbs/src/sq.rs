@@ -5,7 +5,7 @@
 //! request is free again when its completion was polled ([`Credit::sends`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cq::{Completion, Credit, Release};
 use crate::error::{Error, LocalFault, Result};
@@ -159,9 +159,23 @@ pub(crate) struct SendQueue {
     max_length: u64,
     slots: Box<[Slot]>,
     storage: Storage,
-    pub posted: u64,
-    pub bytes: u64,
-    pub failed: u64,
+}
+
+/// What went through a send queue. Written by whoever has the queue, one at a time, so that a count
+/// needs no locked instruction; read without it, as a program that posts much hardly lets go of it.
+#[derive(Default)]
+#[repr(align(64))]
+pub struct SendTally {
+    pub posted: AtomicU64,
+    /// Of successful requests.
+    pub bytes: AtomicU64,
+    pub failed: AtomicU64,
+}
+
+/// See [`SendTally`].
+#[inline]
+pub fn add(count: &AtomicU64, more: u64) {
+    count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl SendQueue {
@@ -192,9 +206,6 @@ impl SendQueue {
                 sges: vec![Sge::default(); places * cap.max_send_sge as usize].into(),
                 inline: vec![0; places * cap.max_inline_data as usize].into(),
             },
-            posted: 0,
-            bytes: 0,
-            failed: 0,
         }
     }
 
@@ -226,7 +237,7 @@ impl SendQueue {
         if self.tail - polled >= u64::from(self.max_wr) {
             return Err(Error::QueueFull);
         }
-        self.posted += 1;
+        add(&qp.sent.posted, 1);
         let seq = self.tail;
         let at_once = self.handed == seq
             && posting == Posting::Works
@@ -264,9 +275,9 @@ impl SendQueue {
         if done.status != WcStatus::Success {
             self.stuck = true;
             self.dead = true;
-            self.failed += 1;
+            add(&qp.sent.failed, 1);
         } else {
-            self.bytes += u64::from(done.byte_len);
+            add(&qp.sent.bytes, u64::from(done.byte_len));
             if !signalled {
                 return Ok(After::default());
             }
@@ -370,7 +381,7 @@ impl SendQueue {
         if self.flushed {
             self.handed = self.tail;
             self.head = self.tail;
-            self.failed += 1;
+            add(&qp.sent.failed, 1);
             let done = SendDone::failed(WcStatus::WrFlushErr);
             let mut after = self.complete(qp, wr.wr_id, wr.opcode, done, seq);
             after.broken = false;
@@ -548,12 +559,12 @@ impl SendQueue {
             let signalled = (slot.flags | self.always) & send_flags::SIGNALED != 0;
             self.head += 1;
             if done.status == WcStatus::Success {
-                self.bytes += u64::from(done.byte_len);
+                add(&qp.sent.bytes, u64::from(done.byte_len));
                 if !signalled {
                     continue;
                 }
             } else {
-                self.failed += 1;
+                add(&qp.sent.failed, 1);
                 self.dead = true;
             }
             after.and(self.complete(qp, wr_id, opcode, done, seq));
@@ -597,7 +608,7 @@ impl SendQueue {
             let slot = &mut self.slots[at];
             slot.bind = None;
             let (wr_id, opcode) = (slot.wr_id, slot.opcode);
-            self.failed += 1;
+            add(&qp.sent.failed, 1);
             // In ERR there is nothing worse to come of a full CQ.
             let _ = self.complete(
                 qp,

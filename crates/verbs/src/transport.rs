@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::keys::KeyInfo;
+use crate::report::TransportReport;
 use crate::types::{Gid, QpAttr, QpCap, QpState, QpType, WcStatus};
 use crate::wr::Wqe;
 use crate::{Cq, Qp, Srq};
@@ -111,6 +112,12 @@ pub trait Transport: Send + Sync {
     /// thread for long.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
+    }
+
+    /// What it is at the moment, for whoever looks. May be called at any time by any thread without
+    /// a lock of the engine's; it waits for no peer.
+    fn report(&self) -> TransportReport {
+        TransportReport::default()
     }
 
     /// Queue pair 1 of the port, where peers are on other hosts and connections are made by

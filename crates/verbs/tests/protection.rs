@@ -384,7 +384,6 @@ fn registrations_that_are_refused() {
     let reg = |addr, len, access| world.pd.reg_mr(addr, len, addr, access).err();
     assert_eq!(reg(addr, 8, access::REMOTE_WRITE), Some(Error::BadRegion));
     assert_eq!(reg(addr, 8, access::REMOTE_ATOMIC), Some(Error::BadRegion));
-    assert_eq!(reg(addr, 8, access::ON_DEMAND), Some(Error::NotSupported));
     assert_eq!(reg(addr, 8, 1 << 19), Some(Error::BadRegion));
     assert_eq!(reg(addr, 0, 0), Some(Error::BadRegion));
     assert_eq!(reg(u64::MAX, 2, 0), Some(Error::BadRegion));
@@ -397,6 +396,14 @@ fn registrations_that_are_refused() {
         "not writable"
     );
     assert_eq!(reg(at, 8, access::REMOTE_READ), None);
+    let on_demand = access::ON_DEMAND;
+    assert_eq!(reg(addr, 8, on_demand | access::LOCAL_WRITE), None);
+    assert_eq!(reg(4096, 8, on_demand), Some(Error::BadAddress));
+    assert_eq!(
+        reg(at, 8, on_demand | access::LOCAL_WRITE),
+        Some(Error::BadAddress),
+        "not writable"
+    );
     assert_eq!(Error::BadAddress.errno().0, libc::EFAULT);
 }
 

@@ -84,6 +84,15 @@ impl Waiting {
     }
 }
 
+/// A packet on its way into a frame.
+struct Outgoing<'a> {
+    path: &'a Path,
+    ecn: Ecn,
+    /// Bytes that `fill` writes, from the base transport header on; it says whether it did.
+    length: usize,
+    fill: &'a mut dyn FnMut(&mut [u8]) -> bool,
+}
+
 /// Headers that were made.
 #[derive(Debug)]
 struct Known {
@@ -273,16 +282,9 @@ impl XdpPort {
     }
 
     /// Puts a packet into the transmit ring, with an acknowledgement in its padding.
-    fn put(
-        &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
-        rider: Option<Rider<'_>>,
-    ) -> Result<(), SendError> {
+    fn put(&mut self, packet: Outgoing<'_>, rider: Option<Rider<'_>>) -> Result<(), SendError> {
         self.put_carrier(None);
-        let frame = self.write(path, ecn, length, fill, rider)?;
+        let frame = self.write(packet, rider)?;
         self.stage(frame.slot, frame.start, frame.bytes);
         Ok(())
     }
@@ -290,12 +292,15 @@ impl XdpPort {
     /// Writes the frame of a packet into a free slot.
     fn write(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+        packet: Outgoing<'_>,
         rider: Option<Rider<'_>>,
     ) -> Result<Carrier, SendError> {
+        let Outgoing {
+            path,
+            ecn,
+            length,
+            fill,
+        } = packet;
         let known = self
             .known
             .iter()
@@ -320,7 +325,7 @@ impl XdpPort {
         let frame = unsafe { self.socket.umem.bytes_mut(start, frame_bytes + behind) };
         let written = frame.is_some_and(|frame| {
             let (frame, padding) = frame.split_at_mut(frame_bytes);
-            let whole = frame.get_mut(front..front + length).is_some_and(&mut *fill)
+            let whole = frame.get_mut(front..front + length).is_some_and(fill)
                 && prefix.wrap(frame) == Ok(frame_bytes);
             whole
                 && match (rider, frame.last_chunk()) {
@@ -386,23 +391,21 @@ impl XdpPort {
     fn send_behind(
         &mut self,
         waiting: Option<Waiting>,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+        packet: Outgoing<'_>,
     ) -> Result<(), SendError> {
         let Some(mut waiting) = waiting else {
-            return self.put(path, ecn, length, fill, None);
+            return self.put(packet, None);
         };
-        let is_single = length <= SINGLE_MAX;
+        let path = packet.path;
+        let is_single = packet.length <= SINGLE_MAX;
         if waiting.path != *path {
             self.settle(&waiting);
-            return self.put(path, ecn, length, fill, None);
+            return self.put(packet, None);
         }
-        if !is_single && !self.has_padding(path, length) {
+        if !is_single && !self.has_padding(path, packet.length) {
             self.put_carrier(None);
             self.put_waiting(&waiting);
-            return self.put(path, ecn, length, fill, None);
+            return self.put(packet, None);
         }
         let flow = self.flows.of(path.destination, path.source_port);
         let got = flow.got;
@@ -415,11 +418,14 @@ impl XdpPort {
             }
         }
         let sent = if is_single {
-            let packet = waiting.packet();
-            self.put(path, ecn, length, fill, Some(Rider { packet, got }))
+            let rider = Rider {
+                packet: waiting.packet(),
+                got,
+            };
+            self.put(packet, Some(rider))
         } else {
             self.put_carrier(None);
-            let written = self.write(path, ecn, length, fill, None);
+            let written = self.write(packet, None);
             written.map(|frame| self.carrier = Some(frame))
         };
         match (&sent, is_single) {
@@ -438,15 +444,24 @@ impl XdpPort {
     /// The acknowledgement that waits gets a frame of its own. Without room it is lost, as on a
     /// network.
     fn put_waiting(&mut self, waiting: &Waiting) {
-        if waiting.is_put {
-            return;
+        if !waiting.is_put {
+            let _ = self.put_alone(waiting);
         }
+    }
+
+    /// A packet that was kept back, in a frame of its own.
+    fn put_alone(&mut self, kept: &Waiting) -> Result<(), SendError> {
         let mut fill = |into: &mut [u8]| {
-            into.copy_from_slice(waiting.packet());
+            into.copy_from_slice(kept.packet());
             true
         };
-        let length = waiting.length;
-        let _ = self.put(&waiting.path, waiting.ecn, length, &mut fill, None);
+        let packet = Outgoing {
+            path: &kept.path,
+            ecn: kept.ecn,
+            length: kept.length,
+            fill: &mut fill,
+        };
+        self.put(packet, None)
     }
 
     /// Makes the headers for packets of that length. Their place among those that are known.
@@ -584,14 +599,16 @@ impl Port for XdpPort {
             if rider::may_ride(one.packet()) {
                 self.waiting = Some(one);
             } else {
-                let mut fill = |into: &mut [u8]| {
-                    into.copy_from_slice(one.packet());
-                    true
-                };
-                self.put(path, ecn, length, &mut fill, None)?;
+                self.put_alone(&one)?;
             }
         } else {
-            self.send_behind(waiting, path, ecn, length, fill)?;
+            let packet = Outgoing {
+                path,
+                ecn,
+                length,
+                fill,
+            };
+            self.send_behind(waiting, packet)?;
         }
         self.counters.sent += 1;
         self.counters.sent_bytes += length as u64;

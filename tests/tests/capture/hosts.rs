@@ -2,49 +2,17 @@
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 use sluice_tests::apps::{self, STATIC};
-use sluice_tests::hosts::{Host, Pair, Settings};
+use sluice_tests::fleet::{Fleet, KEY, LIMIT};
+use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
 use sluice_tests::job::{Job, command, find_program, run, wait_until};
-use sluice_tests::lab::find_sluice;
+use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail, skip};
-
-pub const LIMIT: Duration = Duration::from_secs(120);
-
-/// Where daemons listen for one another.
-const PORT: u16 = 4797;
-const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
-/// Programs on the left host connect to such on the right one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    Left,
-    Right,
-}
-
-pub const SIDES: [Side; 2] = [Side::Left, Side::Right];
-
-impl Side {
-    fn name(self) -> &'static str {
-        match self {
-            Side::Left => "left",
-            Side::Right => "right",
-        }
-    }
-
-    fn other(self) -> Side {
-        match self {
-            Side::Left => Side::Right,
-            Side::Right => Side::Left,
-        }
-    }
-}
 
 /// A cgroup of version 2, which is removed with its last process.
 struct Group {
@@ -88,16 +56,13 @@ pub struct Counts {
     pub refused: u64,
 }
 
-/// Hosts and daemons.
+/// Hosts with daemons that capture what the programs in a cgroup do.
 pub struct Two {
-    pub family: u8,
-    sluice: PathBuf,
-    daemons: [Option<Job>; 2],
-    /// More of `[capture]`.
-    choice: [&'static str; 2],
-    // Programs end before their cgroups and hosts go.
+    /// Of programs; daemons talk by IPv4.
+    family: u8,
+    // Programs end before their hosts go.
     groups: [Group; 2],
-    pub pair: Pair,
+    pub fleet: Fleet<Pair>,
 }
 
 impl Two {
@@ -107,73 +72,28 @@ impl Two {
     }
 
     /// The same, with more in `[capture]`.
-    pub fn with_choice(family: u8, choice: [&'static str; 2]) -> Verdict<Two> {
-        let mut two = Two {
-            family,
-            sluice: find_sluice()?,
-            daemons: [None, None],
-            choice,
-            pair: Pair::new(Settings::default())?,
-            groups: [Group::new("left")?, Group::new("right")?],
-        };
+    pub fn with_choice(family: u8, choice: [&str; 2]) -> Verdict<Two> {
+        let mut fleet = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
+        let groups = [Group::new("left")?, Group::new("right")?];
         for side in SIDES {
-            two.start(side)?;
+            let head = fleet.head(side, KEY, "roce-udp")? + &fleet.peer_by_both(side.other());
+            let group = groups[side as usize].path.display();
+            let choice = choice[side as usize];
+            let text = format!("{head}[capture]\ncgroup = \"{group}\"\n{choice}\n");
+            fleet.write_config(side, &text)?;
+            fleet.start(side)?;
         }
+        let two = Two {
+            family,
+            groups,
+            fleet,
+        };
         two.await_capture()?;
         Ok(two)
     }
 
-    pub fn host(&self, side: Side) -> &Host {
-        match side {
-            Side::Left => &self.pair.left,
-            Side::Right => &self.pair.right,
-        }
-    }
-
     pub fn address(&self, side: Side) -> IpAddr {
-        self.host(side).address(self.family)
-    }
-
-    fn path(&self, side: Side, what: &str) -> PathBuf {
-        self.pair.path().join(format!("{}.{what}", side.name()))
-    }
-
-    /// Starts the daemon of one host, which must not run.
-    pub fn start(&mut self, side: Side) -> Verdict {
-        let at = |side: Side| SocketAddr::new(self.host(side).v4().into(), PORT);
-        let other = self.host(side.other());
-        let key = self.path(side, "key");
-        fs::write(&key, format!("{KEY}\n"))?;
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
-        let config = self.path(side, "toml");
-        let text = format!(
-            "[daemon]\nname = \"{}\"\nlisten = [\"{}\"]\npsk_file = \"{}\"\n\
-             [fabric]\ndevice = \"roce-udp\"\n\
-             [[peer]]\nname = \"{}\"\naddresses = [\"{}\", \"{}\"]\ncontrol = \"{}\"\n\
-             [capture]\ncgroup = \"{}\"\n{}\n",
-            side.name(),
-            at(side),
-            key.display(),
-            side.other().name(),
-            other.v4(),
-            other.v6(),
-            at(side.other()),
-            self.groups[side as usize].path.display(),
-            self.choice[side as usize],
-        );
-        fs::write(&config, text)?;
-        let socket = self.path(side, "sock");
-        let _ = fs::remove_file(&socket);
-        let daemon = self.sluice.with_file_name("sluiced");
-        let mut command = self.host(side).command(daemon);
-        command.arg("--socket").arg(&socket).arg("--config");
-        command.arg(&config).args(["--log", "info", "--log-file"]);
-        command.arg(self.path(side, "log"));
-        let label = format!("sluiced-{}", side.name());
-        let mut job = Job::start(command, self.pair.path(), &label)?;
-        job.await_ready(LIMIT, "control socket", || socket.exists())?;
-        self.daemons[side as usize] = Some(job);
-        Ok(())
+        self.fleet.host(side).address(self.family)
     }
 
     /// Waits until connections from left to right are captured: a probe is.
@@ -182,12 +102,10 @@ impl Two {
         let ends = self.ends()?;
         let mut server = self.server(&ends, "probe-server")?;
         let to = self.listening(&mut server)?;
-        let end = std::time::Instant::now() + LIMIT;
+        let end = Instant::now() + LIMIT;
         while self.counts(Side::Left)?.captured == before.captured {
-            ensure(std::time::Instant::now() < end, || self.describe())?;
-            let client = self.program(Side::Left, &ends, &["client", &to, "1"]);
-            let client = Job::start(client, self.pair.path(), "probe")?;
-            client.finish(LIMIT)?.success()?;
+            ensure(Instant::now() < end, || self.fleet.describe())?;
+            self.run_client(&ends, &to, 1)?;
             std::thread::sleep(Duration::from_millis(50));
         }
         server.stop(LIMIT)?;
@@ -207,26 +125,14 @@ impl Two {
             if count(now) == count(last) {
                 return Ok(());
             }
-            ensure(std::time::Instant::now() < end, || self.describe())?;
+            ensure(Instant::now() < end, || self.fleet.describe())?;
             last = now;
         }
     }
 
-    /// Ends the daemon of one host: with SIGTERM cleanly.
-    pub fn end(&mut self, side: Side, signal: Signal) -> Verdict {
-        if let Some(job) = self.daemons[side as usize].take() {
-            job.signal(signal)?;
-            let _ = job.finish(LIMIT)?;
-        }
-        Ok(())
-    }
-
     /// The relay that the daemon of this side has started.
     pub fn relay(&self, side: Side) -> Verdict<Pid> {
-        let daemon = self.daemons[side as usize].as_ref().map(Job::id);
-        let Some(daemon) = daemon else {
-            return fail("there is no daemon");
-        };
+        let daemon = self.fleet.daemon(side)?.id();
         let children = format!("/proc/{daemon}/task/{daemon}/children");
         let children = fs::read_to_string(children)?;
         let mut children = children.split_whitespace();
@@ -236,7 +142,7 @@ impl Two {
         });
         match relay.and_then(|pid| Pid::from_raw(pid.parse().ok()?)) {
             Some(pid) => Ok(pid),
-            None => fail(format!("no relay\n{}", self.describe())),
+            None => fail(format!("no relay\n{}", self.fleet.describe())),
         }
     }
 
@@ -247,7 +153,7 @@ impl Two {
 
     /// What the daemon has captured.
     pub fn counts(&self, side: Side) -> Verdict<Counts> {
-        let status = self.status(side)?;
+        let status = self.fleet.status(side)?;
         let counts = &status["fabric"]["captured"];
         let count = |name: &str| counts[name].as_u64().unwrap_or(0);
         Ok(Counts {
@@ -259,18 +165,6 @@ impl Two {
         })
     }
 
-    /// `sluice status --json`.
-    pub fn status(&self, side: Side) -> Verdict<Value> {
-        let mut command = self.host(side).command(&self.sluice);
-        command.args(["status", "--json"]);
-        command.env("SLUICE_SOCKET", self.path(side, "sock"));
-        let outcome = run(command, self.pair.path(), "status", LIMIT)?.success()?;
-        let text = outcome.text();
-        let all: Value =
-            serde_json::from_str(&text).or_else(|error| fail(format!("{error}: {text}")))?;
-        Ok(all["daemons"][0]["status"].clone())
-    }
-
     /// Waits for counts, of which the daemon hears a second later.
     pub fn await_counts(
         &self,
@@ -278,57 +172,46 @@ impl Two {
         what: &str,
         so: impl Fn(&Counts) -> bool,
     ) -> Verdict<Counts> {
-        let end = std::time::Instant::now() + LIMIT;
+        let end = Instant::now() + LIMIT;
         loop {
             let counts = self.counts(side)?;
             if so(&counts) {
                 return Ok(counts);
             }
-            ensure(std::time::Instant::now() < end, || {
-                format!("{what}: {counts:?}\n{}", self.describe())
+            ensure(Instant::now() < end, || {
+                format!("{what}: {counts:?}\n{}", self.fleet.describe())
             })?;
             std::thread::sleep(Duration::from_millis(50));
         }
     }
+}
 
-    /// What the daemons have logged.
-    pub fn describe(&self) -> String {
-        let logs = SIDES.map(|side| fs::read_to_string(self.path(side, "log")).unwrap_or_default());
-        format!(
-            "--- log of left\n{}\n--- log of right\n{}",
-            logs[0], logs[1]
-        )
-    }
-
+/// Programs.
+impl Two {
     /// A program in the cgroup of its host, on which nothing is preloaded.
     pub fn program(&self, side: Side, program: &Path, arguments: &[&str]) -> Command {
-        let mut command = self.host(side).command("/bin/sh");
+        let mut command = self.fleet.host(side).command("/bin/sh");
         // Sockets belong to the cgroup in which their process was.
         command
             .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
             .arg(self.groups[side as usize].path.join("cgroup.procs"))
             .arg(program)
-            .args(arguments)
-            .env("APP_FAMILY", self.family.to_string())
-            .env("APP_HOST", self.address(Side::Right).to_string());
+            .args(arguments);
+        stream::meet_at(&mut command, self.address(Side::Right));
         command
     }
 
     /// A program in the cgroup of its host, under `sluice run`.
     pub fn accelerated(&self, side: Side, arguments: &[&str]) -> Command {
         let arguments = [&["run", "--"], arguments].concat();
-        let mut command = self.program(side, &self.sluice, &arguments);
-        command.env("SLUICE_SOCKET", self.path(side, "sock"));
+        let mut command = self.program(side, &self.fleet.sluice, &arguments);
+        command.env("SLUICE_SOCKET", self.fleet.socket(side));
         command
-    }
-
-    pub fn start_program(&self, command: Command, label: &str) -> Verdict<Job> {
-        Job::start(command, self.pair.path(), label)
     }
 
     /// `tests/apps/go/ends.go`, linked statically.
     pub fn ends(&self) -> Verdict<PathBuf> {
-        let binary = self.pair.path().join("ends");
+        let binary = self.fleet.dir().join("ends");
         if !binary.exists() {
             let Some(go) = find_program("go") else {
                 return skip("go is not installed; run scripts/setup test");
@@ -337,25 +220,49 @@ impl Two {
             build.args(["build", "-o"]).arg(&binary);
             build.arg(apps::apps_dir().join("go/ends.go"));
             build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");
-            run(build, self.pair.path(), "go-build", LIMIT * 2)?.success()?;
+            run(build, self.fleet.dir(), "go-build", LIMIT * 2)?.success()?;
         }
         Ok(binary)
     }
 
-    /// `tests/apps/stream.c`, linked statically.
-    pub fn stream(&self) -> Verdict<PathBuf> {
-        apps::compile(&apps::apps_dir().join("stream.c"), STATIC, self.pair.path())
+    /// Starts both ends of `tests/apps/stream.c`, linked statically.
+    pub fn start_stream(&self, connections: usize, records: u32) -> Verdict<Ends> {
+        let binary = stream::compile(STATIC, self.fleet.dir())?;
+        let transfer = Transfer {
+            server: "thread",
+            connections,
+            records,
+        };
+        let [server, client] =
+            [Side::Right, Side::Left].map(|side| self.program(side, &binary, &[]));
+        transfer.start(server, client, self.fleet.dir(), LIMIT)
     }
 
-    /// A Go server on the right host.
+    /// A server of [`Two::ends`] on the right host.
     pub fn server(&self, ends: &Path, label: &str) -> Verdict<Job> {
         let any = SocketAddr::new(self.address(Side::Right), 0).to_string();
-        self.start_program(self.program(Side::Right, ends, &["server", &any]), label)
+        let command = self.program(Side::Right, ends, &["server", &any]);
+        self.fleet.start_program(command, label)
     }
 
     /// Where it listens.
     pub fn listening(&self, server: &mut Job) -> Verdict<String> {
-        let port = sluice_tests::stream::await_port(server, LIMIT)?;
+        let port = stream::await_port(server, LIMIT)?;
         Ok(SocketAddr::new(self.address(Side::Right), port).to_string())
+    }
+
+    /// Runs a client of that server on the left host, which gets back the bytes that it sends.
+    pub fn run_client(&self, program: &Path, to: &str, bytes: u32) -> Verdict {
+        let arguments = ["client", to, &bytes.to_string()];
+        let command = self.program(Side::Left, program, &arguments);
+        self.fleet.run_program(command, "client")?;
+        Ok(())
+    }
+
+    /// Starts one that goes on, a round after the other, until it is ended.
+    pub fn start_rounds(&self, ends: &Path, to: &str) -> Verdict<Job> {
+        let arguments = ["client", to, "1000000", "ping"];
+        let command = self.program(Side::Left, ends, &arguments);
+        self.fleet.start_program(command, "rounds")
     }
 }

@@ -1,17 +1,20 @@
 //! Connections that are captured: every byte, and the addresses that programs see.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use libtest_mimic::Trial;
+use serde_json::Value;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::job::{Job, find_program};
-use sluice_tests::stream;
+use sluice_tests::hosts::{SIDES, Side};
+use sluice_tests::job::find_program;
+use sluice_tests::redis::Redis;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::hosts::{LIMIT, Side, Two};
+use crate::hosts::Two;
 
 const CONNECTIONS: usize = 4;
-const RECORDS: u32 = 2000;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -28,9 +31,8 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The two addresses behind a word.
-fn addresses(job: &Job, word: &str) -> Verdict<Vec<[SocketAddr; 2]>> {
-    let text = job.stdout_so_far();
+/// The two addresses behind a word, of each line that begins with it.
+fn addresses(text: &str, word: &str) -> Verdict<Vec<[SocketAddr; 2]>> {
     let lines = text.lines().filter_map(|line| line.strip_prefix(word));
     let parse = |line: &str| {
         let mut words = line.split_whitespace().map(str::parse);
@@ -42,6 +44,16 @@ fn addresses(job: &Job, word: &str) -> Verdict<Vec<[SocketAddr; 2]>> {
     lines.map(parse).collect()
 }
 
+/// Whether a connection of the daemon's programs is on a lane.
+fn has_lane(status: &Value) -> bool {
+    let processes = status["processes"].as_array();
+    processes.into_iter().flatten().any(|process| {
+        let connections = process["connections"].as_array();
+        let mut connections = connections.into_iter().flatten();
+        connections.any(|connection| connection["state"] == "lane")
+    })
+}
+
 /// Static programs in Go: checked bytes by a lane, and the addresses of a direct connection.
 fn go(family: u8) -> Verdict {
     let two = Two::new(family)?;
@@ -50,46 +62,21 @@ fn go(family: u8) -> Verdict {
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
     // While this one is open, one can see what carries it.
-    let command = two.program(Side::Left, &ends, &["client", &to, "1000000", "ping"]);
-    let mut open = two.start_program(command, "open")?;
-    let output = open.stdout_path().to_owned();
-    open.await_ready(LIMIT, "rounds", || {
-        std::fs::read_to_string(&output).is_ok_and(|text| text.contains("round 50"))
-    })?;
-    let on_lane = |status: &serde_json::Value| {
-        let processes = status["processes"].as_array();
-        processes.into_iter().flatten().any(|process| {
-            let connections = process["connections"].as_array();
-            let mut connections = connections.into_iter().flatten();
-            connections.any(|connection| connection["state"] == "lane")
-        })
-    };
-    for side in [Side::Left, Side::Right] {
-        let status = two.status(side)?;
-        ensure(on_lane(&status), || {
-            format!("no lane: {status:#}\n{}", two.describe())
+    let mut open = two.start_rounds(&ends, &to)?;
+    open.await_text("round 50", LIMIT)?;
+    for side in SIDES {
+        let status = two.fleet.status(side)?;
+        ensure(has_lane(&status), || {
+            format!("no lane: {status:#}\n{}", two.fleet.describe())
         })?;
     }
     let command = two.program(Side::Left, &ends, &["client", &to, "5000000"]);
-    let client = two.start_program(command, "client")?;
-    let output = client.stdout_path().to_owned();
-    client.finish(LIMIT)?.success()?;
-    let said = std::fs::read_to_string(output)?;
+    let said = two.fleet.run_program(command, "client")?;
     ensure(said.contains("checked 5000000"), || said.clone())?;
 
-    let accepted = addresses(&server, "accepted ")?;
-    let mut connected = addresses(&open, "connected ")?;
-    let line = said
-        .lines()
-        .find_map(|line| line.strip_prefix("connected "));
-    let mut words = line
-        .into_iter()
-        .flat_map(str::split_whitespace)
-        .map(str::parse);
-    match (words.next(), words.next()) {
-        (Some(Ok(peer)), Some(Ok(local))) => connected.push([peer, local]),
-        _ => return fail(said),
-    }
+    let accepted = addresses(&server.stdout_so_far(), "accepted ")?;
+    let mut connected = addresses(&open.stdout_so_far(), "connected ")?;
+    connected.extend(addresses(&said, "connected ")?);
     ensure(connected.len() == 2 && accepted.len() == 2, || {
         format!("{connected:?} {accepted:?}")
     })?;
@@ -119,16 +106,8 @@ fn go(family: u8) -> Verdict {
 /// Static programs in C, with records in both directions at once.
 fn c(family: u8) -> Verdict {
     let two = Two::new(family)?;
-    let binary = two.stream()?;
-    let count = CONNECTIONS.to_string();
     let before = two.counts(Side::Left)?;
-    let command = two.program(Side::Right, &binary, &["server", "thread", &count]);
-    let mut server = two.start_program(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?.to_string();
-    let arguments = ["client", &port, &count, &RECORDS.to_string()];
-    let client = two.start_program(two.program(Side::Left, &binary, &arguments), "client")?;
-    stream::check_complete(&client.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
+    two.start_stream(CONNECTIONS, 2000)?.check_complete(LIMIT)?;
     two.await_counts(Side::Left, "captured", |now| {
         now.captured == before.captured + CONNECTIONS as u64 && now.direct == before.direct
     })?;
@@ -142,9 +121,9 @@ fn slow_reader(family: u8) -> Verdict {
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
     let arguments = ["client", &to, "100000000", "1500"];
-    let client = two.start_program(two.program(Side::Left, &ends, &arguments), "client")?;
-    client.finish(LIMIT)?.success()?;
-    for side in [Side::Left, Side::Right] {
+    let command = two.program(Side::Left, &ends, &arguments);
+    two.fleet.run_program(command, "client")?;
+    for side in SIDES {
         let relay = two.relay(side)?.as_raw_nonzero();
         let status = std::fs::read_to_string(format!("/proc/{relay}/status"))?;
         let line = status
@@ -163,54 +142,16 @@ fn slow_reader(family: u8) -> Verdict {
 
 /// Neither end under `sluice run`.
 fn redis() -> Verdict {
-    let programs = ["redis-server", "redis-benchmark", "redis-cli"].map(find_program);
-    let [Some(server), Some(benchmark), Some(cli)] = programs else {
-        return skip("redis is not installed");
-    };
+    let redis = Redis::find()?;
     let two = Two::new(4)?;
     let before = two.counts(Side::Left)?;
-    let address = two.address(Side::Right).to_string();
-    let port = two.host(Side::Right).free_port(Protocol::Tcp)?.to_string();
-    let arguments = [
-        "--bind",
-        &address,
-        "--port",
-        &port,
-        "--save",
-        "",
-        "--protected-mode",
-        "no",
-    ];
-    let mut server = two.start_program(
-        two.program(Side::Right, &server, &arguments),
-        "redis-server",
-    )?;
-    let output = server.stdout_path().to_owned();
-    server.await_ready(LIMIT, "redis", || {
-        std::fs::read_to_string(&output).is_ok_and(|text| text.contains("Ready to accept"))
-    })?;
-    let at = ["-h", &address, "-p", &port];
-    let measured = [
-        "-t",
-        "set,get,lrange_100",
-        "-n",
-        "2000",
-        "-c",
-        "10",
-        "-d",
-        "2048",
-        "-q",
-    ];
-    let arguments = [&at[..], &measured].concat();
-    two.start_program(two.program(Side::Left, &benchmark, &arguments), "benchmark")?
-        .finish(LIMIT)?
-        .success()?;
-    // The server sees who its clients are.
-    let arguments = [&at[..], &["client", "list"]].concat();
-    let listed = two.start_program(two.program(Side::Left, &cli, &arguments), "list")?;
-    let listed = listed.finish(LIMIT)?.success()?.text();
-    let client = format!(" addr={}:", two.address(Side::Left));
-    ensure(listed.contains(&client), || listed.clone())?;
+    let port = two.fleet.host(Side::Right).free_port(Protocol::Tcp)?;
+    let at = SocketAddr::new(two.address(Side::Right), port);
+    let command = two.program(Side::Right, &redis.server, &[]);
+    let server = redis.serve(command, at, two.fleet.dir(), LIMIT)?;
+    let client = |program: &Path| two.program(Side::Left, program, &[]);
+    let seen = two.address(Side::Left);
+    redis.exercise(client, at, seen, two.fleet.dir(), LIMIT)?;
     server.stop(LIMIT)?;
     two.await_counts(Side::Left, "captured", |now| {
         now.captured > before.captured + 10 && now.direct == before.direct
@@ -225,13 +166,10 @@ fn choices() -> Verdict {
     let before = two.counts(Side::Left)?;
     let at = SocketAddr::new(two.address(Side::Right), 4711).to_string();
     let command = two.program(Side::Right, &ends, &["server", &at]);
-    let mut server = two.start_program(command, "server")?;
+    let mut server = two.fleet.start_program(command, "server")?;
     let to = two.listening(&mut server)?;
     // Refused by the other host's relay, it goes its own way.
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "client")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 100_000)?;
     two.await_counts(Side::Left, "direct", |now| now.direct == before.direct + 1)?;
     two.await_counts(Side::Right, "refused", |now| now.refused >= 1)?;
     server.stop(LIMIT)?;
@@ -262,14 +200,10 @@ print('done')
 ";
     let python = python.to_string_lossy();
     let command = two.accelerated(Side::Left, &[&python, "-c", script, &to]);
-    let client = two.start_program(command, "client")?;
-    let said = client.finish(LIMIT)?.success()?.text();
+    let said = two.fleet.run_program(command, "client")?;
     ensure(said.contains("done"), || said.clone())?;
     // What comes now is captured, so all of the above are counted when this one is.
-    let command = two.program(Side::Left, &ends, &["client", &to, "1"]);
-    two.start_program(command, "last")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 1)?;
     let now = two.await_counts(Side::Left, "captured", |now| {
         now.captured > before.captured && now.open == 0
     })?;
@@ -282,16 +216,13 @@ print('done')
 fn programs_by_name() -> Verdict {
     let two = Two::with_choice(4, ["programs = [\"ends\"]", ""])?;
     let ends = two.ends()?;
-    let other = two.pair.path().join("other");
+    let other = two.fleet.dir().join("other");
     std::fs::copy(&ends, &other)?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
     let before = two.counts(Side::Left)?;
-    for (program, label) in [(&other, "other"), (&ends, "named")] {
-        let command = two.program(Side::Left, program, &["client", &to, "1000"]);
-        two.start_program(command, label)?
-            .finish(LIMIT)?
-            .success()?;
+    for program in [&other, &ends] {
+        two.run_client(program, &to, 1000)?;
     }
     // The later one was, so the earlier one would have been counted.
     let now = two.await_counts(Side::Left, "captured", |now| now.captured > before.captured)?;

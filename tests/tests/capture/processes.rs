@@ -13,11 +13,13 @@ use rustix::net::{Shutdown, SocketType, shutdown};
 use rustix::process::{
     Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
 };
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::Side;
 use sluice_tests::job::{run, wait_until};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::hosts::{LIMIT, Side, Two};
+use crate::hosts::Two;
 use crate::troubles::more_rounds;
 
 pub fn trials() -> Vec<Trial> {
@@ -102,7 +104,7 @@ fn ended_with_a_queue() -> Verdict {
         echo all"
     );
     let client = two.program(Side::Left, Path::new("/bin/bash"), &["-c", &script]);
-    let mut client = two.start_program(client, "client")?;
+    let mut client = two.fleet.start_program(client, "client")?;
     let output = client.stdout_path().to_owned();
     client.await_ready(LIMIT, "connections", || {
         fs::read_to_string(&output).is_ok_and(|text| text.contains("connected"))
@@ -110,11 +112,11 @@ fn ended_with_a_queue() -> Verdict {
     let now = two.counts(Side::Left)?.captured;
     ensure(now == before, || format!("it was not frozen: {now}"))?;
     // The order to drain is there when the relay sees its queue.
-    two.end(Side::Left, Signal::TERM)?;
+    two.fleet.end(Side::Left, Signal::TERM)?;
     frozen.thaw()?;
     let outcome = client.finish(LIMIT)?;
     ensure(outcome.status.success(), || {
-        format!("{}\n{}", outcome.describe(), two.describe())
+        format!("{}\n{}", outcome.describe(), two.fleet.describe())
     })?;
     server.stop(LIMIT)?;
     Ok(())
@@ -149,7 +151,9 @@ fn an_end_is_seen() -> Verdict {
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
     let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two.start_program(two.program(Side::Left, &ends, &arguments), "open")?;
+    let mut open = two
+        .fleet
+        .start_program(two.program(Side::Left, &ends, &arguments), "open")?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     shutdown(orders_of(relay)?, Shutdown::Both).map_err(io::Error::from)?;
@@ -157,7 +161,7 @@ fn an_end_is_seen() -> Verdict {
     two.await_capture()?;
     more_rounds(&mut open, 20)?;
     let process = format!("/proc/{}", relay.as_raw_nonzero());
-    ensure(Path::new(&process).exists(), || two.describe())?;
+    ensure(Path::new(&process).exists(), || two.fleet.describe())?;
     open.stop(LIMIT)?;
     let is_gone = wait_until(LIMIT, || Ok(!Path::new(&process).exists()))?;
     ensure(is_gone, || {
@@ -186,14 +190,15 @@ fn find_relay(config: &Path) -> Option<Pid> {
 /// capability for other network namespaces.
 fn detached() -> Verdict {
     let mut two = Two::with_choice(4, ["drain_seconds = 0", ""])?;
-    two.end(Side::Left, Signal::TERM)?;
+    two.fleet.end(Side::Left, Signal::TERM)?;
     let sluice = find_sluice()?;
-    let path = |what: &str| two.pair.path().join(what);
+    let path = |what: &str| two.fleet.dir().join(what);
     let (config, socket, log) = (path("left.toml"), path("left.sock"), path("json.log"));
     // The former relay ends by itself.
     let is_gone = || Ok(find_relay(&config).is_none());
-    ensure(wait_until(LIMIT, is_gone)?, || two.describe())?;
+    ensure(wait_until(LIMIT, is_gone)?, || two.fleet.describe())?;
     let mut command = two
+        .fleet
         .host(Side::Left)
         .command(sluice.with_file_name("sluiced"));
     command.arg("--daemonize").arg("--socket").arg(&socket);
@@ -237,9 +242,9 @@ fn detached() -> Verdict {
         ensure(said.is_empty() && find_relay(&config).is_some(), || said)
     };
     let looked = look();
-    let mut command = two.host(Side::Left).command(&sluice);
+    let mut command = two.fleet.host(Side::Left).command(&sluice);
     command.arg("down").env("SLUICE_SOCKET", &socket);
-    run(command, two.pair.path(), "down", LIMIT)?.success()?;
+    run(command, two.fleet.dir(), "down", LIMIT)?.success()?;
     looked?;
     ensure(wait_until(LIMIT, is_gone)?, || {
         "the relay is still there".to_owned()
@@ -254,7 +259,7 @@ fn detached() -> Verdict {
 /// What cannot change while sluiced runs is named when the configuration is read again.
 fn reloaded() -> Verdict {
     let two = Two::new(4)?;
-    let path = |what: &str| two.pair.path().join(what);
+    let path = |what: &str| two.fleet.dir().join(what);
     let (config, log) = (path("left.toml"), path("left.log"));
     let text = fs::read_to_string(&config)?;
     fs::write(&config, format!("{text}ports = \"1-1000\"\n"))?;

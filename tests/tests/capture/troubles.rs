@@ -5,11 +5,12 @@ use std::net::{SocketAddr, TcpStream};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use sluice_tests::job::Job;
-use sluice_tests::stream;
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::{SIDES, Side};
+use sluice_tests::job::{Job, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::hosts::{LIMIT, SIDES, Side, Two};
+use crate::hosts::Two;
 
 const CONNECTIONS: usize = 4;
 
@@ -44,33 +45,29 @@ pub fn more_rounds(job: &mut Job, rounds: usize) -> Verdict {
     job.await_ready(LIMIT, "rounds", || done() >= wanted)
 }
 
+/// Waits until a client of `ends` has ended because its connection was reset.
+fn expect_reset(client: Job) -> Verdict {
+    let said = client.finish(LIMIT)?.describe();
+    ensure(said.contains("connection reset by peer"), || said.clone())
+}
+
 /// Captured connections go on when a daemon is killed, and new ones are captured by the next one.
 fn daemon_killed(side: Side) -> Verdict {
     let mut two = Two::new(4)?;
-    let (ends, binary) = (two.ends()?, two.stream()?);
-    let mut server = two.server(&ends, "ends-server")?;
+    let ends = two.ends()?;
+    let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two.start_program(two.program(Side::Left, &ends, &arguments), "open")?;
-    let count = CONNECTIONS.to_string();
-    let command = two.program(Side::Right, &binary, &["server", "thread", &count]);
-    let mut records = two.start_program(command, "server")?;
-    let port = stream::await_port(&mut records, LIMIT)?.to_string();
-    let arguments = ["client", &port, &count, "20000"];
-    let client = two.start_program(two.program(Side::Left, &binary, &arguments), "client")?;
+    let mut open = two.start_rounds(&ends, &to)?;
+    let records = two.start_stream(CONNECTIONS, 20_000)?;
     more_rounds(&mut open, 50)?;
-    two.end(side, Signal::KILL)?;
+    two.fleet.end(side, Signal::KILL)?;
     more_rounds(&mut open, 50)?;
     // Nobody captures, or nobody is there to be connected to: new ones go their own way.
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "meanwhile")?
-        .finish(LIMIT)?
-        .success()?;
-    two.start(side)?;
+    two.run_client(&ends, &to, 100_000)?;
+    two.fleet.start(side)?;
     two.await_capture()?;
     more_rounds(&mut open, 50)?;
-    stream::check_complete(&client.finish(LIMIT)?.success()?, CONNECTIONS, 20000)?;
-    stream::check_complete(&records.finish(LIMIT)?.success()?, CONNECTIONS, 20000)?;
+    records.check_complete(LIMIT)?;
     open.stop(LIMIT)?;
     server.stop(LIMIT)?;
     Ok(())
@@ -82,27 +79,18 @@ fn relay_killed(side: Side) -> Verdict {
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two.start_program(two.program(Side::Left, &ends, &arguments), "open")?;
+    let mut open = two.start_rounds(&ends, &to)?;
     more_rounds(&mut open, 20)?;
     let before = two.relay(side)?;
     two.kill_relay(side)?;
-    let outcome = open.finish(LIMIT)?;
-    let said = outcome.describe();
-    ensure(said.contains("connection reset by peer"), || said.clone())?;
+    expect_reset(open)?;
     // In the gap there is nobody to be captured by, or to connect to.
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "meanwhile")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 100_000)?;
     two.await_capture()?;
-    ensure(two.relay(side)? != before, || two.describe())?;
+    ensure(two.relay(side)? != before, || two.fleet.describe())?;
     // By the relays, although one of them knows no more what was said before.
     let served = two.counts(Side::Right)?.served;
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "again")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 100_000)?;
     two.await_counts(Side::Right, "served", |now| now.served == served + 1)?;
     server.stop(LIMIT)?;
     Ok(())
@@ -114,27 +102,21 @@ fn ended() -> Verdict {
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two.start_program(two.program(Side::Left, &ends, &arguments), "open")?;
+    let mut open = two.start_rounds(&ends, &to)?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     // What comes to the other host from here by relays is known there.
     let here = two.await_counts(Side::Left, "open", |now| now.open == 1)?;
     let served = here.captured - here.direct;
     two.await_counts(Side::Right, "served", |now| now.served == served)?;
-    two.end(Side::Left, Signal::TERM)?;
+    two.fleet.end(Side::Left, Signal::TERM)?;
     more_rounds(&mut open, 50)?;
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "direct")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 100_000)?;
     // Three seconds later the rest is reset, and the relay is gone.
-    let outcome = open.finish(LIMIT)?;
-    let said = outcome.describe();
-    ensure(said.contains("connection reset by peer"), || said.clone())?;
+    expect_reset(open)?;
     let process = format!("/proc/{}/cmdline", relay.as_raw_nonzero());
     let is_gone = || Ok(std::fs::read(&process).unwrap_or_default().is_empty());
-    let gone = sluice_tests::job::wait_until(LIMIT, is_gone)?;
+    let gone = wait_until(LIMIT, is_gone)?;
     ensure(gone, || "the relay is still there".into())?;
     let now = two.counts(Side::Right)?.served;
     ensure(now == served, || {
@@ -154,7 +136,7 @@ fn strangers() -> Verdict {
         let at = SocketAddr::new(two.address(side), RELAY_PORT);
         let before = two.counts(side)?.refused;
         for said in [&b""[..], &[1; 85], &[0; 4096], b"GET / HTTP/1.0\r\n\r\n"] {
-            let answer = two.host(Side::Left).inside(|| {
+            let answer = two.fleet.host(Side::Left).inside(|| {
                 let mut stream = TcpStream::connect(at)?;
                 stream.set_read_timeout(Some(LIMIT))?;
                 // It may be reset before all is said, which is as good.
@@ -171,17 +153,14 @@ fn strangers() -> Verdict {
         two.await_counts(side, "refused", |now| now.refused >= before + 4)?;
     }
     // Some that say nothing at all, for as long as they may.
-    let silent = two.host(Side::Left).inside(|| {
+    let silent = two.fleet.host(Side::Left).inside(|| {
         let at = SocketAddr::new(two.address(Side::Right), RELAY_PORT);
         (0..200)
             .map(|_| TcpStream::connect(at))
             .collect::<Result<Vec<_>, _>>()
     })?;
     let before = two.counts(Side::Left)?;
-    let command = two.program(Side::Left, &ends, &["client", &to, "100000"]);
-    two.start_program(command, "client")?
-        .finish(LIMIT)?
-        .success()?;
+    two.run_client(&ends, &to, 100_000)?;
     two.await_counts(Side::Left, "captured", |now| {
         now.captured == before.captured + 1 && now.direct == before.direct
     })?;

@@ -1,29 +1,17 @@
 //! The suite `matrix` between two hosts: byte-exact streams in every combination of who is
 //! accelerated, device and version of IP, kind of server, and who is killed in mid-transfer.
 
-use std::time::Duration;
-
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process_group};
-use sluice_tests::job::Job;
-use sluice_tests::stream;
-use sluice_tests::suite::{Verdict, fail, trial};
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::Side;
+use sluice_tests::stream::{self, Ends, KILLS, Kill, SERVERS, Transfer};
+use sluice_tests::suite::{Verdict, trial};
 
-use crate::hosts::{LIMIT, Side, Two, Way};
+use crate::hosts::{Two, Way};
 use crate::programs::WAYS;
 
 pub const CONNECTIONS: usize = 4;
 pub const RECORDS: u32 = 3000;
-
-/// The first is in the usual set.
-const SERVERS: [&str; 3] = ["thread", "fork", "prefork"];
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kill {
-    Nobody,
-    Client,
-    Server,
-}
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -43,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
             ([false, true], "server"),
         ] {
             for server in SERVERS {
-                for kill in [Kill::Nobody, Kill::Client, Kill::Server] {
+                for kill in KILLS {
                     let case = Case {
                         way,
                         accelerated,
@@ -75,52 +63,33 @@ pub fn is_usual(name: &str) -> bool {
 }
 
 /// Both ends of a transfer; `records` 0: until somebody ends it.
-pub fn flow(two: &Two, kind: &str, accelerated: [bool; 2], records: u32) -> Verdict<[Job; 2]> {
-    let binary = two.stream()?;
-    let mut command = two.command(Side::Right, accelerated[1], &binary);
-    command.args(["server", kind, &CONNECTIONS.to_string()]);
-    let mut server = two.start_program(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = two.command(Side::Left, accelerated[0], &binary);
-    command.args([
-        "client",
-        &port.to_string(),
-        &CONNECTIONS.to_string(),
-        &records.to_string(),
-    ]);
-    Ok([two.start_program(command, "client")?, server])
+pub fn flow(two: &Two, kind: &'static str, accelerated: [bool; 2], records: u32) -> Verdict<Ends> {
+    let binary = stream::compile_plain(two.dir())?;
+    let transfer = Transfer {
+        server: kind,
+        connections: CONNECTIONS,
+        records,
+    };
+    let server = two.program(Side::Right, accelerated[1], &binary);
+    let client = two.program(Side::Left, accelerated[0], &binary);
+    transfer.start(server, client, two.dir(), LIMIT)
 }
 
 /// A transfer from the first to the last byte.
-pub fn complete(two: &Two, kind: &str, accelerated: [bool; 2]) -> Verdict {
-    for end in flow(two, kind, accelerated, RECORDS)? {
-        stream::check_complete(&end.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    }
-    Ok(())
+pub fn complete(two: &Two, kind: &'static str, accelerated: [bool; 2]) -> Verdict {
+    flow(two, kind, accelerated, RECORDS)?.check_complete(LIMIT)
 }
 
 impl Case {
     fn check(self) -> Verdict {
-        let two = Two::new(self.way)?;
-        if self.kill == Kill::Nobody {
-            complete(&two, self.server, self.accelerated)?;
-            // A server's children end by themselves and count for nobody who waits for them.
-            if self.accelerated == [true, true] && self.server == "thread" {
-                two.require_ring_bytes()?;
-            }
-            return Ok(());
+        let two = self.way.set_up()?;
+        let records = self.kill.records(RECORDS);
+        flow(&two, self.server, self.accelerated, records)?.judge(self.kill, LIMIT)?;
+        // A server's children end by themselves and count for nobody who waits for them.
+        if self.kill == Kill::Nobody && self.accelerated == [true, true] && self.server == "thread"
+        {
+            two.require_ring_bytes()?;
         }
-        let [client, server] = flow(&two, self.server, self.accelerated, 0)?;
-        // Any moment of the transfer will do.
-        std::thread::sleep(Duration::from_millis(500));
-        let (victim, survivor) = match self.kill {
-            Kill::Client => (client, server),
-            _ => (server, client),
-        };
-        let Some(group) = Pid::from_raw(victim.id().try_into().unwrap_or(0)) else {
-            return fail("the victim has no process id");
-        };
-        kill_process_group(group, Signal::KILL).map_err(std::io::Error::from)?;
-        stream::check_cut(&survivor.finish(LIMIT)?.success()?, CONNECTIONS)
+        Ok(())
     }
 }

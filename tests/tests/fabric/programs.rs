@@ -1,11 +1,16 @@
 //! Programs that do what they do over TCP, with bytes on rings between the hosts.
 
-use libtest_mimic::Trial;
-use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::job::find_program;
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use std::net::SocketAddr;
+use std::path::Path;
 
-use crate::hosts::{LIMIT, Side, Two, Way};
+use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::Side;
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::redis::Redis;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
+
+use crate::hosts::Way;
 use crate::tools::Stage;
 
 /// Both devices, and both versions of IP.
@@ -47,7 +52,7 @@ pub fn is_usual(name: &str) -> bool {
 
 /// Several streams both ways; iperf3 counts what arrived.
 fn iperf(way: Way) -> Verdict {
-    let mut stage = Stage::new(way)?;
+    let stage = Stage::new(way)?;
     let (address, port) = (stage.address(), stage.port()?);
     let words = ["-s", "-B", &address, "-p", &port.to_string()];
     let server = stage.serve("iperf3", &words, port)?;
@@ -70,7 +75,7 @@ fn iperf(way: Way) -> Verdict {
 /// sockperf checks each message.
 fn sockperf(way: Way) -> Verdict {
     for polls in [&[][..], &["--nonblocked"]] {
-        let mut stage = Stage::new(way)?;
+        let stage = Stage::new(way)?;
         let (address, port) = (stage.address(), stage.port()?);
         let number = port.to_string();
         let words = ["server", "-i", &address, "-p", &number, "--tcp"];
@@ -94,61 +99,14 @@ fn sockperf(way: Way) -> Verdict {
 }
 
 fn redis(way: Way) -> Verdict {
-    let programs = ["redis-server", "redis-benchmark", "redis-cli"].map(find_program);
-    let [Some(server), Some(benchmark), Some(cli)] = programs else {
-        return skip("redis is not installed");
-    };
-    let two = Two::new(way)?;
-    let (host, address) = (two.host(Side::Right), two.address(Side::Right).to_string());
-    let port = host.free_port(Protocol::Tcp)?.to_string();
-    let mut command = two.command(Side::Right, true, &server);
-    command.args([
-        "--bind",
-        &address,
-        "--port",
-        &port,
-        "--save",
-        "",
-        "--protected-mode",
-        "no",
-    ]);
-    let mut server = two.start_program(command, "redis")?;
-    let output = server.stdout_path().to_owned();
-    server.await_ready(LIMIT, "redis", || {
-        std::fs::read_to_string(&output).is_ok_and(|text| text.contains("Ready to accept"))
-    })?;
-    let at = ["-h", &address, "-p", &port];
-    let mut command = two.command(Side::Left, true, &benchmark);
-    command.args(at).args([
-        "-t",
-        "set,get,lpush,lrange_100",
-        "-n",
-        "4000",
-        "-c",
-        "10",
-        "-d",
-        "2048",
-        "-q",
-    ]);
-    two.start_program(command, "benchmark")?
-        .finish(LIMIT)?
-        .success()?;
-    // What one client stores another one reads.
-    let value = "0123456789abcdef".repeat(1 << 12);
-    let mut command = two.command(Side::Left, true, &cli);
-    command.args(at).args(["set", "large", &value]);
-    two.start_program(command, "set")?
-        .finish(LIMIT)?
-        .success()?;
-    let mut command = two.command(Side::Left, true, &cli);
-    command.args(at).args(["get", "large"]);
-    let got = two
-        .start_program(command, "get")?
-        .finish(LIMIT)?
-        .success()?;
-    ensure(got.text().trim() == value, || {
-        "another value came back".to_owned()
-    })?;
+    let redis = Redis::find()?;
+    let two = way.set_up()?;
+    let port = two.host(Side::Right).free_port(Protocol::Tcp)?;
+    let at = SocketAddr::new(two.address(Side::Right), port);
+    let command = two.program(Side::Right, true, &redis.server);
+    let server = redis.serve(command, at, two.dir(), LIMIT)?;
+    let client = |program: &Path| two.program(Side::Left, true, program);
+    redis.exercise(client, at, two.address(Side::Left), two.dir(), LIMIT)?;
     let _ = server.stop(LIMIT)?;
     two.require_ring_bytes()
 }

@@ -4,7 +4,6 @@
 use libtest_mimic::Trial;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::hosts::Two;
 use crate::matrix::complete;
 use crate::programs::WAYS;
 
@@ -14,7 +13,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// Daemons that do not know each other's key have nothing to do with one another.
 fn wrong_key() -> Verdict {
-    let two = Two::with_different_keys(WAYS[0])?;
+    let two = WAYS[0].with_different_keys()?;
     complete(&two, "thread", [true; 2])?;
     let totals = two.totals()?;
     ensure(totals.lane_bytes() == 0, || format!("{totals:?}"))

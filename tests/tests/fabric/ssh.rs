@@ -5,10 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::Side;
+use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::find_program;
 use sluice_tests::suite::{Verdict, skip, trial};
 
-use crate::hosts::LIMIT;
 use crate::programs::WAYS;
 use crate::tools::{Stage, check_file, make_file, text};
 
@@ -22,11 +24,11 @@ fn scp() -> Verdict {
     let Some(sshd) = find_program("sshd") else {
         return skip("sshd is not installed; scripts/setup test");
     };
-    let mut stage = Stage::new(WAYS[0])?;
+    let stage = Stage::new(WAYS[0])?;
     let (address, port) = (stage.address(), stage.port()?.to_string());
     // sshd insists on this directory, which its service makes at boot.
     fs::create_dir_all("/run/sshd")?;
-    let dir = stage.two.pair.path().to_owned();
+    let dir = stage.two.dir().to_owned();
     let shown = text(&dir);
     for name in ["host", "user"] {
         let file = text(dir.join(name));
@@ -44,16 +46,11 @@ fn scp() -> Verdict {
     let config = text(dir.join("sshd_config"));
     let number = port.parse().unwrap_or_default();
     // By its path, as it wants to be started.
-    let mut command = stage.two.command(crate::hosts::Side::Right, true, &sshd);
+    let mut command = stage.two.program(Side::Right, true, &sshd);
     command.args(["-D", "-e", "-f", &config]);
     let mut server = stage.two.start_program(command, "sshd")?;
-    let host = stage.two.host(crate::hosts::Side::Right);
-    host.await_listener(
-        &mut server,
-        sluice_tests::hosts::ports::Protocol::Tcp,
-        number,
-        LIMIT,
-    )?;
+    let host = stage.two.host(Side::Right);
+    host.await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
 
     let content = make_file(&dir.join("file"), BYTES)?;
     let options = format!(

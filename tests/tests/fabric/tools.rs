@@ -3,24 +3,22 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::Side;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::{Job, Outcome, find_program};
-use sluice_tests::suite::{Problem, Verdict, fail, skip};
+use sluice_tests::suite::{Verdict, fail, skip};
 
-use crate::hosts::{LIMIT, Side, Two, Way};
+use crate::hosts::{Two, Way};
 
 /// Two hosts, and programs that are started on them one after the other.
 pub struct Stage {
     pub two: Two,
-    serial: u32,
 }
 
 impl Stage {
     pub fn new(way: Way) -> Verdict<Stage> {
-        Ok(Stage {
-            two: Two::new(way)?,
-            serial: 0,
-        })
+        Ok(Stage { two: way.set_up()? })
     }
 
     /// The server's address.
@@ -33,7 +31,7 @@ impl Stage {
     }
 
     /// Starts a server on the right host and waits until it listens on the port.
-    pub fn serve(&mut self, program: &str, words: &[&str], port: u16) -> Verdict<Job> {
+    pub fn serve(&self, program: &str, words: &[&str], port: u16) -> Verdict<Job> {
         let mut job = self.start(Side::Right, true, program, words)?;
         let host = self.two.host(Side::Right);
         host.await_listener(&mut job, Protocol::Tcp, port, LIMIT)?;
@@ -41,7 +39,7 @@ impl Stage {
     }
 
     pub fn start(
-        &mut self,
+        &self,
         side: Side,
         is_accelerated: bool,
         program: &str,
@@ -50,31 +48,27 @@ impl Stage {
         let Some(path) = find_program(program) else {
             return skip(format!("{program} is not installed; scripts/setup test"));
         };
-        self.serial += 1;
-        let label = format!("{}-{program}", self.serial);
-        let mut command = self.two.command(side, is_accelerated, &path);
-        command.args(words).current_dir(self.two.pair.path());
-        self.two.start_program(command, &label)
+        let mut command = self.two.program(side, is_accelerated, &path);
+        command.args(words).current_dir(self.two.dir());
+        self.two.start_program(command, program)
     }
 
     /// Runs a program on the left host to its end and requires status 0.
-    pub fn run<W: AsRef<str>>(&mut self, program: &str, words: &[W]) -> Verdict<Outcome> {
+    pub fn run<W: AsRef<str>>(&self, program: &str, words: &[W]) -> Verdict<Outcome> {
         self.run_as(true, program, words)
     }
 
     /// The same, accelerated or not.
     pub fn run_as<W: AsRef<str>>(
-        &mut self,
+        &self,
         is_accelerated: bool,
         program: &str,
         words: &[W],
     ) -> Verdict<Outcome> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let job = self.start(Side::Left, is_accelerated, program, &words)?;
-        match job.finish(LIMIT).and_then(Outcome::success) {
-            Err(Problem::Failed(text)) => fail(format!("{text}\n{}", self.two.describe())),
-            other => other,
-        }
+        let outcome = job.finish(LIMIT).and_then(Outcome::success);
+        outcome.map_err(|problem| problem.with(|| self.two.describe()))
     }
 }
 

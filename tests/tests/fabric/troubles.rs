@@ -6,13 +6,15 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::apps::{self, BUILDS};
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::faults::Faults;
 use sluice_tests::hosts::injector::Direction;
+use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::Job;
-use sluice_tests::stream;
-use sluice_tests::suite::{Problem, Verdict, ensure, fail, trial};
+use sluice_tests::stream::{self, Ends};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::hosts::{LIMIT, SIDES, Side, Two, Way};
+use crate::hosts::{Two, Way};
 use crate::matrix::{CONNECTIONS, RECORDS, complete, flow};
 use crate::programs::WAYS;
 
@@ -62,11 +64,11 @@ pub fn is_usual(name: &str) -> bool {
 
 /// What each end gets is an exact prefix; new connections have rings when the daemon is back.
 fn daemon_killed(side: Side) -> Verdict {
-    let mut two = Two::new(WAYS[0])?;
-    let [client, server] = flow(&two, "thread", [true; 2], 0)?;
+    let mut two = WAYS[0].set_up()?;
+    let Ends { client, server, .. } = flow(&two, "thread", [true; 2], 0)?;
     // Any moment of the transfer will do.
     std::thread::sleep(Duration::from_millis(700));
-    two.kill(side)?;
+    two.end(side, Signal::KILL)?;
     std::thread::sleep(Duration::from_millis(300));
     // Streams that were not in the middle of a ring segment go on by TCP, until this.
     let _ = client.signal(Signal::KILL);
@@ -74,40 +76,36 @@ fn daemon_killed(side: Side) -> Verdict {
     stream::check_cut(&server.finish(LIMIT)?.success()?, CONNECTIONS)?;
     // With its successor all is as before.
     two.start(side)?;
-    two.await_session()?;
+    two.await_links()?;
     complete(&two, "thread", [true; 2])
 }
 
 /// Connections come and go while a daemon is killed and started again, several times: what breaks
 /// breaks as TCP does, nothing is wrong, and nothing hangs.
 fn killed_under_load(side: Side) -> Verdict {
-    let mut two = Two::new(WAYS[0])?;
+    let mut two = WAYS[0].set_up()?;
     let [client, server] = start_churn(&two, 200, 8, true)?;
     for _ in 0..KILLS {
         std::thread::sleep(Duration::from_millis(1500));
-        two.kill(side)?;
+        two.end(side, Signal::KILL)?;
         std::thread::sleep(Duration::from_millis(200));
         two.start(side)?;
     }
-    let outcome = client.finish(LIMIT)?.success();
-    server.signal(Signal::KILL)?;
-    let _ = server.finish(LIMIT)?;
-    if let Err(Problem::Failed(text)) = outcome {
-        return fail(format!("{text}\n{}", two.describe()));
-    }
-    two.await_session()?;
+    end_churn(&two, client, server, LIMIT)?;
+    two.await_links()?;
     complete(&two, "thread", [true; 2])
 }
 
 /// Nothing is lost while the link is down, on rings or on TCP.
 fn cut(seconds: u64) -> Verdict {
-    let two = Two::new(Way {
+    let way = Way {
         faults: true,
         ..WAYS[0]
-    })?;
-    let [client, server] = flow(&two, "thread", [true; 2], RECORDS)?;
+    };
+    let two = way.set_up()?;
+    let Ends { client, server, .. } = flow(&two, "thread", [true; 2], RECORDS)?;
     std::thread::sleep(Duration::from_millis(300));
-    two.pair
+    two.hosts
         .injector()?
         .while_cut(|| std::thread::sleep(Duration::from_secs(seconds)));
     // Lanes are given up after a minute without a control connection: then streams that are in a
@@ -120,23 +118,22 @@ fn cut(seconds: u64) -> Verdict {
         } else {
             stream::check_complete(&outcome, CONNECTIONS, RECORDS)
         };
-        if let Err(Problem::Failed(text)) = checked {
-            return fail(format!("{text}\n{}", two.describe()));
-        }
+        checked.map_err(|problem| problem.with(|| two.describe()))?;
     }
     // And afterwards all is as before.
-    two.await_session()?;
+    two.await_links()?;
     complete(&two, "thread", [true; 2])
 }
 
 /// One in twenty frames of everything is lost: RoCEv2, TCP, and what the daemons say.
 fn lossy(way: Way) -> Verdict {
     const LOST: f64 = 0.05;
-    let two = Two::new(Way {
+    let two = Way {
         faults: true,
         ..way
-    })?;
-    let injector = two.pair.injector()?;
+    }
+    .set_up()?;
+    let injector = two.hosts.injector()?;
     injector.set_both(Faults {
         seed: 5,
         loss: LOST,
@@ -157,12 +154,12 @@ fn lossy(way: Way) -> Verdict {
 fn start_churn(two: &Two, connections: u32, seconds: u32, may_be_cut: bool) -> Verdict<[Job; 2]> {
     const SEED: u32 = 1;
     let source = apps::apps_dir().join("churn.c");
-    let binary = apps::compile(&source, BUILDS[0], two.pair.path())?;
-    let mut command = two.command(Side::Right, true, &binary);
+    let binary = apps::compile(&source, BUILDS[0], two.dir())?;
+    let mut command = two.program(Side::Right, true, &binary);
     command.arg("server");
     let mut server = two.start_program(command, "churn-server")?;
     let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = two.command(Side::Left, true, &binary);
+    let mut command = two.program(Side::Left, true, &binary);
     command.arg("client");
     command.args([u32::from(port), connections, seconds, SEED].map(|word| word.to_string()));
     if may_be_cut {
@@ -171,18 +168,20 @@ fn start_churn(two: &Two, connections: u32, seconds: u32, may_be_cut: bool) -> V
     Ok([two.start_program(command, "churn-client")?, server])
 }
 
-/// Very many connections that come and go at random, every byte checked.
-fn churn(connections: u32, seconds: u32) -> Verdict {
-    let two = Two::new(WAYS[1])?;
-    let [client, server] = start_churn(&two, connections, seconds, false)?;
-    let limit = LIMIT + Duration::from_secs(seconds.into());
-    let outcome = client.finish(limit)?;
+/// Waits for the client's opinion; the server goes on until it is killed.
+fn end_churn(two: &Two, client: Job, server: Job, limit: Duration) -> Verdict {
+    let outcome = client.finish(limit)?.success();
     server.signal(Signal::KILL)?;
     let _ = server.finish(LIMIT)?;
-    match outcome.success() {
-        // Whether one of so many short ones takes a ring is chance.
-        Ok(_) => Ok(()),
-        Err(Problem::Failed(text)) => fail(format!("{text}\n{}", two.describe())),
-        Err(skipped) => Err(skipped),
-    }
+    outcome.map_err(|problem| problem.with(|| two.describe()))?;
+    Ok(())
+}
+
+/// Very many connections that come and go at random, every byte checked.
+fn churn(connections: u32, seconds: u32) -> Verdict {
+    let two = WAYS[1].set_up()?;
+    let [client, server] = start_churn(&two, connections, seconds, false)?;
+    let limit = LIMIT + Duration::from_secs(seconds.into());
+    end_churn(&two, client, server, limit)?;
+    two.require_ring_bytes()
 }

@@ -5,9 +5,10 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::lab::{At, LIMIT, Lab, PORT, await_line};
+use crate::lab::{At, Lab, PORT};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -29,7 +30,7 @@ fn byte(at: usize) -> u8 {
 
 /// A client that does not read stops the server, and gets everything when it does.
 fn slow_client() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
     let mut met = lab.meet(4, PORT)?;
     met.echo(b"warm")?;
@@ -80,7 +81,7 @@ fn slow_client() -> Verdict {
 
 /// The end of one stream leaves the other one open.
 fn half_close() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let mut server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
     let mut met = lab.meet(4, PORT)?;
     let text: Vec<u8> = (0..300_000).map(byte).collect();
@@ -96,21 +97,21 @@ fn half_close() -> Verdict {
         .join()
         .map_err(|_| std::io::Error::other("the writer panicked"))??;
     ensure(got == text, || format!("{} bytes came back", got.len()))?;
-    await_line(&mut server, "ended by eof")?;
+    server.await_text("ended by eof", LIMIT)?;
     let _ = server.stop(LIMIT)?;
     Ok(())
 }
 
 /// A client that resets its connection resets the server's.
 fn reset() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let mut server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
     let mut met = lab.meet(4, PORT)?;
     met.echo(b"before")?;
     rustix::net::sockopt::set_socket_linger(met.reader.get_ref(), Some(Duration::ZERO))
         .map_err(std::io::Error::from)?;
     drop(met);
-    await_line(&mut server, "ended by reset")?;
+    server.await_text("ended by reset", LIMIT)?;
     let _ = server.stop(LIMIT)?;
     Ok(())
 }

@@ -4,24 +4,17 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::Signal;
+use sluice_tests::fleet::{Fleet, Hosts, KEY, LIMIT, Place};
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::hosts::{Host, Settings, wire};
-use sluice_tests::job::{Job, command, wait_until};
-use sluice_tests::lab::find_sluice;
-use sluice_tests::stats::{self, Totals};
+use sluice_tests::hosts::{Host, Settings, require_root, wire};
+use sluice_tests::job::{Job, wait_until};
+use sluice_tests::stream::Transfer;
 use sluice_tests::suite::{Verdict, ensure, fail, skip};
 use tempfile::TempDir;
-
-pub const LIMIT: Duration = Duration::from_secs(120);
-
-const CONTROL_PORT: u16 = 4797;
-const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// The ports that the gateway lets node a publish. One that takes a right to be opened:
 pub const LOW_PORT: u16 = 80;
@@ -29,7 +22,7 @@ pub const PORT: u16 = 8080;
 pub const PORT_OF_BOTH: u16 = 8081;
 pub const FORBIDDEN_PORT: u16 = 8999;
 
-/// Hosts, by their place in [`Lab::hosts`].
+/// Hosts, by their place in [`Net::hosts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
     Client,
@@ -39,14 +32,16 @@ pub enum At {
 }
 
 const ALL: [At; 4] = [At::Client, At::Gateway, At::NodeA, At::NodeB];
-/// Those with a daemon.
-pub const DAEMONS: [At; 3] = [At::Gateway, At::NodeA, At::NodeB];
 
-impl At {
-    pub fn name(self) -> &'static str {
+impl Place for At {
+    const DAEMONS: &'static [At] = &[At::Gateway, At::NodeA, At::NodeB];
+
+    fn name(self) -> &'static str {
         ["client", "gw", "a", "b"][self as usize]
     }
+}
 
+impl At {
     /// IPv4 and IPv6; of the gateway the inner ones.
     fn addresses(self) -> (Ipv4Addr, Ipv6Addr) {
         match self {
@@ -77,49 +72,42 @@ pub fn client_address(family: u8) -> IpAddr {
     if family == 6 { v6.into() } else { v4.into() }
 }
 
-pub struct Lab {
-    sluice: PathBuf,
+/// The hosts and their wires.
+pub struct Net {
     hosts: Vec<Host>,
-    daemons: [Option<Job>; 4],
-    gateway: Option<Job>,
-    starts: u32,
-    // Behind the jobs: their files are in it.
+    // Behind the hosts: their files are in it.
     dir: TempDir,
 }
 
-impl Lab {
-    /// Daemons that have found each other, and a gateway that serves.
-    pub fn new() -> Verdict<Lab> {
-        sluice_tests::hosts::require_root()?;
-        let sluice = find_sluice()?;
+impl Hosts for Net {
+    type Place = At;
+
+    fn host(&self, at: At) -> &Host {
+        &self.hosts[at as usize]
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Net {
+    fn new() -> Verdict<Net> {
+        require_root()?;
         let dir = tempfile::Builder::new().prefix("sluice-gw-").tempdir()?;
         let mut hosts = Vec::new();
         for at in ALL {
             hosts.push(Host::new(dir.path(), at.name(), at.addresses())?);
         }
-        let mut lab = Lab {
-            sluice,
-            hosts,
-            daemons: [const { None }; 4],
-            gateway: None,
-            starts: 0,
-            dir,
-        };
-        lab.wire()?;
-        fs::write(lab.path("stats"), "")?;
-        for at in DAEMONS {
-            lab.start_daemon(at)?;
-        }
-        lab.await_session(At::NodeA)?;
-        lab.await_session(At::NodeB)?;
-        lab.start_gateway()?;
-        Ok(lab)
+        let mut net = Net { hosts, dir };
+        net.wire()?;
+        Ok(net)
     }
 
     /// One wire to the client, and a bridge in the gateway with a wire to each node.
     fn wire(&mut self) -> Verdict {
         let settings = Settings::default();
-        let space = |at: At| self.host(at).namespace();
+        let space = |at: At| self.hosts[at as usize].namespace();
         wire(
             space(At::Client),
             "eth0",
@@ -133,7 +121,7 @@ impl Lab {
         for at in [At::Client, At::NodeA, At::NodeB] {
             self.hosts[at as usize].configure("eth0", settings.mtu)?;
         }
-        let gateway = self.host(At::Gateway);
+        let gateway = &self.hosts[At::Gateway as usize];
         for words in [
             "link add in type bridge",
             "link set toa master in up",
@@ -146,130 +134,72 @@ impl Lab {
         }
         self.hosts[At::Gateway as usize].configure("in", settings.mtu)
     }
+}
+
+/// The configuration of a daemon: the gateway's lets node a publish and connect out.
+fn config(fleet: &Fleet<Net>, at: At) -> Verdict<String> {
+    let head = fleet.head(at, KEY, "roce-udp")?;
+    if at != At::Gateway {
+        return Ok(head + &fleet.peer_by_both(At::Gateway) + "[node]\ngateways = [\"gw\"]\n");
+    }
+    let peers = [At::NodeA, At::NodeB].map(|node| fleet.peer_by_both(node));
+    Ok(head
+        + &peers.concat()
+        + &format!(
+            "[gateway]\naddresses = [\"{}\", \"{}\"]\n\
+             [[gateway.node]]\nname = \"a\"\nports = \"{LOW_PORT},{PORT},{PORT_OF_BOTH},32768-65535\"\n\
+             connect = [\"10.45.0.0/24\", \"fd45::/64\"]\n\
+             [[gateway.node]]\nname = \"b\"\nports = \"{PORT_OF_BOTH}\"\n",
+            outside(4),
+            outside(6),
+        ))
+}
+
+/// Hosts, daemons and a gateway.
+pub struct Lab {
+    gateway: Option<Job>,
+    pub fleet: Fleet<Net>,
+}
+
+impl Lab {
+    /// Daemons that have found each other, and a gateway that serves.
+    pub fn new() -> Verdict<Lab> {
+        let mut fleet = Fleet::new(Net::new()?, 4, &["--eager"])?;
+        for &at in At::DAEMONS {
+            let text = config(&fleet, at)?;
+            fleet.write_config(at, &text)?;
+            fleet.start(at)?;
+        }
+        fleet.await_links()?;
+        let mut lab = Lab {
+            gateway: None,
+            fleet,
+        };
+        lab.start_gateway()?;
+        Ok(lab)
+    }
 
     pub fn host(&self, at: At) -> &Host {
-        &self.hosts[at as usize]
+        self.fleet.host(at)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn file(&self, at: At, what: &str) -> PathBuf {
-        self.path(&format!("{}.{what}", at.name()))
-    }
-
-    fn config(&self, at: At) -> Verdict<PathBuf> {
-        let key = self.file(at, "key");
-        fs::write(&key, format!("{KEY}\n"))?;
-        fs::set_permissions(&key, fs::Permissions::from_mode(0o600))?;
-        let control = |at: At| SocketAddr::new(self.host(at).v4().into(), CONTROL_PORT);
-        let mut text = format!(
-            "[daemon]\nname = \"{}\"\nlisten = [\"{}\"]\npsk_file = \"{}\"\n\
-             [fabric]\ndevice = \"roce-udp\"\n",
-            at.name(),
-            control(at),
-            key.display(),
-        );
-        let mut peer = |other: At| {
-            let host = self.host(other);
-            text += &format!(
-                "[[peer]]\nname = \"{}\"\naddresses = [\"{}\", \"{}\"]\ncontrol = \"{}\"\n",
-                other.name(),
-                host.v4(),
-                host.v6(),
-                control(other),
-            );
-        };
-        if at == At::Gateway {
-            peer(At::NodeA);
-            peer(At::NodeB);
-            text += &format!(
-                "[gateway]\naddresses = [\"{}\", \"{}\"]\n\
-                 [[gateway.node]]\nname = \"a\"\nports = \"{LOW_PORT},{PORT},{PORT_OF_BOTH},32768-65535\"\n\
-                 connect = [\"10.45.0.0/24\", \"fd45::/64\"]\n\
-                 [[gateway.node]]\nname = \"b\"\nports = \"{PORT_OF_BOTH}\"\n",
-                outside(4),
-                outside(6),
-            );
-        } else {
-            peer(At::Gateway);
-            text += "[node]\ngateways = [\"gw\"]\n";
-        }
-        let path = self.file(at, "toml");
-        fs::write(&path, text)?;
-        Ok(path)
-    }
-
-    fn job(&mut self, command: Command, label: &str) -> Verdict<Job> {
-        self.starts += 1;
-        let label = format!("{label}-{}", self.starts);
-        Job::start(command, self.dir.path(), &label)
-    }
-
-    pub fn start_daemon(&mut self, at: At) -> Verdict {
-        let config = self.config(at)?;
-        let socket = self.file(at, "sock");
-        let _ = fs::remove_file(&socket);
-        let mut command = self.host(at).command(self.sluice.with_file_name("sluiced"));
-        command
-            .arg("--socket")
-            .arg(&socket)
-            .arg("--config")
-            .arg(&config)
-            .args(["--eager", "--log", "info", "--log-file"])
-            .arg(self.file(at, "log"));
-        let mut job = self.job(command, &format!("sluiced-{}", at.name()))?;
-        job.await_ready(LIMIT, "control socket", || socket.exists())?;
-        self.daemons[at as usize] = Some(job);
-        Ok(())
-    }
-
-    /// Kills the daemon of one host.
-    pub fn kill_daemon(&mut self, at: At) -> Verdict {
-        if let Some(job) = self.daemons[at as usize].take() {
-            job.signal(Signal::KILL)?;
-            let _ = job.finish(LIMIT)?;
-        }
-        Ok(())
-    }
-
-    /// Waits until the gateway's daemon has heard of the node once more than `before`.
-    fn await_session(&self, node: At) -> Verdict {
-        let line = format!("{} is up", node.name());
-        self.await_log(At::Gateway, &line)
-    }
-
-    /// Waits for a line of the daemon's log.
-    pub fn await_log(&self, at: At, text: &str) -> Verdict {
-        let log = self.file(at, "log");
-        let is_there = || Ok(fs::read_to_string(&log).is_ok_and(|log| log.contains(text)));
-        ensure(wait_until(LIMIT, is_there)?, || {
-            format!("no {text:?}\n{}", self.describe())
-        })
+        self.fleet.dir().join(name)
     }
 
     pub fn start_gateway(&mut self) -> Verdict {
-        let mut command = self.host(At::Gateway).command(&self.sluice);
-        command
-            .args(["gateway", "--log", "info", "--socket"])
-            .arg(self.file(At::Gateway, "sock"))
-            .env("SLUICE_STATS_FILE", self.path("stats"));
-        let mut job = self.job(command, "gateway")?;
-        let output = job.stdout_path().to_owned();
-        job.await_ready(LIMIT, "gateway", || {
-            fs::read_to_string(&output).is_ok_and(|text| text.contains("ready"))
-        })?;
+        let command = self.gateway_command(&["--log", "info"]);
+        let mut job = self.fleet.start_program(command, "gateway")?;
+        job.await_text("ready", LIMIT)?;
         self.gateway = Some(job);
         Ok(())
     }
 
     /// Ends the gateway's process with this signal.
     pub fn end_gateway(&mut self, signal: Signal) -> Verdict {
-        if let Some(job) = self.gateway.take() {
-            job.signal(signal)?;
-            let _ = job.finish(LIMIT)?;
-        }
+        let job = self.take_gateway()?;
+        job.signal(signal)?;
+        job.finish(LIMIT)?;
         Ok(())
     }
 
@@ -301,35 +231,48 @@ impl Lab {
         }
     }
 
-    /// `sluice gateway` with these arguments.
-    pub fn ask_gateway(&mut self, words: &[&str]) -> Verdict<String> {
-        let mut command = self.host(At::Gateway).command(&self.sluice);
+    /// `sluice gateway` with these arguments, at the gateway.
+    fn gateway_command(&self, words: &[&str]) -> Command {
+        let words = [&["gateway"], words, &["--socket"]].concat();
+        let mut command = self.fleet.sluice(At::Gateway, &words);
+        command.arg(self.fleet.socket(At::Gateway));
         command
-            .arg("gateway")
-            .args(words)
-            .arg("--socket")
-            .arg(self.file(At::Gateway, "sock"));
-        Ok(self.job(command, "ask")?.finish(LIMIT)?.success()?.text())
+    }
+
+    /// What it says to these arguments.
+    pub fn ask_gateway(&self, words: &[&str]) -> Verdict<String> {
+        self.fleet.run_program(self.gateway_command(words), "ask")
     }
 
     /// A program on a node, published at the gateway.
     pub fn published(&self, at: At, gateway: &str, program: &Path) -> Command {
-        let mut command = self.host(at).command(&self.sluice);
-        command
-            .args(["run", "--gateway", gateway, "--"])
-            .arg(program)
-            .env("SLUICE_SOCKET", self.file(at, "sock"))
-            .env("SLUICE_STATS_FILE", self.path("stats"));
+        let words = ["run", "--gateway", gateway, "--"];
+        let mut command = self.fleet.sluice(at, &words);
+        command.arg(program);
         command
     }
 
-    pub fn start(&mut self, command: Command, label: &str) -> Verdict<Job> {
-        self.job(command, label)
+    /// A program of the client's.
+    pub fn outside(&self, program: &Path) -> Command {
+        self.host(At::Client).command(program)
+    }
+
+    /// Checked records of random lengths both ways, in several connections at once, between programs
+    /// that know where they meet.
+    pub fn check_records(&self, kind: &'static str, server: Command, client: Command) -> Verdict {
+        let transfer = Transfer {
+            server: kind,
+            connections: 8,
+            records: 2000,
+        };
+        let ends = transfer.start(server, client, self.fleet.dir(), LIMIT);
+        ends.and_then(|ends| ends.check_complete(LIMIT))
+            .map_err(|problem| problem.with(|| self.describe()))
     }
 
     /// `who.py` on a node, before it says that it listens.
     pub fn who(
-        &mut self,
+        &self,
         at: At,
         gateway: &str,
         address: &str,
@@ -348,13 +291,13 @@ impl Lab {
             &port.to_string(),
             &processes.to_string(),
         ]);
-        self.start(command, "who")
+        self.fleet.start_program(command, "who")
     }
 
     /// The same, serving.
-    pub fn serve_who(&mut self, at: At, address: &str, port: u16, processes: u32) -> Verdict<Job> {
+    pub fn serve_who(&self, at: At, address: &str, port: u16, processes: u32) -> Verdict<Job> {
         let mut job = self.who(at, "gw", address, port, processes)?;
-        await_line(&mut job, "ready")?;
+        job.await_text("ready", LIMIT)?;
         Ok(job)
     }
 
@@ -403,25 +346,8 @@ impl Lab {
 
     /// What the daemons and the gateway have said.
     pub fn describe(&self) -> String {
-        let logs = DAEMONS.map(|at| {
-            let log = fs::read_to_string(self.file(at, "log")).unwrap_or_default();
-            format!("--- log of {}\n{log}", at.name())
-        });
         let gateway = self.gateway.as_ref().map(Job::describe).unwrap_or_default();
-        format!("{}\n{gateway}", logs.join("\n"))
-    }
-
-    /// What accelerated programs that have ended have counted.
-    pub fn totals(&self) -> Verdict<Totals> {
-        Ok(stats::read(&self.path("stats"))?)
-    }
-
-    /// Whether any byte takes a ring is a question of who polls when: the gateway sleeps.
-    pub fn require_lanes(&self) -> Verdict {
-        let totals = self.totals()?;
-        ensure(totals.laned > 0, || {
-            format!("no connection got a lane: {totals:?}\n{}", self.describe())
-        })
+        format!("{}\n{gateway}", self.fleet.describe())
     }
 
     pub fn is_open(&self, port: u16) -> Verdict<bool> {
@@ -466,19 +392,4 @@ impl Met {
             other => fail(format!("no reset but {other:?}")),
         }
     }
-}
-
-/// Waits until a program has printed that.
-pub fn await_line(job: &mut Job, text: &str) -> Verdict {
-    let output = job.stdout_path().to_owned();
-    job.await_ready(LIMIT, text, || {
-        fs::read_to_string(&output).is_ok_and(|all| all.contains(text))
-    })
-}
-
-/// A program of the client's.
-pub fn on_client(lab: &Lab, program: &Path) -> Command {
-    let mut command = command(program);
-    lab.host(At::Client).place(&mut command);
-    command
 }

@@ -5,6 +5,7 @@ mod lab;
 mod outward;
 mod programs;
 mod rules;
+mod scale;
 mod troubles;
 
 use std::process::ExitCode;
@@ -17,6 +18,7 @@ fn main() -> ExitCode {
     trials.extend(flow::trials());
     trials.extend(outward::trials());
     trials.extend(rules::trials());
+    trials.extend(scale::trials());
     trials.extend(troubles::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()

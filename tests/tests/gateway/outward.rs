@@ -5,14 +5,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use sluice_tests::apps::{self, BUILDS};
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::job::find_program;
 use sluice_tests::stream;
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
-use crate::lab::{At, LIMIT, Lab, client_address, on_client, outside};
-
-const CONNECTIONS: usize = 4;
-const RECORDS: u32 = 2000;
+use crate::lab::{At, Lab, client_address, outside};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("out/refused", refused), trial("out/curl", curl)];
@@ -26,30 +25,15 @@ pub fn trials() -> Vec<Trial> {
 
 /// Checked records with a server outside, to which the node has no route.
 fn records(family: u8) -> Verdict {
-    let mut lab = Lab::new()?;
-    let source = apps::apps_dir().join("stream.c");
-    let binary = apps::compile(&source, BUILDS[0], &lab.path(""))?;
-    let host = lab.host(At::Client).address(family).to_string();
-    let mut command = on_client(&lab, &binary);
-    command
-        .args(["server", "thread", &CONNECTIONS.to_string()])
-        .env("APP_FAMILY", family.to_string())
-        .env("APP_HOST", &host);
-    let mut server = lab.start(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = lab.published(At::NodeA, "gw", &binary);
-    command
-        .args(["client", &port.to_string()])
-        .args([CONNECTIONS.to_string(), RECORDS.to_string()])
-        .env("APP_FAMILY", family.to_string())
-        .env("APP_HOST", &host);
-    let client = lab.start(command, "client")?.finish(LIMIT)?;
-    if !client.status.success() {
-        println!("{}", lab.describe());
+    let lab = Lab::new()?;
+    let binary = stream::compile_plain(lab.fleet.dir())?;
+    let mut server = lab.outside(&binary);
+    let mut client = lab.published(At::NodeA, "gw", &binary);
+    for end in [&mut server, &mut client] {
+        stream::meet_at(end, client_address(family));
     }
-    stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
-    stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
-    lab.require_lanes()
+    lab.check_records("thread", server, client)?;
+    lab.fleet.require_ring_bytes()
 }
 
 /// connect.py ADDRESS PORT: what the program sees, and what it gets.
@@ -71,17 +55,25 @@ fn refused() -> Verdict {
     if !python.exists() {
         return skip("python3 is not installed");
     }
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let client: SocketAddr = (client_address(4), 7).into();
     let at_gateway = lab
         .host(At::Gateway)
         .inside(|| TcpListener::bind((outside(4), 0)))?;
+    at_gateway.set_nonblocking(true)?;
     let own = at_gateway.local_addr()?;
-    let mut connect = |at: At, to: SocketAddr| -> Verdict<String> {
+    // Addresses that packets to them are not sent from.
+    lab.host(At::Gateway).ip("addr add 10.45.0.9/24 dev out")?;
+    lab.host(At::NodeA).ip("addr add 10.46.0.9/24 dev eth0")?;
+    let second = lab
+        .host(At::Gateway)
+        .inside(|| TcpListener::bind("10.45.0.9:0"))?;
+    second.set_nonblocking(true)?;
+    let closed = SocketAddr::new(own.ip(), 9);
+    let connect = |at: At, to: SocketAddr| -> Verdict<String> {
         let mut command = lab.published(at, "gw", python);
         command.args(["-c", CONNECT, &to.ip().to_string(), &to.port().to_string()]);
-        let outcome = lab.start(command, "connect")?.finish(LIMIT)?;
-        Ok(outcome.success()?.text())
+        lab.fleet.run_program(command, "connect")
     };
     for (at, to, expected) in [
         // Nobody listens there.
@@ -93,12 +85,22 @@ fn refused() -> Verdict {
             "EACCES",
         ),
         (At::NodeA, own, "EACCES"),
+        (At::NodeA, closed, "EACCES"),
+        (At::NodeA, second.local_addr()?, "EACCES"),
+        // Its own host's business.
+        (At::NodeA, ([10, 46, 0, 9], 9).into(), "ECONNREFUSED"),
         // A node that may connect nowhere goes its own way, and has none.
         (At::NodeB, client, "ENETUNREACH"),
     ] {
         let said = connect(at, to)?;
         ensure(said.trim() == expected, || {
             format!("{at:?} to {to}: {said}")
+        })?;
+    }
+    for listener in [&at_gateway, &second] {
+        let came = listener.accept().map_err(|error| error.kind());
+        ensure(matches!(came, Err(std::io::ErrorKind::WouldBlock)), || {
+            format!("the gateway was connected to: {came:?}")
         })?;
     }
     for family in [4, 6] {
@@ -112,13 +114,7 @@ fn refused() -> Verdict {
             stream.write_all(b"answer")?;
             Ok(from)
         });
-        let mut command = lab.published(At::NodeA, "gw", python);
-        command.args(["-c", CONNECT, &at.ip().to_string(), &at.port().to_string()]);
-        let said = lab
-            .start(command, "connect")?
-            .finish(LIMIT)?
-            .success()?
-            .text();
+        let said = connect(At::NodeA, at)?;
         let from = served
             .join()
             .map_err(|_| std::io::Error::other("the server panicked"))??;
@@ -138,39 +134,29 @@ fn refused() -> Verdict {
 
 /// A program that does not block.
 fn curl() -> Verdict {
-    let (Some(curl), python) = (
-        sluice_tests::job::find_program("curl"),
-        Path::new("/usr/bin/python3"),
-    ) else {
+    let (Some(curl), python) = (find_program("curl"), Path::new("/usr/bin/python3")) else {
         return skip("curl is not installed");
     };
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let dir = lab.path("web");
     std::fs::create_dir_all(&dir)?;
     let file: Vec<u8> = (0..2_000_000_u32).map(|n| ((n * 13) >> 2) as u8).collect();
     std::fs::write(dir.join("file"), &file)?;
-    let port = lab
-        .host(At::Client)
-        .free_port(sluice_tests::hosts::ports::Protocol::Tcp)?;
-    let mut command = on_client(&lab, python);
+    let port = lab.host(At::Client).free_port(Protocol::Tcp)?;
+    let mut command = lab.outside(python);
     command
         .args(["-m", "http.server", &port.to_string(), "--directory"])
         .arg(&dir);
-    let mut server = lab.start(command, "http")?;
+    let mut server = lab.fleet.start_program(command, "http")?;
     let host = lab.host(At::Client);
-    host.await_listener(
-        &mut server,
-        sluice_tests::hosts::ports::Protocol::Tcp,
-        port,
-        LIMIT,
-    )?;
+    host.await_listener(&mut server, Protocol::Tcp, port, LIMIT)?;
     let got = lab.path("got");
     let mut command = lab.published(At::NodeA, "gw", &curl);
     command
         .args(["-sSf", "-w", "%{remote_ip}", "-o"])
         .arg(&got)
         .arg(format!("http://{}:{port}/file", client_address(4)));
-    let said = lab.start(command, "curl")?.finish(LIMIT)?.success()?.text();
+    let said = lab.fleet.run_program(command, "curl")?;
     ensure(said == client_address(4).to_string(), || said)?;
     ensure(std::fs::read(&got)? == file, || "another file".to_owned())?;
     let _ = server.stop(LIMIT)?;

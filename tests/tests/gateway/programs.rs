@@ -1,25 +1,25 @@
 //! Real programs behind a gateway.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use libtest_mimic::Trial;
-use sluice_tests::apps::{self, BUILDS};
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::job::{Job, find_program};
-use sluice_tests::stream;
+use sluice_tests::redis::Redis;
+use sluice_tests::stream::{self, SERVERS};
 use sluice_tests::suite::{Verdict, ensure, skip, trial};
 
-use crate::lab::{At, LIMIT, Lab, PORT, await_line, on_client, outside};
+use crate::lab::{At, Lab, PORT, client_address, outside};
 
-const CONNECTIONS: usize = 8;
-const RECORDS: u32 = 2000;
 /// Clients at one time.
 const CROWD: usize = 1000;
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for family in [4, 6] {
-        for kind in ["thread", "fork", "prefork"] {
+        for kind in SERVERS {
             trials.push(trial(format!("stream/{kind}/ipv{family}"), move || {
                 records(kind, family)
             }));
@@ -34,53 +34,22 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Checked records of random lengths both ways, in many connections at once.
-fn records(kind: &str, family: u8) -> Verdict {
-    let mut lab = Lab::new()?;
-    let source = apps::apps_dir().join("stream.c");
-    let binary = apps::compile(&source, BUILDS[0], &lab.path(""))?;
-    let mut command = lab.published(At::NodeA, "gw", &binary);
-    let node = lab.host(At::NodeA).address(family).to_string();
-    command
-        .args(["server", kind, &CONNECTIONS.to_string()])
-        .env("APP_FAMILY", family.to_string())
-        .env("APP_HOST", node);
-    let mut server = lab.start(command, "server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = on_client(&lab, &binary);
-    command
-        .args(["client", &port.to_string()])
-        .args([CONNECTIONS.to_string(), RECORDS.to_string()])
-        .env("APP_FAMILY", family.to_string())
-        .env("APP_HOST", outside(family).to_string());
-    let client = lab.start(command, "client")?;
-    let client = client.finish(LIMIT)?;
-    if !client.status.success() {
-        println!("{}", lab.describe());
-    }
-    stream::check_complete(&client.success()?, CONNECTIONS, RECORDS)?;
-    stream::check_complete(&server.finish(LIMIT)?.success()?, CONNECTIONS, RECORDS)?;
+/// A server on a node, which listens at an address of its own, and a client outside.
+fn records(kind: &'static str, family: u8) -> Verdict {
+    let lab = Lab::new()?;
+    let binary = stream::compile_plain(lab.fleet.dir())?;
+    let mut server = lab.published(At::NodeA, "gw", &binary);
+    stream::meet_at(&mut server, lab.host(At::NodeA).address(family));
+    let mut client = lab.outside(&binary);
+    stream::meet_at(&mut client, outside(family));
+    lab.check_records(kind, server, client)?;
     if kind == "thread" {
-        lab.require_lanes()?;
+        lab.fleet.require_ring_bytes()?;
     }
     Ok(())
 }
 
-fn programs<const N: usize>(names: [&str; N]) -> Verdict<[PathBuf; N]> {
-    let mut found = Vec::new();
-    for name in names {
-        match find_program(name) {
-            Some(path) => found.push(path),
-            None => return skip(format!("{name} is not installed")),
-        }
-    }
-    match found.try_into() {
-        Ok(found) => Ok(found),
-        Err(_) => skip("a program is not installed"),
-    }
-}
-
-fn start_nginx(lab: &mut Lab, program: &Path, workers: u32) -> Verdict<Job> {
+fn start_nginx(lab: &Lab, program: &Path, workers: u32) -> Verdict<Job> {
     let dir = lab.path("nginx");
     fs::create_dir_all(dir.join("www"))?;
     let at = dir.display();
@@ -100,16 +69,19 @@ fn start_nginx(lab: &mut Lab, program: &Path, workers: u32) -> Verdict<Job> {
     fs::write(dir.join("conf"), config)?;
     let mut command = lab.published(At::NodeA, "gw", program);
     command.arg("-c").arg(dir.join("conf")).arg("-p").arg(&dir);
-    let mut job = lab.start(command, "nginx")?;
+    let mut job = lab.fleet.start_program(command, "nginx")?;
     job.await_ready(LIMIT, "an open port", || lab.is_open(PORT).unwrap_or(false))?;
     Ok(job)
 }
 
 /// Files arrive whole, the access log has the clients, and a crowd is served.
 fn nginx(workers: u32) -> Verdict {
-    let [nginx, curl, wrk] = programs(["nginx", "curl", "wrk"])?;
-    let mut lab = Lab::new()?;
-    let server = start_nginx(&mut lab, &nginx, workers)?;
+    let programs = ["nginx", "curl", "wrk"].map(find_program);
+    let [Some(nginx), Some(curl), Some(wrk)] = programs else {
+        return skip("nginx, curl or wrk is not installed");
+    };
+    let lab = Lab::new()?;
+    let server = start_nginx(&lab, &nginx, workers)?;
     let mut expected = Vec::new();
     for (family, base) in [
         (4, format!("http://{}:{PORT}", outside(4))),
@@ -117,12 +89,12 @@ fn nginx(workers: u32) -> Verdict {
     ] {
         for (name, times) in [("small", 10), ("large", 3)] {
             let got = lab.path(&format!("got-{name}"));
-            let mut command = on_client(&lab, &curl);
+            let mut command = lab.outside(&curl);
             command.arg("-sSfg");
             for _ in 0..times {
                 command.arg("-o").arg(&got).arg(format!("{base}/{name}"));
             }
-            lab.start(command, "curl")?.finish(LIMIT)?.success()?;
+            lab.fleet.run_program(command, "curl")?;
             let sent = fs::read(lab.path("nginx/www").join(name))?;
             ensure(fs::read(&got)? == sent, || {
                 format!("{name} is another file")
@@ -141,48 +113,29 @@ fn nginx(workers: u32) -> Verdict {
             format!("{found} times {line:?} in\n{log}")
         })?;
     }
-    let mut command = on_client(&lab, &wrk);
+    let mut command = lab.outside(&wrk);
     command
         .args(["-t", "2", "-d", "4", "--timeout", "60"])
         .args(["-c", &CROWD.to_string()])
         .arg(format!("http://{}:{PORT}/small", outside(4)));
-    let crowd = lab.start(command, "wrk")?.finish(LIMIT)?.success()?;
-    let text = crowd.text();
+    let text = lab.fleet.run_program(command, "wrk")?;
     let is_clean = !text.contains("Socket errors") && !text.contains("Non-2xx");
     ensure(is_clean && text.contains("requests in"), || {
-        format!("{}\n{}", crowd.describe(), lab.describe())
+        format!("{text}\n{}", lab.describe())
     })?;
     let _ = server.stop(LIMIT)?;
-    Ok(())
+    lab.fleet.require_ring_bytes()
 }
 
 fn redis() -> Verdict {
-    let [server, benchmark, cli] = programs(["redis-server", "redis-benchmark", "redis-cli"])?;
-    let mut lab = Lab::new()?;
-    let mut command = lab.published(At::NodeA, "gw", &server);
-    command.args(["--port", &PORT.to_string(), "--bind", "0.0.0.0"]);
-    command.args(["--save", "", "--protected-mode", "no"]);
-    let mut job = lab.start(command, "redis")?;
-    await_line(&mut job, "Ready to accept")?;
-    let (host, port) = (outside(4).to_string(), PORT.to_string());
-    let at = ["-h", &host, "-p", &port];
-    let mut command = on_client(&lab, &benchmark);
-    command.args(at).args(["-t", "set,get,lpush,lrange_100"]);
-    command.args(["-n", "4000", "-c", "10", "-d", "2048", "-q"]);
-    lab.start(command, "benchmark")?.finish(LIMIT)?.success()?;
-    let mut ask = |words: &[&str]| -> Verdict<String> {
-        let mut command = on_client(&lab, &cli);
-        command.args(at).args(words);
-        Ok(lab.start(command, "cli")?.finish(LIMIT)?.success()?.text())
-    };
-    // What one client stores another one reads.
-    let value = "0123456789abcdef".repeat(1 << 12);
-    ask(&["set", "large", &value])?;
-    let got = ask(&["get", "large"])?;
-    ensure(got.trim() == value, || "another value came back".to_owned())?;
-    let clients = ask(&["client", "list"])?;
-    let client = format!(" addr={}:", lab.host(At::Client).v4());
-    ensure(clients.contains(&client), || clients)?;
-    let _ = job.stop(LIMIT)?;
-    lab.require_lanes()
+    let redis = Redis::find()?;
+    let lab = Lab::new()?;
+    let command = lab.published(At::NodeA, "gw", &redis.server);
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+    let server = redis.serve(command, any, lab.fleet.dir(), LIMIT)?;
+    let at = SocketAddr::new(outside(4), PORT);
+    let client = |program: &Path| lab.outside(program);
+    redis.exercise(client, at, client_address(4), lab.fleet.dir(), LIMIT)?;
+    let _ = server.stop(LIMIT)?;
+    lab.fleet.require_ring_bytes()
 }

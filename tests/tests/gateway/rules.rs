@@ -4,10 +4,11 @@ use std::io;
 use std::net::TcpListener;
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::lab::{At, FORBIDDEN_PORT, LIMIT, LOW_PORT, Lab, PORT, PORT_OF_BOTH, outside};
+use crate::lab::{At, FORBIDDEN_PORT, LOW_PORT, Lab, PORT, PORT_OF_BOTH, outside};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -21,7 +22,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// The program sees client and gateway as they see each other, whatever it listens at.
 fn addresses() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let node = (lab.host(At::NodeA).v4(), lab.host(At::NodeA).v6());
     for (address, families) in [
         ("0.0.0.0".to_owned(), &[4][..]),
@@ -50,7 +51,7 @@ fn addresses() -> Verdict {
 
 /// The gateway's errors are those of listen.
 fn refused() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let at = (outside(4), PORT);
     let taken = lab.host(At::Gateway).inside(|| TcpListener::bind(at))?;
     for (node, gateway, port, errno) in [
@@ -83,7 +84,7 @@ fn refused() -> Verdict {
 
 /// Clients go to both nodes by turns, and to one while the other is drained.
 fn drain() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let servers = [
         lab.serve_who(At::NodeA, "0.0.0.0", PORT_OF_BOTH, 1)?,
         lab.serve_who(At::NodeB, "0.0.0.0", PORT_OF_BOTH, 1)?,
@@ -128,7 +129,7 @@ fn drain() -> Verdict {
 /// Of root's rights the process that talks to strangers has one, which it uses.
 fn privileges() -> Verdict {
     const NET_BIND_SERVICE: u64 = 1 << 10;
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     for set in ["CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"] {
         let has = lab.gateway_status(set)?;
         let has = u64::from_str_radix(&has, 16).map_err(io::Error::other)?;
@@ -145,7 +146,7 @@ fn privileges() -> Verdict {
 /// A gateway that has no port left for a node does not say that the node is not there, and serves by others.
 fn no_local_ports() -> Verdict {
     const RANGE: &str = "/proc/sys/net/ipv4/ip_local_port_range";
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let first = lab.serve_who(At::NodeA, "0.0.0.0", PORT_OF_BOTH, 1)?;
     lab.host(At::Gateway)
         .inside(|| std::fs::write(RANGE, "50000 50000"))?;

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
+use sluice_tests::fleet::LIMIT;
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::lab::{At, LIMIT, Lab, PORT, PORT_OF_BOTH, await_line};
+use crate::lab::{At, Lab, Met, PORT, PORT_OF_BOTH};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
 /// Enough turns for a lane.
 const TURNS: usize = 40;
 
-fn talk(lab: &Lab, met: &mut crate::lab::Met) -> Verdict {
+fn talk(lab: &Lab, met: &mut Met) -> Verdict {
     for turn in 0..TURNS {
         let size = 1 + turn * 977 % 20_000;
         if let Err(error) = met.echo(&vec![turn as u8; size]) {
@@ -36,7 +37,7 @@ fn talk(lab: &Lab, met: &mut crate::lab::Met) -> Verdict {
 
 /// Clients of a server that dies know it, and the next ones go to the other node.
 fn server_killed() -> Verdict {
-    let mut lab = Lab::new()?;
+    let lab = Lab::new()?;
     let first = lab.serve_who(At::NodeA, "0.0.0.0", PORT_OF_BOTH, 1)?;
     let mut met = lab.meet(4, PORT_OF_BOTH)?;
     talk(&lab, &mut met)?;
@@ -64,10 +65,10 @@ fn node_daemon_killed() -> Verdict {
     let mut met = lab.meet(4, PORT)?;
     // Without a lane: what a ring has when its daemon dies is not to be had (docs/limitations.md).
     met.echo(b"before")?;
-    lab.kill_daemon(At::NodeA)?;
+    lab.fleet.end(At::NodeA, Signal::KILL)?;
     lab.await_closed(PORT)?;
     met.echo(b"without a daemon")?;
-    lab.start_daemon(At::NodeA)?;
+    lab.fleet.start(At::NodeA)?;
     let mut again = lab.meet(4, PORT)?;
     talk(&lab, &mut again)?;
     met.echo(b"behind it")?;
@@ -81,13 +82,14 @@ fn gateway_daemon_killed() -> Verdict {
     let server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
     let mut met = lab.meet(4, PORT)?;
     met.echo(b"before")?;
-    lab.kill_daemon(At::Gateway)?;
+    lab.fleet.end(At::Gateway, Signal::KILL)?;
     let mut meanwhile = lab.try_meet(4, PORT)?;
     meanwhile.echo(b"without a daemon")?;
     met.echo(b"without a daemon")?;
-    lab.start_daemon(At::Gateway)?;
+    lab.fleet.start(At::Gateway)?;
     // The gateway has found it, and has all that it has.
-    lab.await_log(At::Gateway, "the gateway's process is there")?;
+    lab.fleet
+        .await_log(At::Gateway, "the gateway's process is there")?;
     let mut again = lab.meet(4, PORT)?;
     talk(&lab, &mut again)?;
     for _ in 0..3 {
@@ -107,7 +109,7 @@ fn gateway_killed() -> Verdict {
     talk(&lab, &mut met)?;
     lab.end_gateway(Signal::KILL)?;
     met.expect_reset()?;
-    await_line(&mut server, "ended by reset")?;
+    server.await_text("ended by reset", LIMIT)?;
     lab.start_gateway()?;
     let mut again = lab.meet(4, PORT)?;
     talk(&lab, &mut again)?;

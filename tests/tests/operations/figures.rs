@@ -7,10 +7,12 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::{KEY, LIMIT};
+use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{find_program, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::lab::{LIMIT, METRICS_PORT, SIDES, Side, Two};
+use crate::lab::{self, DEVICE, METRICS_PORT, ask, exchange, scrape};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -95,10 +97,9 @@ fn parse(text: &str, is_open: bool) -> Verdict<Values> {
 }
 
 fn format() -> Verdict {
-    let two = Two::new()?;
     let port = METRICS_PORT.to_string();
-    let _daemons = two.start_both(&["--eager", "--metrics", &port])?;
-    let before = parse(&two.scrape(Side::Left, PLAIN)?, false)?;
+    let two = lab::started(&["--eager", "--metrics", &port])?;
+    let before = parse(&scrape(&two, Side::Left, PLAIN)?, false)?;
     let at = |values: &Values, name: &str| values.get(name).copied().unwrap_or(-1.0);
     ensure(at(&before, "sluice_peer_up{peer=\"right\"}") == 1.0, || {
         format!("{before:?}")
@@ -107,8 +108,7 @@ fn format() -> Verdict {
         at(&before, "sluice_peer_link_up{peer=\"right\"}") == 1.0,
         || format!("{before:?}"),
     )?;
-    let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
-    two.exchange([Some(&left), Some(&right)], 3000)?;
+    exchange(&two, 3000)?;
     for side in SIDES {
         let peer = side.other().name();
         // A scrape may get what was known a moment ago, and which direction found its reader awake is
@@ -120,7 +120,7 @@ fn format() -> Verdict {
         };
         let mut last = Values::new();
         let has_moved = wait_until(LIMIT, || {
-            let text = two.scrape(side, PLAIN).unwrap_or_default();
+            let text = scrape(&two, side, PLAIN).unwrap_or_default();
             last = parse(&text, false).unwrap_or_default();
             Ok(moved(&last))
         })?;
@@ -128,8 +128,8 @@ fn format() -> Verdict {
         let given = at(&last, "sluice_lanes_given_total{kind=\"fabric\"}");
         ensure(given >= 1.0, || format!("{last:?}"))?;
     }
-    let plain = two.scrape(Side::Left, PLAIN)?;
-    let open = two.scrape(Side::Left, OPEN)?;
+    let plain = scrape(&two, Side::Left, PLAIN)?;
+    let open = scrape(&two, Side::Left, OPEN)?;
     let (plain_values, open_values) = (parse(&plain, false)?, parse(&open, true)?);
     let names = |values: &Values| values.keys().cloned().collect::<Vec<String>>();
     ensure(names(&plain_values) == names(&open_values), || {
@@ -158,12 +158,10 @@ fn promtool(text: &str) -> Verdict {
 
 /// Who asks for something else, or does not ask, gets nothing and is in nobody's way.
 fn refusals() -> Verdict {
-    let two = Two::new()?;
-    two.write_config(Side::Left, &two.head(Side::Left, 1)?)?;
-    let mut command = two.daemon(Side::Left);
     // A port alone is one of this host alone.
-    command.args(["--metrics", &METRICS_PORT.to_string()]);
-    let daemon = two.start(Side::Left, command)?;
+    let mut two = lab::set_up(&["--metrics", &METRICS_PORT.to_string()])?;
+    two.write_config(Side::Left, &two.head(Side::Left, KEY, DEVICE)?)?;
+    two.start(Side::Left)?;
     let reaches = two.host(Side::Right).inside(|| {
         let address = (two.address(Side::Left), METRICS_PORT);
         Ok(TcpStream::connect(address).is_ok())
@@ -184,22 +182,22 @@ fn refusals() -> Verdict {
             "431",
         ),
     ] {
-        let answer = two.ask(Side::Left, request.as_bytes())?;
+        let answer = ask(&two, Side::Left, request.as_bytes())?;
         let begins = answer.starts_with(&format!("HTTP/1.1 {status} "));
         ensure(begins, || format!("{request}: {answer}"))?;
     }
-    let figures = parse(&two.scrape(Side::Left, "*/*")?, false)?;
+    let figures = parse(&scrape(&two, Side::Left, "*/*")?, false)?;
     let build = format!(
         "sluice_build_info{{version=\"{}\"}}",
         env!("CARGO_PKG_VERSION")
     );
     ensure(figures.contains_key(&build), || format!("{figures:?}"))?;
-    let head = two.ask(Side::Left, b"HEAD /metrics HTTP/1.1\r\n\r\n")?;
+    let head = ask(&two, Side::Left, b"HEAD /metrics HTTP/1.1\r\n\r\n")?;
     ensure(
         head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
         || head.clone(),
     )?;
     drop(silent);
-    let outcome = daemon.stop(LIMIT)?;
+    let outcome = two.take_daemon(Side::Left)?.stop(LIMIT)?;
     ensure(outcome.status.success(), || outcome.describe())
 }

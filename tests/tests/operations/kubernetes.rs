@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{Job, find_program, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::lab::{LIMIT, SIDES, Side, Two};
+use crate::lab::{self, Two, exchange_by, scrape};
 use crate::service::bounding;
 
 pub fn trials() -> Vec<Trial> {
@@ -116,7 +118,7 @@ fn two_nodes() -> Verdict {
     let [Some(unshare), Some(_), Some(_), Some(_)] = programs else {
         return skip("needs unshare, setpriv, chroot and ldd");
     };
-    let two = Two::new()?;
+    let two = lab::set_up(&[])?;
     let manifest = Manifest::read()?;
     // To enter the root; a container's runtime needs none for that.
     let more = ["SYS_CHROOT"];
@@ -134,22 +136,14 @@ fn two_nodes() -> Verdict {
             .arg(&root)
             .args([side.name(), &bounds])
             .args(&manifest.arguments);
-        let label = format!("node-{}", side.name());
-        let mut job = Job::start(command, two.pair.path(), &label)?;
+        let mut job = two.start_program(command, &format!("node-{}", side.name()))?;
         let socket = root.join("run/sluice/control.sock");
         job.await_ready(LIMIT, "the control socket", || socket.exists())?;
         jobs.push(job);
         sockets.push(socket);
     }
     // A program's connection makes the daemons find each other.
-    let status = |side: Side| {
-        let mut command = two.host(side).command(&two.sluice);
-        command.args(["status", "--json", "--socket"]);
-        command.arg(&sockets[side as usize]);
-        let output = command.output().ok()?;
-        let all: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
-        Some(all["daemons"][0]["status"].clone())
-    };
+    let status = |side: Side| two.status_by(side, &sockets[side as usize]);
     let given = |side: Side| {
         let status = status(side).unwrap_or_default();
         let count = status["counters"]["matches_across_hosts"].as_u64();
@@ -167,14 +161,14 @@ fn two_nodes() -> Verdict {
     let mut tries = 0;
     while SIDES.iter().any(|side| given(*side) == 0) && tries < 20 {
         tries += 1;
-        two.exchange([Some(&sockets[0]), Some(&sockets[1])], 1000)?;
+        exchange_by([&sockets[0], &sockets[1]], &two, 1000)?;
     }
     ensure(SIDES.iter().all(|side| given(*side) > 0), describe)?;
     for side in SIDES {
         let peers = || status(side).unwrap_or_default()["fabric"]["peers"].clone();
         let knows = wait_until(LIMIT, || Ok(peers()[0]["name"] == side.other().name()))?;
         ensure(knows, describe)?;
-        let figures = two.scrape(side, "text/plain")?;
+        let figures = scrape(&two, side, "text/plain")?;
         ensure(figures.contains("sluice_peer_up"), || figures.clone())?;
     }
     Ok(())

@@ -2,11 +2,13 @@
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use sluice_tests::job::{Job, find_program, wait_until};
+use sluice_tests::fleet::{KEY, LIMIT};
+use sluice_tests::hosts::{SIDES, Side};
+use sluice_tests::job::{find_program, wait_until};
 use sluice_tests::stream;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::lab::{LIMIT, SIDES, Side, Two};
+use crate::lab::{self, DEVICE, Two, exchange};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -62,8 +64,7 @@ impl Opinion {
 }
 
 fn good() -> Verdict {
-    let two = Two::new()?;
-    let _daemons = two.start_both(&[])?;
+    let two = lab::started(&[])?;
     for side in SIDES {
         let opinion = Opinion::of(&two, side, &[])?;
         opinion.require("route", "ok", "is reached from")?;
@@ -79,10 +80,10 @@ fn good() -> Verdict {
 }
 
 fn nobody_there() -> Verdict {
-    let two = Two::new()?;
-    let text = two.head(Side::Left, 1)? + &two.peer(Side::Left);
+    let mut two = lab::set_up(&[])?;
+    let text = two.head(Side::Left, KEY, DEVICE)? + &two.peer(Side::Right);
     two.write_config(Side::Left, &text)?;
-    let _left = two.start(Side::Left, two.daemon(Side::Left))?;
+    two.start(Side::Left)?;
     let opinion = Opinion::of(&two, Side::Left, &[])?;
     opinion.require("control port", "missing", "sluice up --config")?;
     opinion.require("session", "missing", "does not talk")?;
@@ -93,12 +94,11 @@ fn nobody_there() -> Verdict {
 }
 
 fn another_key() -> Verdict {
-    let two = Two::new()?;
-    let mut daemons = Vec::new();
-    for side in SIDES {
-        let text = two.head(side, side as u8 + 1)? + &two.peer(side);
+    let mut two = lab::set_up(&[])?;
+    for (side, key) in SIDES.into_iter().zip([KEY, !KEY]) {
+        let text = two.head(side, key, DEVICE)? + &two.peer(side.other());
         two.write_config(side, &text)?;
-        daemons.push(two.start(side, two.daemon(side))?);
+        two.start(side)?;
     }
     let config = two.path(Side::Left, "toml").display().to_string();
     let opinion = Opinion::of(&two, Side::Left, &["--config", &config])?;
@@ -109,8 +109,7 @@ fn another_key() -> Verdict {
 
 /// A path that carries less than both interfaces believe.
 fn small_packets_only() -> Verdict {
-    let two = Two::new()?;
-    let _daemons = two.start_both(&[])?;
+    let two = lab::started(&[])?;
     // The other end of the wire drops what is longer.
     let right = two.host(Side::Right);
     right.ip(&format!("link set {} mtu 1300", right.device()))?;
@@ -119,10 +118,8 @@ fn small_packets_only() -> Verdict {
 }
 
 fn status() -> Verdict {
-    let two = Two::new()?;
-    let _daemons = two.start_both(&["--eager"])?;
-    let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
-    two.exchange([Some(&left), Some(&right)], 3000)?;
+    let two = lab::started(&["--eager"])?;
+    exchange(&two, 3000)?;
     for side in SIDES {
         let peer = two.peer_status(side);
         // Which direction found its reader awake is a matter of luck.
@@ -163,16 +160,15 @@ fn one_end_settles() -> Verdict {
     let Some(python) = find_program("python3") else {
         return skip("python3 is not installed");
     };
-    let two = Two::new()?;
-    let _daemons = two.start_both(&[])?;
+    let two = lab::started(&[])?;
     let address = two.address(Side::Right).to_string();
     let mut server = two.host(Side::Right).command(&python);
     server.args(["-c", SERVER, &address]);
-    let mut server = Job::start(server, two.pair.path(), "server")?;
+    let mut server = two.start_program(server, "server")?;
     let port = stream::await_port(&mut server, LIMIT)?.to_string();
     let mut client = two.sluice(Side::Left, &["run", "--"]);
     client.arg(&python).args(["-c", CLIENT, &address, &port]);
-    let client = Job::start(client, two.pair.path(), "client")?;
+    let client = two.start_program(client, "client")?;
     let settled = || {
         let status = two.status(Side::Left).unwrap_or_default();
         Ok(status["counters"]["ends_settled"] == 1)

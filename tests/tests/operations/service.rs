@@ -9,10 +9,12 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use serde_json::Value;
+use sluice_tests::fleet::{KEY, LIMIT};
+use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{find_program, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
 
-use crate::lab::{LIMIT, SIDES, Side, Two};
+use crate::lab::{self, DEVICE, exchange};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -40,25 +42,25 @@ fn hear(manager: &UnixDatagram) -> Verdict<String> {
 }
 
 fn ready_reload_stop() -> Verdict {
-    let two = Two::new()?;
-    let notify = two.pair.path().join("notify");
+    let mut two = lab::set_up(&[])?;
+    let notify = two.dir().join("notify");
     let manager = UnixDatagram::bind(&notify)?;
     manager.set_read_timeout(Some(LIMIT))?;
     // Without a peer at first.
-    let head = two.head(Side::Left, 3)?;
+    let head = two.head(Side::Left, KEY, DEVICE)?;
     two.write_config(Side::Left, &head)?;
-    let mut command = two.daemon(Side::Left);
+    let mut command = two.daemon_command(Side::Left);
     command.env("NOTIFY_SOCKET", &notify);
-    let left = two.start(Side::Left, command)?;
+    two.start_by(Side::Left, command)?;
     let said = hear(&manager)?;
     ensure(said.starts_with("READY=1\n"), || said.clone())?;
-    let text = two.head(Side::Right, 3)? + &two.peer(Side::Right);
+    let text = two.head(Side::Right, KEY, DEVICE)? + &two.peer(Side::Left);
     two.write_config(Side::Right, &text)?;
-    let _right = two.start(Side::Right, two.daemon(Side::Right))?;
+    two.start(Side::Right)?;
 
     let reload = |text: &str| -> Verdict {
         two.write_config(Side::Left, text)?;
-        left.signal(Signal::HUP)?;
+        two.daemon(Side::Left)?.signal(Signal::HUP)?;
         for expected in ["RELOADING=1\nMONOTONIC_USEC=", "READY=1\n"] {
             let said = hear(&manager)?;
             ensure(said.starts_with(expected), || said.clone())?;
@@ -73,10 +75,10 @@ fn ready_reload_stop() -> Verdict {
     ensure(two.peer_status(Side::Left).is_null(), || {
         "a peer out of nothing".to_owned()
     })?;
-    reload(&(head.clone() + &two.peer(Side::Left)))?;
+    reload(&(head.clone() + &two.peer(Side::Right)))?;
     two.await_links()?;
     // What takes a new start is said.
-    let other = head.replace("roce-udp", "roce") + &two.peer(Side::Left);
+    let other = head.replace("roce-udp", "roce") + &two.peer(Side::Right);
     reload(&other)?;
     ensure(two.log(Side::Left).contains("`device` has changed"), || {
         two.log(Side::Left)
@@ -88,6 +90,7 @@ fn ready_reload_stop() -> Verdict {
     reload(&head)?;
     let is_gone = || Ok(two.peer_status(Side::Left)["is_up"] != true);
     ensure(wait_until(LIMIT, is_gone)?, || two.log(Side::Left))?;
+    let left = two.take_daemon(Side::Left)?;
     left.signal(Signal::TERM)?;
     let said = hear(&manager)?;
     ensure(said == "STOPPING=1", || said.clone())?;
@@ -97,11 +100,10 @@ fn ready_reload_stop() -> Verdict {
 
 /// One object for each event, with its facts as fields, and no key in any.
 fn log_json() -> Verdict {
-    let two = Two::new()?;
-    let _daemons = two.start_both(&["--log-format", "json"])?;
+    let two = lab::started(&["--log-format", "json"])?;
     for side in SIDES {
         let text = two.log(side);
-        ensure(!text.contains(&"5a".repeat(16)), || {
+        ensure(!text.contains(&format!("{KEY:02x}").repeat(16)), || {
             format!("the key is in the log: {text}")
         })?;
         let mut about = Vec::new();
@@ -151,19 +153,12 @@ fn capabilities(device: &str, options: &[&str], needed: u64) -> Verdict {
         return skip(format!("this process has less than {needed:x}"));
     };
     ensure(*own != needed, || "there is nothing to give up".to_owned())?;
-    let two = Two::new()?;
-    let start = |side: Side| {
-        let text = two.head(side, 0x5a)? + &two.peer(side);
-        two.write_config(side, &text.replace("roce-udp", device))?;
-        let mut command = two.daemon(side);
-        command.args(["--metrics", "0"]).args(options);
-        two.start(side, command)
-    };
-    let [left, _right] = [start(Side::Left)?, start(Side::Right)?];
-    two.await_links()?;
-    let said = left.describe();
+    let mut two = lab::set_up(&[&["--metrics", "0"], options].concat())?;
+    two.start_both(device)?;
+    let daemon = two.daemon(Side::Left)?;
+    let said = daemon.describe();
     ensure(!said.contains("no AF_XDP"), || said.clone())?;
-    let threads = threads(left.id())?;
+    let threads = threads(daemon.id())?;
     ensure(threads.len() >= 3, || format!("{threads:?}"))?;
     for (any, no_new) in &threads {
         ensure(*any == needed && no_new == "1", || format!("{threads:x?}"))?;
@@ -177,9 +172,9 @@ fn ordinary_user() -> Verdict {
     let Some(setpriv) = find_program("setpriv") else {
         return skip("setpriv (util-linux) is not installed");
     };
-    let mut two = Two::new()?;
+    let mut two = lab::set_up(&[])?;
     // Another user may not get to where they were built.
-    let installed = two.pair.path().join("installed");
+    let installed = two.dir().join("installed");
     fs::create_dir_all(installed.join("verbs"))?;
     for file in [
         "sluice",
@@ -191,26 +186,25 @@ fn ordinary_user() -> Verdict {
     }
     two.sluice = installed.join("sluice");
     let own = |path: &Path| std::os::unix::fs::chown(path, Some(UID), Some(UID));
-    own(two.pair.path())?;
-    let mut jobs = Vec::new();
+    own(two.dir())?;
     for side in SIDES {
-        let text = two.head(side, 9)? + &two.peer(side);
+        let text = two.head(side, KEY, DEVICE)? + &two.peer(side.other());
         let config = two.write_config(side, &text)?;
         own(&config)?;
         own(&two.path(side, "key"))?;
         own(two.host(side).runtime())?;
-        let daemon = two.daemon(side);
+        let daemon = two.daemon_command(side);
         let mut command = two.host(side).command(&setpriv);
         command
             .args([&format!("--reuid={UID}"), &format!("--regid={UID}")])
             .args(["--clear-groups", "--inh-caps=-all"])
             .arg(daemon.get_program())
             .args(daemon.get_args());
-        jobs.push(two.start(side, command)?);
+        two.start_by(side, command)?;
     }
     two.await_links()?;
-    for job in &jobs {
-        let all = threads(job.id())?;
+    for side in SIDES {
+        let all = threads(two.daemon(side)?.id())?;
         ensure(all.iter().all(|(effective, _)| *effective == 0), || {
             format!("{all:x?}")
         })?;
@@ -225,7 +219,7 @@ fn unit_file() -> PathBuf {
 /// The unit is one by systemd's own check, and its capabilities are enough for what sluiced does.
 fn unit() -> Verdict {
     let text = fs::read_to_string(unit_file())?;
-    let two = Two::new()?;
+    let mut two = lab::set_up(&[])?;
     if let Some(analyze) = find_program("systemd-analyze") {
         // The check wants to find the program, and no manual.
         let daemon = two.sluice.with_file_name("sluiced");
@@ -234,7 +228,7 @@ fn unit() -> Verdict {
             .lines()
             .filter(|line| !line.starts_with("Documentation="))
             .collect();
-        let copy = two.pair.path().join("sluiced.service");
+        let copy = two.dir().join("sluiced.service");
         fs::write(&copy, here.join("\n"))?;
         let output = Command::new(&analyze).arg("verify").arg(&copy).output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -259,26 +253,25 @@ fn unit() -> Verdict {
         return fail("the unit says nothing of capabilities");
     };
     let bounds = bounding(line.split_whitespace());
-    let mut jobs = Vec::new();
     for side in SIDES {
-        let text = two.head(side, 7)?.replace("roce-udp", "roce") + &two.peer(side);
+        let text = two.head(side, KEY, "roce")? + &two.peer(side.other());
         two.write_config(side, &text)?;
-        let daemon = two.daemon(side);
+        let daemon = two.daemon_command(side);
         let mut command = two.host(side).command(&setpriv);
         command
             .arg(&bounds)
             .arg("--no-new-privs")
             .arg(daemon.get_program())
             .args(daemon.get_args());
-        jobs.push(two.start(side, command)?);
+        two.start_by(side, command)?;
     }
     two.await_links()?;
     // Not even the limit of locked memory stands in the way of AF_XDP.
-    for job in &jobs {
+    for side in SIDES {
+        let job = two.daemon(side)?;
         ensure(!job.describe().contains("locked memory"), || job.describe())?;
     }
-    let (left, right) = (two.socket(Side::Left), two.socket(Side::Right));
-    two.exchange([Some(&left), Some(&right)], 500)
+    exchange(&two, 500)
 }
 
 /// For setpriv(1): these and no others.

@@ -8,6 +8,7 @@ mod perftest;
 mod pingpong;
 mod rdmacm;
 mod stage;
+mod status;
 mod symbols;
 mod table;
 mod trace;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
     trials.extend(others::trials());
     trials.extend(trace::trials());
     trials.extend(faults::trials());
+    trials.extend(status::trials());
     // One at a time: each pair polls and can use every core.
     suite::run(trials, 1).exit_code()
 }

@@ -4,6 +4,7 @@ mod installation;
 mod machine;
 mod network;
 mod peer;
+mod verbs;
 
 use serde::Serialize;
 
@@ -128,7 +129,10 @@ pub fn run(args: &DoctorArgs) -> Outcome {
         }
         None => {
             let mut checks = machine::checks();
-            checks.extend(network::checks());
+            let network = network::checks();
+            let verbs = verbs::checks(&network);
+            checks.extend(network);
+            checks.extend(verbs);
             checks.extend(args.interface.iter().map(|name| network::trial(name)));
             checks.extend(installation::checks(args.socket.as_deref()));
             Report::new(checks)

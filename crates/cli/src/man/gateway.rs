@@ -49,7 +49,8 @@ pub const PAGE: Page = Page {
                 ),
                 Text(
                     "When the daemon ends, connections go on and clients are still accepted for \
-                     the nodes that are known. When the gateway itself is killed, all connections \
+                     the nodes that are known; so they do when the next daemon refuses the gateway, \
+                     which ends only where it was refused from the start. When the gateway itself is killed, all connections \
                      are reset at both ends; started again, it has every port that is published.",
                 ),
             ],

@@ -121,6 +121,20 @@ pub fn fit(columns: &[Column], rows: &[Vec<String>], limit: Option<usize>) -> Wi
     }
 }
 
+/// The same for a table whose last column says what is wrong: where nothing is, the room belongs to
+/// the other columns.
+pub fn fit_with_reasons(columns: &[Column], rows: &[Vec<String>], limit: Option<usize>) -> Widths {
+    let is_empty = |row: &Vec<String>| row.last().is_none_or(String::is_empty);
+    match columns.split_last() {
+        Some((_, others)) if rows.iter().all(is_empty) => {
+            let mut widths = fit(others, rows, limit);
+            widths.push(None);
+            widths
+        }
+        _ => fit(columns, rows, limit),
+    }
+}
+
 /// Cuts text to `width` characters, one of which says that something is missing.
 pub fn cut(text: &str, width: usize, keep: Keep) -> String {
     let length = characters(text);

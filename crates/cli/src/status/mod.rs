@@ -1,9 +1,10 @@
-//! `sluice status`: live connections, the path of each, and why.
+//! `sluice status`: live connections, the path of each, and why; and verbs processes.
 
 pub mod layout;
 pub mod model;
 pub mod peers;
 pub mod table;
+pub mod verbs;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +18,11 @@ use crate::error::Failure;
 use crate::terminal::{self, Style, complain, harmless};
 
 use model::Document;
+use verbs::Verbs;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Directories with faults that are named.
+const FAILURES_SHOWN: usize = 3;
 /// Back to the top left corner, and everything below it erased.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
@@ -34,6 +38,9 @@ pub struct Answer {
     pub document: Option<Document>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// There is none, which is no fault where nobody needs one.
+    #[serde(skip)]
+    pub absent: bool,
 }
 
 /// Which daemons a command asks.
@@ -55,6 +62,11 @@ impl Source {
         };
         source.look_again();
         Ok(source)
+    }
+
+    /// Whether it is all users' daemons.
+    pub fn is_all(&self) -> bool {
+        self.all
     }
 
     /// Finds daemons that have come and gone.
@@ -80,6 +92,7 @@ impl Source {
                 status: None,
                 document: None,
                 error: Some(state.failure(&self.socket).to_string()),
+                absent: matches!(state, daemon::State::Absent | daemon::State::Stale),
             });
         }
         answers
@@ -94,6 +107,7 @@ fn ask_one(target: &Target) -> Option<Answer> {
         status: None,
         document: None,
         error: None,
+        absent: false,
     };
     if let Err(what) = target.check_owner() {
         answer.error = Some(what);
@@ -130,21 +144,32 @@ fn unexpected(error: &serde_json::Error) -> String {
 #[derive(Serialize)]
 struct Output<'a> {
     daemons: &'a [Answer],
+    verbs: &'a Verbs,
 }
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Outcome {
     let mut source = Source::new(args.socket.as_deref(), args.all)?;
+    let own = rustix::process::getuid().as_raw();
+    // Others' are closed to anybody but root.
+    let all_verbs = source.is_all() && rustix::process::geteuid().is_root();
     let style = Style::for_stream(&std::io::stdout());
     let screen = std::io::IsTerminal::is_terminal(&std::io::stdout());
     loop {
         let answers = source.ask();
-        let any = answers.iter().any(|answer| answer.document.is_some());
+        let verbs = verbs::ask(all_verbs);
+        let any =
+            answers.iter().any(|answer| answer.document.is_some()) || !verbs.processes.is_empty();
         let mut text = if args.json {
-            json(&answers)?
+            json(&answers, &verbs)?
         } else {
             let limit = (!args.wide).then(terminal::columns);
-            human(&answers, style, limit)
+            let mut text = human(&answers, style, limit);
+            let table = verbs::table::render(&verbs, own, style, limit);
+            if !text.is_empty() && !table.is_empty() {
+                text.push('\n');
+            }
+            text + &table
         };
         if args.watch && screen && !args.json {
             text = format!("{CLEAR}{text}");
@@ -153,9 +178,14 @@ pub fn run(args: &StatusArgs) -> Outcome {
             return Ok(0);
         }
         if !args.json {
-            for answer in answers.iter().filter(|answer| answer.document.is_none()) {
+            let faults = answers.iter().filter(|answer| answer.document.is_none());
+            for answer in faults.filter(|answer| !(any && answer.absent)) {
                 let error = answer.error.as_deref().unwrap_or("no answer");
                 complain(&harmless(error));
+            }
+            for failed in verbs.failures.iter().take(FAILURES_SHOWN) {
+                let directory = harmless(&failed.directory);
+                complain(&format!("{directory}: {}", harmless(&failed.why)));
             }
         }
         if !args.watch {
@@ -166,8 +196,12 @@ pub fn run(args: &StatusArgs) -> Outcome {
     }
 }
 
-fn json(answers: &[Answer]) -> Result<String, Failure> {
-    serde_json::to_string_pretty(&Output { daemons: answers })
+fn json(answers: &[Answer], verbs: &Verbs) -> Result<String, Failure> {
+    let output = Output {
+        daemons: answers,
+        verbs,
+    };
+    serde_json::to_string_pretty(&output)
         .map(|text| text + "\n")
         .map_err(|error| {
             Failure::new(
@@ -206,13 +240,15 @@ mod tests {
             uid: Some(1000),
             document: status.clone().map(|v| serde_json::from_value(v).unwrap()),
             error: status.is_none().then(|| "no".to_owned()),
+            absent: false,
             status,
         }
     }
 
     #[test]
     fn json_passes_on_what_the_daemon_says_unchanged() {
-        let text = json(&[answer(Some(r#"{"pid":3,"unknown":[1]}"#)), answer(None)]).unwrap();
+        let answers = [answer(Some(r#"{"pid":3,"unknown":[1]}"#)), answer(None)];
+        let text = json(&answers, &Verbs::default()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["daemons"][0]["status"]["unknown"][0], 1);
         assert_eq!(value["daemons"][0]["uid"], 1000);

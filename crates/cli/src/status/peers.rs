@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::layout::{Column, Keep, fit, line, titles};
+use super::layout::{Column, Keep, fit_with_reasons, line, titles};
 use super::model::{Captured, Fabric, Peer};
 use crate::terminal::{Style, harmless};
 use crate::units;
@@ -79,20 +79,12 @@ pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
     }
     let rows: Vec<Vec<String>> = fabric.peers.iter().map(cells).collect();
     let limit = limit.map(|limit| limit.saturating_sub(INDENT));
-    let last = COLUMNS.len() - 1;
-    let count = if rows.iter().all(|row| row[last].is_empty()) {
-        last
-    } else {
-        COLUMNS.len()
-    };
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row[..count].to_vec()).collect();
-    let columns = &COLUMNS[..count];
-    let widths = fit(columns, &rows, limit);
+    let widths = fit_with_reasons(&COLUMNS, &rows, limit);
     let indent = " ".repeat(INDENT);
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{indent}{}", style.dim(&titles(columns, &widths)));
+    let _ = writeln!(text, "{indent}{}", style.dim(&titles(&COLUMNS, &widths)));
     for row in &rows {
-        let _ = writeln!(text, "{indent}{}", line(columns, &widths, row));
+        let _ = writeln!(text, "{indent}{}", line(&COLUMNS, &widths, row));
     }
     text
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::layout::{Column, Keep, Widths, fit, line, titles};
+use super::layout::{Column, Keep, fit_with_reasons, line, titles};
 use super::model::{Connection, Document, Process};
 use super::peers;
 use crate::terminal::{Style, harmless};
@@ -135,14 +135,7 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
         .collect();
     // One set of widths for all programs keeps the columns under each other.
     let limit = limit.map(|limit| limit.saturating_sub(INDENT));
-    let mut widths: Widths = fit(&COLUMNS, &rows, limit);
-    let last = COLUMNS.len() - 1;
-    if rows.iter().all(|row| row[last].is_empty()) {
-        // Nothing is on TCP: the room of the reasons belongs to the other columns.
-        let rows: Vec<Vec<String>> = rows.iter().map(|row| row[..last].to_vec()).collect();
-        widths = fit(&COLUMNS[..last], &rows, limit);
-        widths.push(None);
-    }
+    let widths = fit_with_reasons(&COLUMNS, &rows, limit);
     let mut rows = rows.iter();
     for process in processes {
         let sharer = process.shares_with.and_then(|client| {

@@ -362,6 +362,7 @@ pub mod tests {
                 ..Document::default()
             }),
             error: None,
+            absent: false,
         }]
     }
 

@@ -158,12 +158,13 @@ pub enum Tell {
         direct: Ranges,
     },
     /// To the gateway's process: listen here for programs of one node, at a port of your choice, and
-    /// connect for them to these networks.
+    /// connect for them to the networks `allowed`. They come from `sources`.
     Exit {
         exit: u32,
         address: IpAddr,
         key: Key,
         allowed: Ranges,
+        sources: Ranges,
     },
     /// Do not, any more.
     ExitGone { exit: u32 },
@@ -297,12 +298,14 @@ impl Tell {
                 address,
                 key,
                 allowed,
+                sources,
             } => {
                 let mut out = Writer::new(buffer, kind::EXIT);
                 out.u32(*exit);
                 out.bytes(&mapped(*address).octets());
                 out.bytes(&key.0);
                 put_ranges(&mut out, allowed);
+                put_ranges(&mut out, sources);
                 out.finish()
             }
             Self::ExitGone { exit } => {
@@ -388,6 +391,7 @@ impl Tell {
                 address: Ipv6Addr::from(body.array::<16>()?).to_canonical(),
                 key: Key(body.array()?),
                 allowed: ranges(body)?,
+                sources: ranges(body)?,
             },
             kind::EXIT_GONE => Self::ExitGone { exit: body.u32()? },
             kind::COMPLETE => Self::Complete,
@@ -527,6 +531,7 @@ mod tests {
                 address: target.ip(),
                 key: Key([8; 32]),
                 allowed: Ranges::new([range("::", 0)]),
+                sources: Ranges::new([range("10.0.0.2", 128)]),
             },
             Tell::ExitGone { exit: 9 },
             Tell::Complete,

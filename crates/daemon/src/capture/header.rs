@@ -10,14 +10,15 @@
 //! All numbers in network byte order; addresses are 16 bytes, IPv4 mapped into IPv6
 //! (RFC 4291 §2.5.5.2), and a port.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use ring::hmac;
+
+use crate::words::{ADDRESS_BYTES, Fields, address_bytes};
 
 /// The only version.
 const VERSION: u8 = 1;
 const CODE_BYTES: usize = 32;
-const ADDRESS_BYTES: usize = 18;
 /// Version, secret, number, destination, client.
 const SAID_BYTES: usize = 1 + 8 + 8 + 2 * ADDRESS_BYTES;
 
@@ -93,8 +94,8 @@ impl Header {
             return None;
         }
         Some(Header {
-            secret: u64::from_be_bytes(fields.take()?),
-            number: u64::from_be_bytes(fields.take()?),
+            secret: fields.u64()?,
+            number: fields.u64()?,
             destination: fields.address()?,
             client: fields.address()?,
         })
@@ -224,34 +225,6 @@ fn signed(label: &[u8], said: &[u8], between: &Between) -> Vec<u8> {
     all.extend(address_bytes(between.from));
     all.extend(address_bytes(between.to));
     all
-}
-
-fn address_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
-    let mut out = [0; ADDRESS_BYTES];
-    let ip = match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    out[..16].copy_from_slice(&ip.octets());
-    out[16..].copy_from_slice(&address.port().to_be_bytes());
-    out
-}
-
-/// What is left to read.
-pub(super) struct Fields<'a>(pub &'a [u8]);
-
-impl Fields<'_> {
-    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    pub fn address(&mut self) -> Option<SocketAddr> {
-        let ip = Ipv6Addr::from(self.take::<16>()?).to_canonical();
-        let port = u16::from_be_bytes(self.take()?);
-        Some(SocketAddr::new(ip, port))
-    }
 }
 
 #[cfg(test)]

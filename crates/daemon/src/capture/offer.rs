@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::header::{Fields, Secret};
+use super::header::Secret;
+use crate::words::{Fields, ip_bytes};
 
 /// The first byte of an offer: greater than all kinds of [`Word`](crate::fabric::words::Word), less than those of
 /// words about gateways.
@@ -33,11 +34,7 @@ impl Offer {
         out.extend(self.secret.id.to_be_bytes());
         out.extend(self.secret.key);
         for address in self.addresses.iter().take(ADDRESSES_MAX) {
-            let address = match address {
-                IpAddr::V4(address) => address.to_ipv6_mapped(),
-                IpAddr::V6(address) => *address,
-            };
-            out.extend(address.octets());
+            out.extend(ip_bytes(*address));
         }
         out
     }
@@ -48,10 +45,10 @@ impl Offer {
         if fields.take::<1>()? != [OFFER_KIND] {
             return None;
         }
-        let port_v4 = u16::from_be_bytes(fields.take()?);
-        let port_v6 = u16::from_be_bytes(fields.take()?);
+        let port_v4 = fields.u16()?;
+        let port_v6 = fields.u16()?;
         let secret = Secret {
-            id: u64::from_be_bytes(fields.take()?),
+            id: fields.u64()?,
             key: fields.take()?,
         };
         let (addresses, rest) = fields.0.as_chunks::<16>();

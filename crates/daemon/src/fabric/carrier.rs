@@ -15,7 +15,7 @@ use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 use sluice_lane::clock::now_ns;
 use sluice_lane::spin::yield_processor;
-use sluice_rdma::{Access, Endpoint, Event, Node, PostError, Region};
+use sluice_rdma::{Access, Endpoint, Event, Mark, Node, PostError, Region};
 
 use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
 use super::traffic::Traffic;
@@ -54,8 +54,8 @@ pub enum Command {
     ConnectLane { number: LaneNumber, far: Far },
     /// The program has closed the connection, or has ended.
     ProgramGone { number: LaneNumber },
-    /// The peer has no half of this lane: it stays on TCP.
-    AbandonLane { number: LaneNumber },
+    /// The peer has no half of this lane, and never had: it stays on TCP.
+    DeclineLane { number: LaneNumber },
     /// Ends the thread.
     Stop,
 }
@@ -128,6 +128,7 @@ impl Carrier {
             reported: reported.clone(),
             engine: Engine::new(Adapter::new(node), board.view()),
             lanes: HashMap::new(),
+            fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
             _board: board,
@@ -333,6 +334,7 @@ enum Came {
 
 #[derive(Debug)]
 struct LaneState {
+    link: LinkId,
     token: Token,
     region: u32,
     /// Peers write here as long as it is registered.
@@ -349,6 +351,9 @@ struct Thread {
     reported: Arc<OwnedFd>,
     engine: Engine<Adapter>,
     lanes: HashMap<LaneNumber, LaneState>,
+    /// Lanes that are over, whose memory the device may still send from: the far daemon has
+    /// everything, but packets of it may have to be repeated until the device knows that, too.
+    fading: Vec<(Option<Mark>, LaneState)>,
     inbox: Vec<(sluice_rdma::LinkId, Came)>,
     bytes: Vec<u8>,
     _board: Arc<OwnBoard>,
@@ -492,7 +497,7 @@ impl Thread {
                 }
             }
             Command::ProgramGone { number } => self.engine.program_gone(number),
-            Command::AbandonLane { number } => self.engine.abandon(number),
+            Command::DeclineLane { number } => self.engine.decline(number),
             Command::Stop => {}
         }
     }
@@ -533,6 +538,7 @@ impl Thread {
         self.lanes.insert(
             number,
             LaneState {
+                link,
                 token,
                 region,
                 _target: target,
@@ -648,11 +654,21 @@ impl Thread {
     fn bury(&mut self) {
         for number in self.engine.take_over() {
             if let Some(lane) = self.lanes.remove(&number) {
-                self.engine.wire.remove_region(lane.region);
-                let token = lane.token;
-                drop(lane);
-                self.report(Report::LaneOver { token });
+                let wire = &self.engine.wire;
+                let queue_pair = wire.queue_pair(lane.link);
+                let mark = queue_pair.and_then(|it| wire.node.mark(it));
+                self.fading.push((mark, lane));
             }
+        }
+        while let Some(at) = self.fading.iter().position(|(mark, _)| {
+            let node = &self.engine.wire.node;
+            mark.is_none_or(|mark| node.is_past(mark))
+        }) {
+            let (_, lane) = self.fading.swap_remove(at);
+            self.engine.wire.remove_region(lane.region);
+            let token = lane.token;
+            drop(lane);
+            self.report(Report::LaneOver { token });
         }
     }
 }

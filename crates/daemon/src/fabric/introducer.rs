@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_fabric::lane::Far;
+use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::LinkId;
 use sluice_sys::errno::Errno;
 
@@ -76,6 +77,15 @@ struct End {
     progress: Progress,
 }
 
+/// A lane with which its program is done.
+#[derive(Debug)]
+struct Ending {
+    client: ClientId,
+    taken: Taken,
+    /// Where the other half is, or was to be, if the program had the lane; and its number here.
+    open: Option<(PeerName, LaneNumber)>,
+}
+
 /// A peer's question whether the other end of its one is here.
 #[derive(Debug)]
 struct Question {
@@ -105,7 +115,7 @@ pub struct Introducer {
     foreign: HashMap<Tuple, (PeerName, Token)>,
     foreign_order: VecDeque<Tuple>,
     /// Lanes whose programs are done with them, until the carrier is, too.
-    ending: HashMap<Token, (ClientId, Taken)>,
+    ending: HashMap<Token, Ending>,
     memory: Memory,
     questions: Vec<Question>,
     /// Ends of which is known now that they are alone.
@@ -252,22 +262,38 @@ impl Introducer {
             }
             Progress::Opening { taken, theirs, .. } => {
                 // The carrier is about to say its number.
-                self.ending.insert(token, (key.client, taken));
+                self.end_lane(token, key.client, taken, None);
                 if let Some(peer) = &end.peer {
                     self.say(peer, Word::NoLane { yours: theirs });
                 }
             }
             Progress::Offered { taken, half } => {
-                self.ending.insert(token, (key.client, taken));
+                self.end_lane(token, key.client, taken, None);
                 self.end_unused(half);
             }
             Progress::Open { taken, half } => {
-                self.ending.insert(token, (key.client, taken));
-                self.actions.push(Action::Carry(Command::ProgramGone {
-                    number: half.number,
-                }));
+                let number = half.number;
+                let open = end.peer.map(|peer| (peer, number));
+                self.end_lane(token, key.client, taken, open);
+                self.actions
+                    .push(Action::Carry(Command::ProgramGone { number }));
             }
         }
+    }
+
+    fn end_lane(
+        &mut self,
+        token: Token,
+        client: ClientId,
+        taken: Taken,
+        open: Option<(PeerName, LaneNumber)>,
+    ) {
+        let ending = Ending {
+            client,
+            taken,
+            open,
+        };
+        self.ending.insert(token, ending);
     }
 
     /// A program is gone, with all its ends.
@@ -379,7 +405,7 @@ impl Introducer {
             Report::LaneOpened { token, half } => self.lane_opened(token, half),
             Report::LaneRefused { token, why } => self.lane_refused(token, &why),
             Report::LaneOver { token } => {
-                if let Some((client, taken)) = self.ending.remove(&token) {
+                if let Some(Ending { client, taken, .. }) = self.ending.remove(&token) {
                     self.memory.give_back(client, &taken);
                     if !self.by_key.keys().any(|key| key.client == client) {
                         self.memory.program_gone(client);
@@ -570,7 +596,7 @@ impl Introducer {
 
     fn lane_refused(&mut self, token: Token, why: &str) {
         tracing::warn!(reason = %why, "no lane to another host: {why}");
-        if let Some((client, taken)) = self.ending.remove(&token) {
+        if let Some(Ending { client, taken, .. }) = self.ending.remove(&token) {
             self.memory.give_back(client, &taken);
             return;
         }
@@ -620,6 +646,15 @@ impl Introducer {
     /// The peer could not, or its program is gone. Ours stays on TCP.
     fn heard_no_lane(&mut self, name: &PeerName, yours: Token) {
         let Some(end) = self.ends.get_mut(&yours) else {
+            // Nobody there will ever say that it is over.
+            if let Some(ending) = self.ending.get(&yours)
+                && let Some((peer, number)) = &ending.open
+                && peer == name
+            {
+                let number = *number;
+                self.actions
+                    .push(Action::Carry(Command::DeclineLane { number }));
+            }
             return;
         };
         if end.peer.as_ref() != Some(name) {
@@ -634,13 +669,13 @@ impl Introducer {
                     self.by_tuple.remove(&end.announced.tuple);
                 }
                 self.by_key.remove(&key);
-                self.ending.insert(yours, (key.client, taken));
+                self.end_lane(yours, key.client, taken, None);
                 self.end_unused(half);
             }
             Progress::Open { half, .. } => {
                 let number = half.number;
                 self.actions
-                    .push(Action::Carry(Command::AbandonLane { number }));
+                    .push(Action::Carry(Command::DeclineLane { number }));
             }
             Progress::Waiting => end.is_alone = true,
             Progress::Opening { .. } => {}
@@ -653,7 +688,7 @@ impl Introducer {
         self.actions
             .push(Action::Carry(Command::ProgramGone { number }));
         self.actions
-            .push(Action::Carry(Command::AbandonLane { number }));
+            .push(Action::Carry(Command::DeclineLane { number }));
     }
 }
 

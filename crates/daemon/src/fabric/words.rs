@@ -1,9 +1,7 @@
 //! What two daemons say to each other on their control connection: links, ends and lanes.
 //!
-//! A word is one message of the control connection: a kind (8 bits), then its fields in network byte
-//! order. Addresses are 16 bytes, IPv4 mapped into IPv6 (RFC 4291 §2.5.5.2), and a port.
-
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+//! A word is one message of the control connection: a kind (8 bits), then its fields
+//! ([`crate::words`]).
 
 use sluice_fabric::lane::Far;
 use sluice_fabric::message::LaneNumber;
@@ -11,6 +9,7 @@ use sluice_fabric::wire::Remote;
 use sluice_rdma::{ENDPOINT_BYTES, Endpoint};
 
 use crate::matching::Tuple;
+use crate::words::{Fields, address_bytes};
 
 /// An end, by a number that its daemon gives out once in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,8 +84,7 @@ impl Word {
                 out.push(if is_end { kind::END } else { kind::ASK });
                 out.extend(token.0.to_be_bytes());
                 for address in [tuple.local, tuple.peer] {
-                    out.extend(as_v6(address.ip()).octets());
-                    out.extend(address.port().to_be_bytes());
+                    out.extend(address_bytes(address));
                 }
             }
             Self::Nobody { yours } => {
@@ -131,11 +129,11 @@ impl Word {
             },
             kind::END => Self::End {
                 token: Token(rest.u64()?),
-                tuple: rest.tuple()?,
+                tuple: tuple(&mut rest)?,
             },
             kind::ASK => Self::Ask {
                 token: Token(rest.u64()?),
-                tuple: rest.tuple()?,
+                tuple: tuple(&mut rest)?,
             },
             kind::NOBODY => Self::Nobody {
                 yours: Token(rest.u64()?),
@@ -164,42 +162,11 @@ impl Word {
     }
 }
 
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_be_bytes)
-    }
-
-    fn tuple(&mut self) -> Option<Tuple> {
-        Some(Tuple {
-            local: self.address()?,
-            peer: self.address()?,
-        })
-    }
-
-    fn address(&mut self) -> Option<SocketAddr> {
-        let ip = Ipv6Addr::from(self.take::<16>()?).to_canonical();
-        let port = u16::from_be_bytes(self.take()?);
-        Some(SocketAddr::new(ip, port))
-    }
-}
-
-fn as_v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    }
+fn tuple(fields: &mut Fields<'_>) -> Option<Tuple> {
+    Some(Tuple {
+        local: fields.address()?,
+        peer: fields.address()?,
+    })
 }
 
 #[cfg(test)]

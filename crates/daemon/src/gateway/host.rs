@@ -82,6 +82,7 @@ struct Exit {
     address: IpAddr,
     key: Key,
     allowed: Ranges,
+    sources: Ranges,
 }
 
 impl Exit {
@@ -91,6 +92,7 @@ impl Exit {
             address: self.address,
             key: self.key,
             allowed: self.allowed,
+            sources: self.sources,
         }
     }
 }
@@ -127,10 +129,10 @@ impl Host {
         true
     }
 
-    /// A client is gone. If it was the process, everything is opened again by the next one.
-    pub fn forget(&mut self, client: ClientId) {
+    /// A client is gone. True: it was the process, and everything is opened again by the next one.
+    pub fn forget(&mut self, client: ClientId) -> bool {
         if self.process != Some(client) {
-            return;
+            return false;
         }
         tracing::warn!("the gateway's process has gone: 'sluice gateway' starts it");
         self.process = None;
@@ -140,6 +142,18 @@ impl Host {
         for backend in self.backends.values_mut() {
             backend.given.clear();
         }
+        true
+    }
+
+    /// The process, if it is there.
+    pub fn process(&self) -> Option<ClientId> {
+        self.process
+    }
+
+    /// How much there is to say to a process that begins.
+    pub fn words_max(&self) -> usize {
+        let given: usize = self.backends.values().map(|it| it.services.len()).sum();
+        self.services.len() + given + self.exits.len() + 1
     }
 
     /// Whether this client is the process.
@@ -328,11 +342,12 @@ impl Host {
     }
 
     /// A node's daemon is there: its programs may connect out, if the configuration says so.
-    /// `address` is this host's on the way there.
+    /// `address` is this host's on the way there; they come from `sources`.
     pub fn node_up(
         &mut self,
         node: &PeerName,
         address: IpAddr,
+        sources: Ranges,
         key: Key,
         actions: &mut Vec<Action>,
     ) {
@@ -346,6 +361,7 @@ impl Host {
             address,
             key,
             allowed,
+            sources,
         };
         if let Some(process) = self.process {
             actions.push(Action::Tell(process, exit.tell()));

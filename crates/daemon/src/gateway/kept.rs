@@ -33,6 +33,9 @@ struct Kept {
     /// `SO_COOKIE` of the sockets.
     cookies: Vec<u64>,
     key: [u8; 32],
+    /// Whose share it counts for.
+    #[serde(default)]
+    user: Option<u32>,
 }
 
 /// What an earlier daemon has left; nothing if that cannot be read, or is another user's.
@@ -72,13 +75,15 @@ fn publication(kept: Kept) -> Publication {
         only_v6: kept.only_v6,
         cookie: 0,
     };
-    Publication::earlier(
+    let mut publication = Publication::earlier(
         PublicationId(kept.id),
         PeerName::from(kept.gateway),
         listening,
         kept.cookies,
         Key(kept.key),
-    )
+    );
+    publication.payer = kept.user;
+    publication
 }
 
 /// Puts these in its place; without any, there is no file.
@@ -98,6 +103,7 @@ pub(super) fn write(path: &Path, all: &[Publication]) -> io::Result<()> {
             only_v6: it.only_v6,
             cookies: it.cookies.clone(),
             key: it.key.0,
+            user: it.payer,
         })
         .collect();
     let fresh = path.with_extension("new");

@@ -6,23 +6,23 @@
 use std::collections::HashSet;
 use std::io;
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use sluice_sys::netlink::{self, Request, next_message, u32_at};
 
+/// `SOCK_DIAG_BY_FAMILY` (include/uapi/linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-/// `NLM_F_REQUEST | NLM_F_DUMP`.
-const DUMP: u16 = 0x301;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
+const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
 /// `1 << TCP_LISTEN`.
 const LISTENING: u32 = 1 << 10;
 
-const HEADER_BYTES: usize = 16;
 /// `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = 56;
 /// Of the cookie in `struct inet_diag_msg`: two 32-bit halves, the lower one first.
 const COOKIE_OFFSET: usize = 44;
 
-/// Answers read for one question at most: each has up to 32 KiB.
+/// Bytes of an answer at most.
+const ANSWER_BYTES: usize = 32 << 10;
+/// Answers read for one question at most.
 const ANSWERS_MAX: usize = 4_096;
 
 /// The cookies of all listening TCP sockets.
@@ -35,24 +35,18 @@ pub fn listening() -> io::Result<HashSet<u64>> {
 }
 
 fn dump(family: u8, cookies: &mut HashSet<u64>) -> io::Result<()> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::NETLINK,
-        SocketType::DGRAM,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )?;
-    let mut request = [0; HEADER_BYTES + REQUEST_BYTES];
-    request[..4].copy_from_slice(&((HEADER_BYTES + REQUEST_BYTES) as u32).to_ne_bytes());
-    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    request[6..8].copy_from_slice(&DUMP.to_ne_bytes());
-    request[HEADER_BYTES] = family;
-    request[HEADER_BYTES + 1] = libc::IPPROTO_TCP as u8;
-    request[HEADER_BYTES + 4..HEADER_BYTES + 8].copy_from_slice(&LISTENING.to_ne_bytes());
-    rustix::net::send(&socket, &request, SendFlags::empty())?;
-    let mut buffer = vec![0; 32 << 10];
+    let socket = netlink::open(libc::NETLINK_SOCK_DIAG, 0)?;
+    let mut asked = [0; REQUEST_BYTES];
+    asked[0] = family;
+    asked[1] = libc::IPPROTO_TCP as u8;
+    asked[4..8].copy_from_slice(&LISTENING.to_ne_bytes());
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
+    let request = Request::new(SOCK_DIAG_BY_FAMILY, flags, 0, &asked);
+    netlink::send(&socket, request.bytes())?;
+    let mut buffer = vec![0; ANSWER_BYTES];
     for _ in 0..ANSWERS_MAX {
         // The kernel answers within the call before.
-        let (got, _) = rustix::net::recv(&socket, &mut buffer[..], RecvFlags::DONTWAIT)?;
+        let got = netlink::receive(&socket, &mut buffer)?;
         if take(&buffer[..got], cookies)? {
             return Ok(());
         }
@@ -62,40 +56,29 @@ fn dump(family: u8, cookies: &mut HashSet<u64>) -> io::Result<()> {
 
 /// Takes one answer with its messages. Whether it was the last.
 fn take(mut answer: &[u8], cookies: &mut HashSet<u64>) -> io::Result<bool> {
-    while let Some(header) = answer.first_chunk::<HEADER_BYTES>() {
-        let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        let kind = u16::from_ne_bytes([header[4], header[5]]);
-        let body = answer
-            .get(HEADER_BYTES..len)
-            .ok_or(io::ErrorKind::InvalidData)?;
-        match kind {
+    while let Some(message) = next_message(&mut answer) {
+        match message.kind {
             NLMSG_DONE => return Ok(true),
             NLMSG_ERROR => {
-                let code = body
-                    .first_chunk()
-                    .map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
-                return Err(io::Error::from_raw_os_error(-code));
+                let code = u32_at(message.body, 0).map_or(-libc::EPROTO, |code| code as i32);
+                let errno = code.checked_neg().unwrap_or(libc::EPROTO);
+                return Err(io::Error::from_raw_os_error(errno));
             }
             SOCK_DIAG_BY_FAMILY => {
-                let cookie = body
-                    .get(COOKIE_OFFSET..)
-                    .and_then(|rest| rest.first_chunk::<8>())
-                    .ok_or(io::ErrorKind::InvalidData)?;
-                let half = |at: usize| {
-                    u64::from(u32::from_ne_bytes([
-                        cookie[at],
-                        cookie[at + 1],
-                        cookie[at + 2],
-                        cookie[at + 3],
-                    ]))
+                let half = |at: usize| u32_at(message.body, COOKIE_OFFSET + at).map(u64::from);
+                let (Some(low), Some(high)) = (half(0), half(4)) else {
+                    return Err(io::ErrorKind::InvalidData.into());
                 };
-                cookies.insert(half(0) | half(4) << 32);
+                cookies.insert(low | high << 32);
             }
             _ => {}
         }
-        answer = answer.get(len.next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(false)
+    if answer.len() < netlink::HEADER {
+        Ok(false)
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
 }
 
 #[cfg(test)]

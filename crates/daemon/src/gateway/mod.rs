@@ -21,18 +21,25 @@ pub mod host;
 mod kept;
 mod listeners;
 pub mod node;
+mod outbox;
 #[cfg(test)]
 mod tests;
 pub mod words;
 
 use crate::matching::ClientId;
+use crate::shares::Payer;
 use host::{Host, NodePlace, Publish};
 use node::{Listening, Publications};
+use outbox::Outbox;
 use words::{PublicationId, Word};
 
 pub use crate::fabric::introducer::PeerName;
 
 /// Something to do.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "few at a time, and moved once: nothing is worth an allocation each"
+)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// Tell a client.
@@ -41,6 +48,16 @@ pub enum Action {
     Say(PeerName, Word),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    pub client: ClientId,
+    /// It is root, or this daemon's own user.
+    pub is_owner: bool,
+    /// Whom it counts for.
+    pub payer: Payer,
 }
 
 /// What gateways need to know of peers.
@@ -67,6 +84,8 @@ pub struct Gateway {
     publishing: Publishing,
     publications: Publications,
     host: Option<Host>,
+    /// For the gateway's process.
+    outbox: Outbox,
     /// Where programs of this host connect out, by gateways.
     exits: HashMap<PeerName, Exit>,
     /// Where publications outlive this daemon.
@@ -75,9 +94,15 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Takes up what an earlier life of this daemon has left in the file.
-    pub fn new(config: &sluice_peering::Config, file: PathBuf, now: Instant) -> Gateway {
-        let mut publications = Publications::default();
+    /// Takes up what an earlier life of this daemon has left in the file. One user may have
+    /// `share_percent` of what may be published.
+    pub fn new(
+        config: &sluice_peering::Config,
+        file: PathBuf,
+        share_percent: u32,
+        now: Instant,
+    ) -> Gateway {
+        let mut publications = Publications::new(share_percent);
         if !config.publishing.gateways.is_empty() {
             let mut kept = kept::read(&file);
             kept.retain(|it| {
@@ -93,6 +118,7 @@ impl Gateway {
             publishing: config.publishing.clone(),
             publications,
             host: config.gateway.clone().map(Host::new),
+            outbox: Outbox::default(),
             exits: HashMap::new(),
             file,
             actions: Vec::new(),
@@ -100,16 +126,36 @@ impl Gateway {
     }
 
     /// What is to be done, in this order.
-    pub fn take_actions(&mut self) -> Vec<Action> {
-        if std::mem::take(&mut self.publications.is_changed)
-            && let Err(error) = kept::write(&self.file, &self.publications.all)
-        {
+    pub fn take_actions(&mut self, now: Instant) -> Vec<Action> {
+        if self.publications.must_write(now) {
+            self.write();
+        }
+        std::mem::take(&mut self.actions)
+    }
+
+    fn write(&self) {
+        if let Err(error) = kept::write(&self.file, &self.publications.all) {
             tracing::warn!(
                 "{}: {error}; the next sluiced will not know what is published",
                 self.file.display()
             );
         }
-        std::mem::take(&mut self.actions)
+    }
+
+    /// The gateway's process, and what it is to be told when there is room.
+    pub fn outbox(&mut self) -> Option<(ClientId, &mut Outbox)> {
+        let process = self.host.as_ref()?.process()?;
+        Some((process, &mut self.outbox))
+    }
+
+    /// Whether the client is the gateway's process, and the word waits for room from now on. An
+    /// error: it does not take what it is told.
+    pub fn tell_process(&mut self, client: ClientId, tell: Tell) -> Result<bool, NotAllowed> {
+        match self.host.as_ref().filter(|host| host.is_process(client)) {
+            Some(host) if self.outbox.push(tell, host.words_max()) => Ok(true),
+            Some(_) => Err(NotAllowed),
+            None => Ok(false),
+        }
     }
 
     /// When [`Gateway::pass_time`] has something to do.
@@ -131,20 +177,22 @@ impl Gateway {
             .pass_time(now, listening, sources, &mut self.actions);
     }
 
-    /// A client asks for something. `is_owner`: it is root, or this daemon's own user. An error
-    /// ends its connection.
+    /// Somebody asks for something. An error ends the connection.
     pub fn ask(
         &mut self,
-        client: ClientId,
-        is_owner: bool,
+        asker: Asker,
         ask: Ask,
         socket: Option<Fd>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), NotAllowed> {
+        let Asker {
+            client, is_owner, ..
+        } = asker;
         match ask {
             Ask::Publish { gateway } => {
-                if let Err(errno) = self.publish(client, gateway, socket, peers, now) {
+                let published = self.publish(asker, gateway, socket, peers, now);
+                if let Err(errno) = published {
                     let tell = Tell::Published {
                         errno: errno.0 as u16,
                         key: Key([0; 32]),
@@ -224,12 +272,13 @@ impl Gateway {
 
     fn publish(
         &mut self,
-        client: ClientId,
+        asker: Asker,
         gateway: Name,
         socket: Option<Fd>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), Errno> {
+        let client = asker.client;
         let name = str::from_utf8(gateway.as_bytes()).map_err(|_| Errno::INVAL)?;
         if !self.publishing.gateways.iter().any(|it| it == name) {
             tracing::info!(
@@ -244,7 +293,7 @@ impl Gateway {
         let (id, key) = (sluice_sys::process::random()?[0], random_key()?);
         let name = PeerName::from(name);
         self.publications.publish(
-            client,
+            (client, asker.payer),
             &name,
             listening,
             sources(peers, &name),
@@ -261,8 +310,10 @@ impl Gateway {
         self.publications.forget(client);
         // What it has listened at may have gone with it.
         self.publications.look_soon(now);
-        if let Some(host) = &mut self.host {
-            host.forget(client);
+        if let Some(host) = &mut self.host
+            && host.forget(client)
+        {
+            self.outbox = Outbox::default();
         }
     }
 
@@ -274,7 +325,12 @@ impl Gateway {
             && let Some(address) = peers.source_towards(SocketAddr::new(place.session, 1))
         {
             match random_key() {
-                Ok(key) => host.node_up(name, address, key, &mut self.actions),
+                Ok(key) => {
+                    let session = Network::single(place.session);
+                    let all = [session].into_iter().chain(place.addresses);
+                    let sources = Ranges::new(all.map(range));
+                    host.node_up(name, address, sources, key, &mut self.actions);
+                }
                 Err(error) => tracing::warn!("no key for {name}: {error}"),
             }
         }
@@ -360,6 +416,15 @@ impl Gateway {
                     host.withdraw(name, id, &mut self.actions);
                 }
             }
+        }
+    }
+}
+
+/// What was not written yet is.
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if self.publications.is_changed {
+            self.write();
         }
     }
 }

@@ -10,6 +10,7 @@ use sluice_control::preface::Key;
 use super::words::{PublicationId, Word};
 use super::{Action, PeerName};
 use crate::matching::ClientId;
+use crate::shares::Payer;
 
 /// Publications at most.
 const PUBLICATIONS_MAX: usize = 1_024;
@@ -21,6 +22,10 @@ const SOCKETS_MAX: usize = 1_024;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How often it is looked whether somebody still listens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks in any case: each is a list of all that listens here.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// The file is written once in this time at most.
+const WRITE_EVERY: Duration = Duration::from_millis(100);
 /// When a gateway that has refused a running server is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
@@ -51,6 +56,8 @@ pub(super) struct Publication {
     pub(super) only_v6: bool,
     pub(super) key: Key,
     pub(super) cookies: Vec<u64>,
+    /// Who had it published first, where that counts.
+    pub(super) payer: Payer,
     state: State,
     /// Programs that wait for the gateway's answer, and how long.
     waiting: Vec<(ClientId, Instant)>,
@@ -74,6 +81,7 @@ impl Publication {
             only_v6: listening.only_v6,
             key,
             cookies,
+            payer: None,
             state: State::Unsaid,
             waiting: Vec::new(),
             is_accepted: true,
@@ -91,27 +99,58 @@ impl Publication {
 }
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Publications {
     pub(super) all: Vec<Publication>,
+    /// How many one user may have, other than root and the daemon's own.
+    share: usize,
     look_at: Option<Instant>,
+    /// When that was done last.
+    looked_at: Option<Instant>,
     /// They are not what the file has.
     pub(super) is_changed: bool,
+    /// It is not written again before.
+    write_at: Option<Instant>,
 }
 
 impl Publications {
+    /// None. One user may have `share_percent` of what there may be.
+    pub fn new(share_percent: u32) -> Publications {
+        let share = PUBLICATIONS_MAX * share_percent.min(100) as usize / 100;
+        Publications {
+            all: Vec::new(),
+            share: share.max(1),
+            look_at: None,
+            looked_at: None,
+            is_changed: false,
+            write_at: None,
+        }
+    }
+
+    /// Whether the file is to be written now: what changes all the time is written now and then.
+    pub(super) fn must_write(&mut self, now: Instant) -> bool {
+        if !self.is_changed || self.write_at.is_some_and(|at| at > now) {
+            return false;
+        }
+        self.is_changed = false;
+        self.write_at = Some(now + WRITE_EVERY);
+        true
+    }
+
     /// When [`Publications::pass_time`] has something to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.all.iter().flat_map(|it| it.waiting.iter());
-        waiting.map(|(_, until)| *until).chain(self.look_at).min()
+        let write = self.write_at.filter(|_| self.is_changed);
+        let waiting = waiting.map(|(_, until)| *until);
+        waiting.chain(self.look_at).chain(write).min()
     }
 
-    /// A program publishes. `sources` is where the gateway connects from; `is_up`: its daemon is
-    /// there.
+    /// A program of `payer` publishes. `sources` is where the gateway connects from; `is_up`: its
+    /// daemon is there.
     #[expect(clippy::too_many_arguments, reason = "what is known of one request")]
     pub fn publish(
         &mut self,
-        client: ClientId,
+        (client, payer): (ClientId, Payer),
         gateway: &PeerName,
         listening: Listening,
         sources: Ranges,
@@ -125,7 +164,9 @@ impl Publications {
                 && it.address == listening.address
                 && it.only_v6 == listening.only_v6
         };
-        let is_full = self.all.len() >= PUBLICATIONS_MAX;
+        let theirs = self.all.iter().filter(|it| it.payer == payer).count();
+        let is_full =
+            self.all.len() >= PUBLICATIONS_MAX || (payer.is_some() && theirs >= self.share);
         let publication = match self.all.iter_mut().find(is_it) {
             Some(found) => found,
             None if is_full => {
@@ -135,6 +176,7 @@ impl Publications {
             None => {
                 self.all.push(Publication {
                     is_accepted: false,
+                    payer,
                     ..Publication::earlier(fresh.0, gateway.clone(), listening, Vec::new(), fresh.1)
                 });
                 self.look_at.get_or_insert(now + LOOK_EVERY);
@@ -144,11 +186,11 @@ impl Publications {
                 last
             }
         };
-        self.is_changed = true;
         if !publication.cookies.contains(&listening.cookie)
             && publication.cookies.len() < SOCKETS_MAX
         {
             publication.cookies.push(listening.cookie);
+            self.is_changed = true;
         }
         match publication.state {
             State::Open => {
@@ -244,10 +286,13 @@ impl Publications {
         }
     }
 
-    /// Look at once whether everybody still listens.
+    /// Look at once whether everybody still listens, unless that was just done: programs come and go
+    /// as they like.
     pub fn look_soon(&mut self, now: Instant) {
         if !self.all.is_empty() {
-            self.look_at = Some(now);
+            let soonest = self.looked_at.map_or(now, |at| now.max(at + LOOK_PAUSE));
+            let look_at = self.look_at.get_or_insert(soonest);
+            *look_at = soonest.min(*look_at);
         }
     }
 
@@ -279,6 +324,7 @@ impl Publications {
             }
         }
         if self.look_at.is_some_and(|at| at <= now) {
+            self.looked_at = Some(now);
             if let Some(listening) = listening() {
                 self.keep(&listening, actions);
             }

@@ -13,7 +13,7 @@ use sluice_peering::config::Network;
 use super::host::{Host, NodePlace, Publish};
 use super::node::{Listening, Publications};
 use super::words::{PublicationId, Word};
-use super::{Action, PeerName, kept};
+use super::{Action, PeerName, kept, range};
 
 const KEY: Key = Key([1; 32]);
 const PROCESS: u32 = 50;
@@ -287,16 +287,26 @@ struct Node {
 impl Node {
     fn new() -> Node {
         Node {
-            publications: Publications::default(),
+            publications: Publications::new(25),
             now: Instant::now(),
             actions: Vec::new(),
         }
     }
 
     fn publish(&mut self, client: u32, listening: Listening, is_up: bool) -> Vec<Action> {
+        self.publish_for(client, None, listening, is_up)
+    }
+
+    fn publish_for(
+        &mut self,
+        client: u32,
+        payer: Option<u32>,
+        listening: Listening,
+        is_up: bool,
+    ) -> Vec<Action> {
         let fresh = (PublicationId(u64::from(client)), KEY);
         self.publications.publish(
-            client,
+            (client, payer),
             &"gw".into(),
             listening,
             sources(),
@@ -419,6 +429,85 @@ fn a_gateway_that_connects_from_elsewhere_is_not_used() {
 }
 
 #[test]
+fn a_user_has_a_share_of_publications_also_after_a_restart() {
+    let user = Some(1_000);
+    let mut node = Node::new();
+    for n in 0..256 {
+        let actions = node.publish_for(1, user, listening(1_000 + n, u64::from(1_000 + n)), false);
+        assert_eq!(told(&actions), [(1, 0)], "{n}");
+    }
+    let one_more = |node: &mut Node, payer, port: u16| {
+        let told = told(&node.publish_for(2, payer, listening(port, port.into()), false));
+        let [(2, errno)] = told[..] else {
+            panic!("{told:?}");
+        };
+        errno
+    };
+    assert_eq!(one_more(&mut node, user, 80), libc::ENOBUFS);
+    let name = format!("sluice-share-{}.published", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    kept::write(&file, &node.publications.all).unwrap();
+    let mut later = Node::new();
+    later.publications.resume(kept::read(&file), later.now);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(one_more(&mut later, user, 80), libc::ENOBUFS);
+    assert_eq!(one_more(&mut later, Some(1_001), 80), 0);
+    for node in [&mut node, &mut later] {
+        assert_eq!(one_more(node, None, 81), 0);
+        // One of the user's is closed.
+        let left: Vec<u64> = (1_001..1_256).collect();
+        node.pass(Duration::from_secs(1), &left);
+        assert_eq!(one_more(node, user, 82), 0);
+    }
+}
+
+#[test]
+fn the_file_is_written_when_something_has_changed_and_not_all_the_time() {
+    let mut node = Node::new();
+    assert!(!node.publications.must_write(node.now));
+    node.publish(1, listening(80, 10), false);
+    assert!(node.publications.must_write(node.now));
+    node.publish(1, listening(80, 10), false);
+    assert!(!node.publications.must_write(node.now), "nothing is new");
+    node.now += Duration::from_secs(1);
+    for socket in 11..20 {
+        node.publish(1, listening(80, socket), false);
+    }
+    assert!(node.publications.must_write(node.now));
+    node.publish(1, listening(80, 20), false);
+    assert!(
+        !node.publications.must_write(node.now),
+        "it was just written"
+    );
+    let all: Vec<u64> = (10..=20).collect();
+    node.pass(Duration::ZERO, &all);
+    let due = node.publications.next_deadline().unwrap();
+    assert!(node.publications.must_write(due));
+}
+
+#[test]
+fn programs_that_come_and_go_make_nobody_look_all_the_time() {
+    let mut node = Node::new();
+    node.publish(1, listening(80, 10), false);
+    let mut looked = 0;
+    for _ in 0..1_000 {
+        node.now += Duration::from_millis(1);
+        node.publications.look_soon(node.now);
+        let (look, now) = (&mut looked, node.now);
+        node.publications.pass_time(
+            now,
+            || {
+                *look += 1;
+                Some(HashSet::from([10]))
+            },
+            |_| sources(),
+            &mut node.actions,
+        );
+    }
+    assert_eq!(looked, 10);
+}
+
+#[test]
 fn what_was_published_is_so_after_a_restart() {
     let dir = std::env::temp_dir().join(format!("sluice-kept-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -463,14 +552,18 @@ fn nodes_that_may_connect_out_are_told_where() {
     let mut host = host();
     serve(&mut host);
     let own: IpAddr = "10.0.0.1".parse().unwrap();
+    let from = Ranges::new([range("10.0.0.2".parse().unwrap())]);
     let mut actions = Vec::new();
-    host.node_up(&"b".into(), own, KEY, &mut actions);
-    host.node_up(&"stranger".into(), own, KEY, &mut actions);
+    host.node_up(&"b".into(), own, from, KEY, &mut actions);
+    host.node_up(&"stranger".into(), own, from, KEY, &mut actions);
     assert!(actions.is_empty(), "they may not: {actions:?}");
-    host.node_up(&"a".into(), own, KEY, &mut actions);
+    host.node_up(&"a".into(), own, from, KEY, &mut actions);
     let [exit] = exits(&actions)[..] else {
         panic!("{actions:?}");
     };
+    let is_so =
+        |it: &Action| matches!(it, Action::Tell(_, Tell::Exit { sources, .. }) if *sources == from);
+    assert!(actions.iter().all(is_so), "{actions:?}");
     actions.clear();
     host.exit_opened(exit + 1, 4000, &mut actions);
     host.exit_opened(exit, 0, &mut actions);

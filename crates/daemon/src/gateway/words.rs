@@ -1,10 +1,12 @@
 //! What a node's daemon and a gateway's say to each other on their control connection.
 //!
-//! As the words of lanes (`fabric::words`): a kind, then fields in network byte order.
+//! As the words of lanes (`fabric::words`): a kind, then fields ([`crate::words`]).
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use sluice_control::preface::Key;
+
+use crate::words::{Fields, address_bytes, ip_bytes};
 
 /// A publication, by a random number that its node has given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -70,8 +72,7 @@ impl Word {
             } => {
                 out.push(PUBLISH);
                 out.extend(id.0.to_be_bytes());
-                out.extend(as_v6(listener.ip()).octets());
-                out.extend(listener.port().to_be_bytes());
+                out.extend(address_bytes(*listener));
                 // `::` and `0.0.0.0` are different listeners, and one address when mapped.
                 out.push(u8::from(*only_v6) | u8::from(listener.is_ipv4()) << 1);
                 out.extend(key.0);
@@ -80,7 +81,7 @@ impl Word {
                 out.push(PUBLISHED);
                 out.extend(id.0.to_be_bytes());
                 out.extend(errno.to_be_bytes());
-                out.extend(as_v6(*source).octets());
+                out.extend(ip_bytes(*source));
             }
             Self::Withdraw { id } => {
                 out.push(WITHDRAW);
@@ -93,8 +94,7 @@ impl Word {
             Self::Exit { exit, address, key } => {
                 out.push(EXIT);
                 out.extend(u64::from(*exit).to_be_bytes());
-                out.extend(as_v6(address.ip()).octets());
-                out.extend(address.port().to_be_bytes());
+                out.extend(address_bytes(*address));
                 out.extend(key.0);
             }
         }
@@ -105,58 +105,36 @@ impl Word {
     pub fn decode(message: &[u8]) -> Option<Word> {
         let (&kind, rest) = message.split_first()?;
         let mut rest = Fields(rest);
-        let id = PublicationId(u64::from_be_bytes(rest.take()?));
+        let id = PublicationId(rest.u64()?);
         let word = match kind {
             PUBLISH => {
-                let ip = rest.ip()?;
-                let port = u16::from_be_bytes(rest.take()?);
+                let listener = rest.address()?;
                 let [flags] = rest.take()?;
-                if flags > 2 || ip.is_ipv4() != (flags == 2) || port == 0 {
+                if flags > 2 || listener.is_ipv4() != (flags == 2) || listener.port() == 0 {
                     return None;
                 }
                 Self::Publish {
                     id,
-                    listener: SocketAddr::new(ip, port),
+                    listener,
                     only_v6: flags == 1,
                     key: Key(rest.take()?),
                 }
             }
             PUBLISHED => Self::Published {
                 id,
-                errno: u16::from_be_bytes(rest.take()?),
+                errno: rest.u16()?,
                 source: rest.ip()?,
             },
             WITHDRAW => Self::Withdraw { id },
             LOOK => Self::Look { id },
             EXIT => Self::Exit {
                 exit: u32::try_from(id.0).ok()?,
-                address: SocketAddr::new(rest.ip()?, u16::from_be_bytes(rest.take()?)),
+                address: rest.address()?,
                 key: Key(rest.take()?),
             },
             _ => return None,
         };
         rest.0.is_empty().then_some(word)
-    }
-}
-
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*first)
-    }
-
-    fn ip(&mut self) -> Option<IpAddr> {
-        Some(Ipv6Addr::from(self.take::<16>()?).to_canonical())
-    }
-}
-
-fn as_v6(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
     }
 }
 

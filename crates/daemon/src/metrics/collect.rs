@@ -161,16 +161,20 @@ fn about_connections(ends: Ends, totals: &HashMap<&'static str, [u64; COUNTS]>) 
             "sluice_connections",
             "Ends of connections, by what carries them.",
         )
-        .with(label("path", "local"), ends.local as f64)
-        .with(label("path", "fabric"), ends.fabric as f64)
-        .with(label("path", "tcp"), ends.tcp as f64),
+        .by(
+            "path",
+            [
+                ("local", ends.local),
+                ("fabric", ends.fabric),
+                ("tcp", ends.tcp),
+            ],
+        ),
         bytes,
         Family::counter(
             "sluice_handovers",
             "Changes of a sender between ring and TCP, in either direction.",
         )
-        .with(label("path", "local"), of("local")[4] as f64)
-        .with(label("path", "fabric"), of("fabric")[4] as f64),
+        .by("path", PATHS.map(|path| (path, of(path)[4]))),
         Family::counter("sluice_sleeps", "Waits for bytes that slept in the kernel.")
             .value(sum(5) as f64),
         Family::counter("sluice_polls", "Waits for bytes that polling ended.").value(sum(6) as f64),
@@ -182,49 +186,43 @@ fn about_lanes(sources: &Sources<'_>) -> Vec<Family> {
     let fabric = sources.fabric.as_ref().map(|fabric| &fabric.lanes);
     let counters = sources.counters;
     let mut in_use = Family::gauge("sluice_lanes_in_use", "Lanes that connections have.")
-        .with(label("kind", "local"), f64::from(lanes.in_use()));
+        .by("kind", [("local", lanes.in_use().into())]);
     let mut max = Family::gauge("sluice_lanes_max", "Lanes that there can be.")
-        .with(label("kind", "local"), f64::from(lanes.lanes_max()));
+        .by("kind", [("local", lanes.lanes_max().into())]);
     if let Some(fabric) = fabric {
-        in_use = in_use.with(label("kind", "fabric"), f64::from(fabric.in_use));
-        max = max.with(label("kind", "fabric"), f64::from(fabric.max));
+        in_use = in_use.by("kind", [("fabric", fabric.in_use.into())]);
+        max = max.by("kind", [("fabric", fabric.max.into())]);
     }
     vec![
         in_use,
         max,
         Family::gauge("sluice_chunks", "Pieces of shared memory with local lanes.")
             .value(lanes.chunk_count() as f64),
-        Family::counter("sluice_lanes_given", "Connections that got a lane.")
-            .with(
-                label("kind", "local"),
-                counters
-                    .matches
-                    .saturating_sub(counters.matches_across_namespaces) as f64,
-            )
-            .with(
-                label("kind", "namespaces"),
-                counters.matches_across_namespaces as f64,
-            )
-            .with(
-                label("kind", "fabric"),
-                counters.matches_across_hosts as f64,
-            ),
+        Family::counter("sluice_lanes_given", "Connections that got a lane.").by(
+            "kind",
+            [
+                (
+                    "local",
+                    counters
+                        .matches
+                        .saturating_sub(counters.matches_across_namespaces),
+                ),
+                ("namespaces", counters.matches_across_namespaces),
+                ("fabric", counters.matches_across_hosts),
+            ],
+        ),
         Family::counter(
             "sluice_lanes_refused",
             "Connections whose both ends were there and that stayed on TCP.",
         )
-        .with(label("reason", "full"), counters.lanes_refused_full as f64)
-        .with(
-            label("reason", "share"),
-            counters.lanes_refused_share as f64,
-        )
-        .with(
-            label("reason", "memory"),
-            counters.lanes_refused_memory as f64,
-        )
-        .with(
-            label("reason", "unread"),
-            counters.lanes_refused_unread as f64,
+        .by(
+            "reason",
+            [
+                ("full", counters.lanes_refused_full),
+                ("share", counters.lanes_refused_share),
+                ("memory", counters.lanes_refused_memory),
+                ("unread", counters.lanes_refused_unread),
+            ],
         ),
         Family::gauge(
             "sluice_ends_announced",
@@ -240,27 +238,30 @@ fn about_announcements(counters: &Counters) -> Vec<Family> {
         .saturating_sub(counters.announcements_rejected)
         .saturating_sub(counters.announcements_duplicate);
     vec![
-        Family::counter("sluice_announcements", "Ends that programs have announced.")
-            .with(label("result", "taken"), good as f64)
-            .with(
-                label("result", "rejected"),
-                counters.announcements_rejected as f64,
-            )
-            .with(
-                label("result", "duplicate"),
-                counters.announcements_duplicate as f64,
-            ),
-        Family::counter("sluice_ends_over", "Announced ends that are known no more.")
-            .with(label("reason", "released"), counters.ends_released as f64)
-            .with(label("reason", "settled"), counters.ends_settled as f64)
-            .with(label("reason", "replaced"), counters.ends_replaced as f64)
-            .with(label("reason", "forgotten"), counters.ends_forgotten as f64),
-        Family::counter("sluice_clients", "Connections to the control socket.")
-            .with(
-                label("result", "accepted"),
-                counters.clients_accepted as f64,
-            )
-            .with(label("result", "refused"), counters.clients_refused as f64),
+        Family::counter("sluice_announcements", "Ends that programs have announced.").by(
+            "result",
+            [
+                ("taken", good),
+                ("rejected", counters.announcements_rejected),
+                ("duplicate", counters.announcements_duplicate),
+            ],
+        ),
+        Family::counter("sluice_ends_over", "Announced ends that are known no more.").by(
+            "reason",
+            [
+                ("released", counters.ends_released),
+                ("settled", counters.ends_settled),
+                ("replaced", counters.ends_replaced),
+                ("forgotten", counters.ends_forgotten),
+            ],
+        ),
+        Family::counter("sluice_clients", "Connections to the control socket.").by(
+            "result",
+            [
+                ("accepted", counters.clients_accepted),
+                ("refused", counters.clients_refused),
+            ],
+        ),
         Family::counter(
             "sluice_malformed_messages",
             "Messages of clients that are none.",
@@ -337,12 +338,17 @@ fn about_hosts(fabric: &FabricReport) -> Vec<Family> {
             "Connections that came to the control port.",
         )
         .value(control.accepted as f64),
-        Family::counter("sluice_control_refused", "Of these, that came to nothing.")
-            .with(label("reason", "crowded"), control.crowded as f64)
-            .with(label("reason", "failed"), control.failed as f64),
-        Family::counter("sluice_control_messages", "Messages between daemons.")
-            .with(label("direction", "received"), control.messages_in as f64)
-            .with(label("direction", "sent"), control.messages_out as f64),
+        Family::counter("sluice_control_refused", "Of these, that came to nothing.").by(
+            "reason",
+            [("crowded", control.crowded), ("failed", control.failed)],
+        ),
+        Family::counter("sluice_control_messages", "Messages between daemons.").by(
+            "direction",
+            [
+                ("received", control.messages_in),
+                ("sent", control.messages_out),
+            ],
+        ),
     ]
 }
 
@@ -352,23 +358,29 @@ fn about_captured(counts: &Counts) -> Vec<Family> {
             "sluice_captured_open",
             "Captured connections that are open, by where their program is.",
         )
-        .with(label("program", "here"), counts.open as f64)
-        .with(label("program", "peer"), counts.served_open as f64),
+        .by(
+            "program",
+            [("here", counts.open), ("peer", counts.served_open)],
+        ),
         Family::counter(
             "sluice_captured_connections",
             "Connections of programs here that were captured.",
         )
-        .with(
-            label("way", "relays"),
-            counts.captured.saturating_sub(counts.direct) as f64,
-        )
-        .with(label("way", "direct"), counts.direct as f64),
+        .by(
+            "way",
+            [
+                ("relays", counts.captured.saturating_sub(counts.direct)),
+                ("direct", counts.direct),
+            ],
+        ),
         Family::counter(
             "sluice_relayed_connections",
             "Connections that peers asked to be made to programs here.",
         )
-        .with(label("result", "made"), counts.served as f64)
-        .with(label("result", "refused"), counts.refused as f64),
+        .by(
+            "result",
+            [("made", counts.served), ("refused", counts.refused)],
+        ),
     ]
 }
 

@@ -64,6 +64,14 @@ impl Family {
         self.with(Vec::new(), value)
     }
 
+    /// With a count for each of these values of a label.
+    #[must_use]
+    pub fn by<const N: usize>(self, label: &'static str, counts: [(&str, u64); N]) -> Self {
+        counts.into_iter().fold(self, |family, (value, count)| {
+            family.with(vec![(label, value.to_owned())], count as f64)
+        })
+    }
+
     /// With one more value.
     #[must_use]
     pub fn with(mut self, labels: Vec<(&'static str, String)>, value: f64) -> Self {

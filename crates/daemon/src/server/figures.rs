@@ -9,7 +9,6 @@ use super::{METRICS, Server};
 use crate::fabric::Fabric;
 use crate::metrics::collect;
 use crate::metrics::exporter::Exporter;
-use crate::status::{Listed, Sources};
 
 impl Server {
     /// Lets whoever can reach this address have figures, over HTTP. Where it listens: the kernel
@@ -41,29 +40,11 @@ impl Server {
     }
 
     fn figures_of_now(&self) -> collect::Sources<'_> {
-        let programs = || {
-            let clients = self.clients.iter();
-            clients.filter_map(|(id, client)| Some((*id, client, client.program.as_ref()?)))
-        };
-        let listed = programs().map(|(client, state, program)| Listed {
-            client,
-            uid: state.credentials.uid,
-            program,
-        });
-        let mut shown: Vec<Listed<'_>> = listed.collect();
-        shown.sort_by_key(|listed| listed.client);
-        let count = shown.len();
-        let sources = Sources {
-            shown,
-            programs: programs().map(|(id, _, program)| (id, program)).collect(),
-            matcher: &self.matcher,
-            lanes: &self.lanes,
-            fabric: self.fabric.as_ref(),
-        };
+        let sources = self.sources(|_| true);
         let (processes, _) = sources.processes();
         collect::Sources {
             started: self.started_at,
-            programs: count,
+            programs: sources.shown.len(),
             lanes: &self.lanes,
             ends_announced: self.matcher.len(),
             counters: &self.counters,

@@ -1,27 +1,29 @@
 //! Gateways: between programs, the gateway's process, and the daemons of other hosts.
 
-use std::path::Path;
 use std::time::Instant;
 
+use rustix::event::epoll;
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
-use sluice_control::message::{FromDaemon, Reason, VERSION};
+use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, VERSION};
 use sluice_control::preface::{Key, NOWHERE};
-use sluice_sys::unix::Received;
+use sluice_sys::unix::{self, Received};
 
 use super::Server;
+use crate::config::Config;
 use crate::fabric::{Fabric, Heard};
-use crate::gateway::{Action, Gateway};
+use crate::gateway::{Action, Asker, Gateway};
 use crate::matching::ClientId;
 
 /// Behind the path of the control socket: what programs of this host have published.
 const FILE_SUFFIX: &str = ".published";
 
 /// Gateways, if there are peers at all.
-pub(super) fn begin(fabric: Option<&Fabric>, socket: &Path, now: Instant) -> Option<Gateway> {
-    let config = fabric?.config();
-    let mut file = socket.as_os_str().to_owned();
+pub(super) fn begin(fabric: Option<&Fabric>, config: &Config, now: Instant) -> Option<Gateway> {
+    let peers = fabric?.config();
+    let mut file = config.socket.as_os_str().to_owned();
     file.push(FILE_SUFFIX);
-    Some(Gateway::new(config, file.into(), now))
+    let share = config.user_share;
+    Some(Gateway::new(peers, file.into(), share, now))
 }
 
 impl Server {
@@ -36,7 +38,11 @@ impl Server {
             return Ok(());
         };
         let uid = client.credentials.uid;
-        let is_owner = uid == self.uid || uid == 0;
+        let asker = Asker {
+            client: id,
+            is_owner: uid == self.uid || uid == 0,
+            payer: client.payer,
+        };
         if self.gateway.is_none() {
             self.send(id, &FromDaemon::Gateway(without_peers(ask)), &[]);
             return Ok(());
@@ -53,7 +59,7 @@ impl Server {
             return Ok(());
         };
         let socket = received.take_fd(0);
-        let asked = gateway.ask(id, is_owner, ask, socket, fabric, Instant::now());
+        let asked = gateway.ask(asker, ask, socket, fabric, Instant::now());
         asked.map_err(|_| Reason::Protocol)?;
         self.act_for_gateways();
         Ok(())
@@ -82,14 +88,9 @@ impl Server {
         let Some(gateway) = &mut self.gateway else {
             return;
         };
-        for action in gateway.take_actions() {
+        for action in gateway.take_actions(Instant::now()) {
             match action {
-                Action::Tell(client, tell) => {
-                    if !self.send(client, &FromDaemon::Gateway(tell), &[]) {
-                        // What it does not read it does not know: it begins again.
-                        self.remove(client);
-                    }
-                }
+                Action::Tell(client, tell) => self.tell_of_gateways(client, tell),
                 Action::Say(name, word) => {
                     if let Some(fabric) = &mut self.fabric {
                         fabric.say_of_gateways(&name, &word);
@@ -101,6 +102,55 @@ impl Server {
                     }
                 }
             }
+        }
+        self.send_to_process();
+    }
+
+    fn tell_of_gateways(&mut self, client: ClientId, tell: Tell) {
+        let Some(gateway) = &mut self.gateway else {
+            return;
+        };
+        match gateway.tell_process(client, tell) {
+            Ok(true) => {}
+            Ok(false) => {
+                // A program waits for one answer, for which there is room.
+                if !self.send(client, &FromDaemon::Gateway(tell), &[]) {
+                    self.remove(client);
+                }
+            }
+            Err(_) => {
+                tracing::error!("the gateway's process does not listen any more: it begins again");
+                self.remove(client);
+            }
+        }
+    }
+
+    /// Sends what waits for the gateway's process, as far as there is room.
+    fn send_to_process(&mut self) {
+        let Some((process, outbox)) = self.gateway.as_mut().and_then(Gateway::outbox) else {
+            return;
+        };
+        let Some(client) = self.clients.get(&process) else {
+            return;
+        };
+        let sent = outbox.send(|tell| {
+            let mut buffer = [0; MESSAGE_BYTES_MAX];
+            let message = FromDaemon::Gateway(*tell);
+            let bytes = message.encode(&mut buffer);
+            unix::send_with_fds(client.socket.raw(), bytes, &[]).map(drop)
+        });
+        let waits = !outbox.is_empty();
+        let watched = if sent.is_ok() && waits != outbox.is_watched {
+            outbox.is_watched = waits;
+            let mut events = epoll::EventFlags::IN;
+            events.set(epoll::EventFlags::OUT, waits);
+            let data = epoll::EventData::new_u64(process.into());
+            epoll::modify(&self.poll, &client.socket, data, events)
+        } else {
+            Ok(())
+        };
+        if sent.is_err() || watched.is_err() {
+            self.remove(process);
         }
     }
 }

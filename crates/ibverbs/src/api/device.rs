@@ -10,6 +10,7 @@ use sluice_verbs as engine;
 
 use super::context::Context;
 use super::objects::number;
+use super::report;
 use crate::devices;
 use crate::errno::null;
 use crate::ffi::*;
@@ -153,7 +154,10 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     // SAFETY: the header's contract.
     let device = unsafe { Device::of(device) };
     match device.engine.open() {
-        Ok(opened) => Context::give(device.as_c(), opened),
+        Ok(opened) => {
+            report::begin();
+            Context::give(device.as_c(), opened)
+        }
         Err(error) => null(number(error)),
     }
 }

@@ -101,11 +101,6 @@ pub unsafe extern "C" fn alloc_parent_domain(
     .give()
 }
 
-/// No page is pinned here: paging on demand is how every region works, asked for or not.
-fn without_paging(access: u32) -> u32 {
-    access & !IBV_ACCESS_ON_DEMAND
-}
-
 /// Registers memory of the program's and gives it the region, which it knows by address and length.
 ///
 /// # Safety
@@ -137,7 +132,7 @@ pub unsafe fn register(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's contract.
     let object = unsafe { Pd::of(pd) };
-    let made = (object.engine).reg_mr(addr, length as u64, iova, without_paging(access));
+    let made = (object.engine).reg_mr(addr, length as u64, iova, access);
     let engine = match made {
         Ok(engine) => engine,
         Err(error) => return null(number(error)),
@@ -219,7 +214,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         new_pd.map(|pd| &pd.engine),
         addr as u64,
         length as u64,
-        without_paging(access as u32),
+        access as u32,
     );
     if let Err(error) = result {
         set_errno(number(error));

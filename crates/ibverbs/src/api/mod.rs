@@ -29,6 +29,7 @@ pub mod post;
 pub mod qp;
 pub mod qp_ex;
 pub mod rates;
+pub mod report;
 pub mod srq;
 pub mod stats;
 pub mod sysfs;

@@ -27,18 +27,23 @@ fn stats() -> Option<&'static Stats> {
     STATS
         .get_or_init(|| {
             let path = std::env::var_os("SLUICE_VERBS_STATS_FILE")?.into();
-            let program = fs::read_to_string("/proc/self/comm").unwrap_or_default();
             // SAFETY: the function may run at the end of the process: it uses nothing that is
             // taken down before.
             unsafe { libc::atexit(at_exit) };
             Some(Stats {
                 path,
                 pid: std::process::id(),
-                program: program.trim_end().to_owned(),
+                program: program(),
                 pairs: Mutex::new(BTreeMap::new()),
             })
         })
         .as_ref()
+}
+
+/// The kernel's name for this program.
+pub fn program() -> String {
+    let comm = fs::read("/proc/self/comm").unwrap_or_default();
+    String::from_utf8_lossy(&comm).trim_end().to_owned()
 }
 
 pub fn began(qp: &Arc<engine::Qp>) {
@@ -128,7 +133,7 @@ fn device_line(program: &str, device: &str, counters: &[(&str, u64)]) -> Option<
 }
 
 /// Text for the inside of a JSON string.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '"' | '\\' => format!("\\{c}"),

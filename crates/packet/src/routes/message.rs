@@ -1,4 +1,4 @@
-//! Messages of netlink(7) and rtnetlink(7), as bytes.
+//! Messages of rtnetlink(7), as bytes.
 //!
 //! Sluice reads a handful of attributes of five messages, in the address space of somebody else's
 //! program; so this is a cursor over bytes and not a crate with a type for every attribute.
@@ -6,67 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Bytes of `struct nlmsghdr`.
-pub const HEADER: usize = 16;
-
-/// One message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
-    /// `RTM_NEWLINK` and others.
-    pub kind: u16,
-    /// `NLM_F_…`.
-    pub flags: u16,
-    /// Of the request that this answers.
-    pub sequence: u32,
-    /// What is behind the header.
-    pub body: &'a [u8],
-}
-
-/// The messages of a datagram.
-pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
-    std::iter::from_fn(move || {
-        let length = usize::try_from(u32_at(bytes, 0)?).ok()?;
-        let message = Message {
-            kind: u16_at(bytes, 4)?,
-            flags: u16_at(bytes, 6)?,
-            sequence: u32_at(bytes, 8)?,
-            body: bytes.get(HEADER..length)?,
-        };
-        bytes = behind(bytes, length);
-        Some(message)
-    })
-}
-
-/// The attributes (`struct rtattr`) behind a header of `header` bytes: number and data.
-pub fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut bytes = body.get(header..).unwrap_or_default();
-    std::iter::from_fn(move || {
-        let length = usize::from(u16_at(bytes, 0)?);
-        // Two bits say how the data are to be read (NLA_F_NESTED, NLA_F_NET_BYTEORDER).
-        let kind = u16_at(bytes, 2)? & 0x3fff;
-        let data = bytes.get(4..length)?;
-        bytes = behind(bytes, length);
-        Some((kind, data))
-    })
-}
-
-/// What follows something of `length` bytes, which are padded to four.
-fn behind(bytes: &[u8], length: usize) -> &[u8] {
-    let next = length.checked_next_multiple_of(4).unwrap_or(usize::MAX);
-    bytes.get(next..).unwrap_or_default()
-}
-
-/// An integer in the processor's order.
-pub fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    let chunk = bytes.get(at..)?.first_chunk()?;
-    Some(u32::from_ne_bytes(*chunk))
-}
-
-/// An integer in the processor's order.
-pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    let chunk = bytes.get(at..)?.first_chunk()?;
-    Some(u16::from_ne_bytes(*chunk))
-}
+use sluice_sys::netlink::{attributes, u16_at, u32_at};
 
 /// An address of four or sixteen bytes.
 pub fn address(bytes: &[u8]) -> Option<IpAddr> {
@@ -252,60 +192,11 @@ impl Route {
 /// `RTAX_MTU` among a route's metrics.
 const RTAX_MTU: u16 = 2;
 
-/// A message that is being made.
-pub struct Request {
-    bytes: Vec<u8>,
-}
-
-impl Request {
-    /// `header` is the fixed part behind the netlink header.
-    pub fn new(kind: u16, flags: i32, sequence: u32, header: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend([0; 4]);
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend((flags as u16).to_ne_bytes());
-        bytes.extend(sequence.to_ne_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(header);
-        let mut request = Self { bytes };
-        request.pad();
-        request
-    }
-
-    /// Adds an attribute; `data` is short.
-    pub fn attribute(&mut self, kind: u16, data: &[u8]) {
-        self.bytes.extend((data.len() as u16 + 4).to_ne_bytes());
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend(data);
-        self.pad();
-    }
-
-    /// Adds an attribute with an address.
-    pub fn address(&mut self, kind: u16, address: IpAddr) {
-        match address {
-            IpAddr::V4(address) => self.attribute(kind, &address.octets()),
-            IpAddr::V6(address) => self.attribute(kind, &address.octets()),
-        }
-    }
-
-    fn pad(&mut self) {
-        let length = self.bytes.len().next_multiple_of(4);
-        self.bytes.resize(length, 0);
-        if let Some(place) = self.bytes.first_chunk_mut() {
-            *place = (length as u32).to_ne_bytes();
-        }
-    }
-
-    /// The whole message.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use sluice_sys::netlink::{Request, messages};
 
     fn link() -> Request {
         let mut header = [0; 16];

@@ -4,7 +4,6 @@
 //! for whenever it is looked up, so that rules, tables and metrics count. No privilege is needed.
 
 mod message;
-mod socket;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,9 +11,10 @@ use std::os::fd::RawFd;
 use std::{error, fmt};
 
 use sluice_sys::errno::Errno;
+use sluice_sys::netlink::{self, Message, Request, messages};
 use sluice_sys::unix::{Fd, wait_readable};
 
-use self::message::{Address, Link, Message, Neighbour, Request, Route, messages};
+use self::message::{Address, Link, Neighbour, Route};
 use crate::Ethernet;
 use crate::udp::socket as udp;
 
@@ -141,8 +141,8 @@ impl Routes {
     /// Reads everything, in the network namespace of the caller.
     pub fn open() -> Result<Self, RouteError> {
         // First the events, so that none is missed.
-        let events = socket::open(GROUPS).map_err(failed("watch routes"))?;
-        let requests = socket::open(0).map_err(failed("ask for routes"))?;
+        let events = netlink::open(libc::NETLINK_ROUTE, GROUPS).map_err(failed("watch routes"))?;
+        let requests = netlink::open(libc::NETLINK_ROUTE, 0).map_err(failed("ask for routes"))?;
         // Many changes at once must not get lost; if they do, everything is read anew.
         let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVBUF);
         udp::set_int(&events, level, option, 1 << 20).map_err(failed("size events"))?;
@@ -172,7 +172,7 @@ impl Routes {
         let mut changed = false;
         let mut buffer = std::mem::take(&mut self.buffer);
         for _ in 0..EVENTS_MAX {
-            match socket::receive(&self.events, &mut buffer) {
+            match netlink::receive(&self.events, &mut buffer) {
                 Ok(length) => {
                     for message in messages(buffer.get(..length).unwrap_or_default()) {
                         changed |= self.take(&message);
@@ -352,11 +352,11 @@ impl Routes {
         request: &Request,
         mut each: impl FnMut(&Message<'_>),
     ) -> Result<bool, Errno> {
-        socket::send(&self.requests, request.bytes())?;
+        netlink::send(&self.requests, request.bytes())?;
         let mut disturbed = false;
         // Ends with the answer's last message, or when the kernel has nothing more to say.
         loop {
-            let length = match socket::receive(&self.requests, &mut self.buffer) {
+            let length = match netlink::receive(&self.requests, &mut self.buffer) {
                 Err(Errno::AGAIN) => {
                     if wait_readable(self.requests.raw(), ANSWER_MS_MAX) == Ok(false) {
                         return Err(Errno(libc::ETIMEDOUT));
@@ -375,7 +375,7 @@ impl Routes {
                 match i32::from(message.kind) {
                     libc::NLMSG_DONE => return Ok(disturbed),
                     libc::NLMSG_ERROR => {
-                        let code = message::u32_at(message.body, 0).unwrap_or_default() as i32;
+                        let code = netlink::u32_at(message.body, 0).unwrap_or_default() as i32;
                         return match code.checked_neg() {
                             Some(0) => Ok(disturbed),
                             code => Err(Errno(code.unwrap_or(libc::EPROTO))),

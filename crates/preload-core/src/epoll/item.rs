@@ -162,6 +162,10 @@ impl Item {
         {
             self.ask_kernel();
         }
+        if !lane.kernel_waits && core::mem::take(&mut self.has_waiting_kernel) {
+            self.ask_kernel();
+            self.has_news = true;
+        }
         if !lane.readable && !lane.kernel_waits && self.kernel & self.events & IN != 0 {
             let assured = conn::get(self.fd)
                 .is_none_or(|conn| wait::assure(conn.end, conn.generation, self.fd));
@@ -171,9 +175,6 @@ impl Item {
         if lane.kernel_waits {
             self.kernel &= !(IN | RDNORM);
             self.has_waiting_kernel = true;
-        } else if core::mem::take(&mut self.has_waiting_kernel) {
-            self.ask_kernel();
-            self.has_news = true;
         }
         let mut found = self.kernel & (PRI | RDHUP | ALWAYS);
         if lane.readable || self.kernel & IN != 0 {

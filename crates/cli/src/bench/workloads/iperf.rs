@@ -1,10 +1,12 @@
 //! iperf3: as many bytes as possible.
 
+use std::net::Ipv4Addr;
+
 use super::{Cell, Options, Workload, counted};
 use crate::bench::error::Result;
 use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
 use crate::bench::parse;
-use crate::bench::process::Ready;
+use crate::bench::process::{Output, Ready};
 use crate::bench::session::{Session, words};
 
 pub(super) const WORKLOAD: Workload = Workload {
@@ -26,16 +28,10 @@ fn cells(options: &Options) -> Vec<Cell> {
         title: format!("iperf3, {}", counted(streams, "stream")),
         variants: variants.clone(),
         repetitions: options.repetitions,
-        points: vec![PointSpec {
-            group: if reverse { "reverse" } else { "forward" }.to_owned(),
-            label: counted(streams, "stream"),
-            x: None,
-            unit: "Gbit/s",
-            better: Better::Higher,
-            cost_unit: CostUnit::Gigabyte,
-            paired: false,
-            baseline: Variant::Tcp,
-        }],
+        points: vec![point(
+            if reverse { "reverse" } else { "forward" },
+            counted(streams, "stream"),
+        )],
         run: Box::new(move |session, variant| {
             Ok(vec![measure(session, variant, reverse, streams)?])
         }),
@@ -47,26 +43,51 @@ fn cells(options: &Options) -> Vec<Cell> {
         .collect()
 }
 
+/// Bits a second, and what a byte costs.
+pub(super) fn point(group: &str, label: String) -> PointSpec {
+    PointSpec {
+        group: group.to_owned(),
+        label,
+        x: None,
+        unit: "Gbit/s",
+        better: Better::Higher,
+        cost_unit: CostUnit::Gigabyte,
+        paired: false,
+        baseline: Variant::Tcp,
+    }
+}
+
+/// A server at the address.
+pub(super) fn server(address: Ipv4Addr, port: u16) -> Vec<String> {
+    words!["iperf3", "-s", "-B", address, "-p", port, "--forceflush"]
+}
+
+/// A client of it that says in JSON what it has measured.
+pub(super) fn client(address: Ipv4Addr, port: u16, streams: u32) -> Vec<String> {
+    words!["iperf3", "-c", address, "-p", port, "-P", streams, "-J"]
+}
+
+/// Takes what the client says into a sample that has the times of processors.
+pub(super) fn take(output: &Output, sample: &mut Sample) -> Result<()> {
+    let result = output.read(parse::iperf)?;
+    sample.value = result.bits_per_s / 1e9;
+    sample.bytes = result.bytes;
+    sample.details.insert("retransmits", result.retransmits);
+    Ok(())
+}
+
 /// The server has gone back to its port so many times. It serves one client at a time, resets a
 /// second one, and is busy for a moment after a client has ended.
-fn listening(times: usize) -> Ready {
+pub(super) fn listening(times: usize) -> Ready {
     Ready::Says("Server listening", times)
 }
 
 fn measure(session: &Session, variant: Variant, reverse: bool, streams: u32) -> Result<Sample> {
     let port = session.free_port()?;
-    let server_words = words![
-        "iperf3",
-        "-s",
-        "-B",
-        "127.0.0.1",
-        "-p",
-        port,
-        "--forceflush"
-    ];
-    let mut server = session.server(variant, &server_words, &listening(1))?;
+    let words = server(Ipv4Addr::LOCALHOST, port);
+    let mut running = session.server(variant, &words, &listening(1))?;
     let client_words = |amount: [String; 2]| {
-        let mut words = words!["iperf3", "-c", "127.0.0.1", "-p", port, "-P", streams, "-J"];
+        let mut words = client(Ipv4Addr::LOCALHOST, port, streams);
         words.extend(amount);
         if reverse {
             words.push("-R".to_owned());
@@ -77,12 +98,9 @@ fn measure(session: &Session, variant: Variant, reverse: bool, streams: u32) -> 
     session
         .client(variant, &warm_up, session.seconds)?
         .read(parse::iperf)?;
-    server.wait_ready(&listening(2))?;
+    running.wait_ready(&listening(2))?;
     let words = client_words(["-t".to_owned(), session.seconds.to_string()]);
-    let (output, mut sample) = session.measured(variant, &[&server], &words)?;
-    let result = output.read(parse::iperf)?;
-    sample.value = result.bits_per_s / 1e9;
-    sample.bytes = result.bytes;
-    sample.details.insert("retransmits", result.retransmits);
+    let (output, mut sample) = session.measured(variant, &[&running], &words)?;
+    take(&output, &mut sample)?;
     Ok(sample)
 }

@@ -257,6 +257,53 @@ fn closed_connections_leave_nothing() {
     }
 }
 
+/// Which lanes the carrier was told to give up, and which ones programs are done with.
+fn ended(daemon: &Daemon) -> [Vec<u32>; 2] {
+    let mut ended = [Vec::new(), Vec::new()];
+    for command in &daemon.commands {
+        match command {
+            Command::DeclineLane { number } => ended[0].push(number.0),
+            Command::ProgramGone { number } => ended[1].push(number.0),
+            _ => {}
+        }
+    }
+    ended
+}
+
+#[test]
+fn a_lane_whose_other_half_was_never_used_ends_whoever_closes_first() {
+    // Host 1, whose address is the greater one, has opened its half, and host 0 has joined it, when
+    // the program of host 1 closes before it has heard of that.
+    for is_closed_at_both in [false, true] {
+        let mut both = two();
+        both[0].announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+        both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
+        for from in [0, 1] {
+            for word in both[from].act() {
+                both[1 - from].hear(&word);
+            }
+        }
+        for word in both[1].act() {
+            both[0].hear(&word);
+        }
+        let to_1 = both[0].act();
+        assert!(matches!(to_1[..], [Word::Lane { .. }]), "{to_1:?}");
+        assert_eq!(both[0].given.len(), 1);
+        both[1].introducer.program_gone(7);
+        if is_closed_at_both {
+            both[0].introducer.program_gone(7);
+        }
+        for word in to_1 {
+            both[1].hear(&word);
+        }
+        settle(&mut both);
+        assert_eq!(ended(&both[1]), [vec![1], vec![1]]);
+        let gone = if is_closed_at_both { vec![1] } else { vec![] };
+        assert_eq!(ended(&both[0]), [vec![1], gone]);
+        assert!(both[1].given.is_empty());
+    }
+}
+
 /// As many turns as take an end to ask, at host 0.
 fn asks(both: &mut [Daemon; 2]) -> bool {
     let key = EndKey { client: 7, end: 1 };

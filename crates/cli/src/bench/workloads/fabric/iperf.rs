@@ -2,12 +2,10 @@
 
 use super::{Cell, Options, Workload, variants};
 use crate::bench::error::Result;
-use crate::bench::model::{Better, CostUnit, PointSpec, Sample, Variant};
-use crate::bench::parse;
-use crate::bench::process::Ready;
+use crate::bench::model::{PointSpec, Sample, Variant};
 use crate::bench::session::hosts::Hosts;
 use crate::bench::session::{Session, words};
-use crate::bench::workloads::counted;
+use crate::bench::workloads::{counted, iperf};
 
 pub const WORKLOAD: Workload = Workload {
     name: "iperf3",
@@ -45,16 +43,7 @@ fn cells(options: &Options) -> Vec<Cell> {
 
 fn points(streams: u32) -> Vec<PointSpec> {
     let label = counted(streams, "stream");
-    let mut points = vec![PointSpec {
-        group: GROUP.to_owned(),
-        label: label.clone(),
-        x: None,
-        unit: "Gbit/s",
-        better: Better::Higher,
-        cost_unit: CostUnit::Gigabyte,
-        paired: false,
-        baseline: Variant::Tcp,
-    }];
+    let mut points = vec![iperf::point(GROUP, label.clone())];
     let group = format!("CPU time by part, {label}");
     points.extend(
         PARTS.map(|(part, _)| PointSpec::cost(&group, part.to_owned(), "s/GB", Variant::Tcp)),
@@ -65,15 +54,11 @@ fn points(streams: u32) -> Vec<PointSpec> {
 fn measure(session: &Session, variant: Variant, streams: u32) -> Result<Vec<Sample>> {
     let hosts = Hosts::new(session, variant)?;
     let (address, port) = (hosts.address(), session.free_port()?);
-    let server = words!["iperf3", "-s", "-B", address, "-p", port, "--forceflush"];
-    let server = hosts.server(&server, &Ready::Says("Server listening", 1))?;
-    let mut client = words!["iperf3", "-c", address, "-p", port, "-P", streams, "-J"];
+    let server = hosts.server(&iperf::server(address, port), &iperf::listening(1))?;
+    let mut client = iperf::client(address, port, streams);
     client.extend(words!["-t", session.seconds]);
     let (output, mut sample) = hosts.measured(&[&server], &client)?;
-    let result = output.read(parse::iperf)?;
-    sample.value = result.bits_per_s / 1e9;
-    sample.bytes = result.bytes;
-    sample.details.insert("retransmits", result.retransmits);
+    iperf::take(&output, &mut sample)?;
     let parts = PARTS.map(|(_, seconds)| Sample {
         value: seconds(&sample) * 1e9 / sample.bytes,
         cpu_others_share: sample.cpu_others_share,

@@ -2,9 +2,9 @@
 //! code may interpose.
 #![allow(unsafe_code)]
 
-use sluice_sys::errno::Errno;
-use sluice_sys::raw::{check, int, syscall3, syscall6};
-use sluice_sys::unix::Fd;
+use crate::errno::Errno;
+use crate::raw::{check, int, syscall3, syscall6};
+use crate::unix::Fd;
 
 /// Bytes of `struct sockaddr_nl`: family, pad, port id, groups.
 const NAME_BYTES: usize = 12;
@@ -19,10 +19,14 @@ fn name(groups: u32) -> [u8; NAME_BYTES] {
     name
 }
 
-/// A socket to rtnetlink(7) in these multicast groups, close-on-exec and non-blocking.
-pub fn open(groups: u32) -> Result<Fd, Errno> {
+/// A socket of a protocol (`NETLINK_ROUTE` and others) in these of its multicast groups,
+/// close-on-exec and non-blocking.
+///
+/// # Errors
+/// Those of socket(2) and bind(2).
+pub fn open(protocol: i32, groups: u32) -> Result<Fd, Errno> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    let (family, protocol) = (int(libc::AF_NETLINK), int(libc::NETLINK_ROUTE));
+    let (family, protocol) = (int(libc::AF_NETLINK), int(protocol));
     // SAFETY: socket takes integers only.
     let ret = unsafe { syscall3(libc::SYS_socket, family, int(kind), protocol) };
     let socket = Fd::own(check(ret)? as i32);
@@ -34,6 +38,9 @@ pub fn open(groups: u32) -> Result<Fd, Errno> {
 }
 
 /// Sends a message to the kernel.
+///
+/// # Errors
+/// Those of sendto(2).
 pub fn send(socket: &Fd, message: &[u8]) -> Result<(), Errno> {
     let name = name(0);
     loop {
@@ -57,8 +64,10 @@ pub fn send(socket: &Fd, message: &[u8]) -> Result<(), Errno> {
 }
 
 /// Takes a datagram of the kernel's: how many bytes of `buffer` it fills, 0 for one that is
-/// somebody else's. `EMSGSIZE` when it is longer, `EAGAIN` when there is none, `ENOBUFS` when
-/// some were lost.
+/// somebody else's.
+///
+/// # Errors
+/// `EMSGSIZE` when it is longer, `EAGAIN` when there is none, `ENOBUFS` when some were lost.
 pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<usize, Errno> {
     let mut from = [0_u8; NAME_BYTES];
     let mut from_bytes = NAME_BYTES as u32;

@@ -1,0 +1,201 @@
+//! A process that answers, and everything that somebody may put in its place.
+
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::net::UnixListener;
+
+use super::*;
+use crate::tests::directory;
+use crate::{Rendezvous, Reporter};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn make(name: &str) -> Place {
+    let path = directory(name);
+    fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+    place_of(path)
+}
+
+fn place_of(path: PathBuf) -> Place {
+    Place {
+        path,
+        uid: unix::effective_uid(),
+    }
+}
+
+fn listen(path: &Path, backlog: i32) -> unix::Fd {
+    let socket = unix::seqpacket().unwrap();
+    unix::bind(socket.raw(), path.as_os_str().as_bytes()).unwrap();
+    unix::listen(socket.raw(), backlog).unwrap();
+    socket
+}
+
+#[test]
+fn a_process_that_answers_is_found_with_its_name() {
+    let place = place_of(directory("survey"));
+    assert_eq!(
+        look(std::slice::from_ref(&place), PATIENCE),
+        Survey::default()
+    );
+    Reporter::start(&place.path, || b"hello".to_vec()).unwrap();
+    // Twice: it answers whoever comes.
+    for _ in 0..2 {
+        let survey = look(std::slice::from_ref(&place), PATIENCE);
+        let [found] = &survey.processes[..] else {
+            panic!("{survey:?}")
+        };
+        assert_eq!(found.pid, Some(std::process::id()));
+        assert_eq!(found.uid, place.uid);
+        let own = program_of(std::process::id());
+        assert_eq!(found.program, own);
+        assert_eq!(found.answer, Answer::Bytes(b"hello".to_vec()));
+        assert_eq!((survey.leftovers, survey.cut), (0, false));
+    }
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+#[test]
+fn answers_are_of_a_bounded_length() {
+    let place = place_of(directory("long"));
+    Reporter::start(&place.path, || vec![b'x'; 10 * ANSWER_BYTES_MAX]).unwrap();
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
+    let Answer::Bytes(bytes) = &survey.processes[0].answer else {
+        panic!("{survey:?}")
+    };
+    assert_eq!(bytes.len(), ANSWER_BYTES_MAX);
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+/// A child of fork has no descriptor of it: when the parent is gone, so is the process.
+#[test]
+fn what_killed_processes_left_is_counted_and_swept_up_by_the_next() {
+    let place = make("left");
+    let dead = place.path.join("r7.sock");
+    drop(listen(&dead, 1));
+    fs::write(place.path.join(NUMBERS), b"").unwrap();
+    fs::write(place.path.join("b9.sock"), b"").unwrap();
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
+    assert_eq!((survey.processes.len(), survey.leftovers), (0, 2));
+    assert!(dead.exists(), "looking changes nothing");
+    Reporter::start(&place.path, Vec::new).unwrap();
+    assert!(!dead.exists());
+    // Whoever claims a block takes away both kinds, and nothing of those that live.
+    drop(listen(&dead, 1));
+    let rendezvous = Rendezvous::open(&place.path).unwrap();
+    let block = rendezvous.claim(&[]).unwrap();
+    assert!(!dead.exists() && !place.path.join("b9.sock").exists());
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
+    assert_eq!(survey.leftovers, 0);
+    rendezvous.release(&block);
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+#[test]
+fn what_is_no_socket_of_the_owner_is_not_talked_to() {
+    let (place, elsewhere) = (make("odd"), make("elsewhere"));
+    let other = listen(&elsewhere.path.join("other"), 8);
+    let name = |number: u32| place.path.join(format!("r{number}.sock"));
+    symlink(elsewhere.path.join("other"), name(1)).unwrap();
+    symlink("/dev/zero", name(2)).unwrap();
+    symlink(name(3), name(3)).unwrap();
+    let fifo = std::process::Command::new("mkfifo").arg(name(4)).status();
+    assert!(fifo.unwrap().success());
+    File::create(name(5)).unwrap().set_len(1 << 40).unwrap();
+    fs::create_dir(name(6)).unwrap();
+    // Of another kind than those that answer.
+    let _stream = UnixListener::bind(name(8)).unwrap();
+    fs::write(place.path.join("r99999999999.sock"), b"").unwrap();
+    fs::write(place.path.join("r-1.sock"), b"").unwrap();
+    symlink("/dev/zero", place.path.join(NUMBERS)).unwrap();
+    fs::write(place.path.join("b9.sock"), b"").unwrap();
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
+    assert_eq!(survey, Survey::default());
+    assert_eq!(unix::accept(other.raw()).unwrap_err(), Errno::AGAIN);
+    for place in [place, elsewhere] {
+        fs::remove_dir_all(&place.path).unwrap();
+    }
+}
+
+#[test]
+fn one_that_never_answers_does_not_keep_the_others_from_it() {
+    let place = make("silent");
+    Reporter::start(&place.path, || b"here".to_vec()).unwrap();
+    // Asked before the other one, whose number is hardly ever 0.
+    let _silent = listen(&place.path.join("r0.sock"), 8);
+    let survey = look(std::slice::from_ref(&place), Duration::from_secs(5));
+    let answers: Vec<&Answer> = survey.processes.iter().map(|one| &one.answer).collect();
+    assert_eq!(answers.len(), 2, "{survey:?}");
+    assert!(answers.contains(&&Answer::Silent));
+    assert!(answers.contains(&&Answer::Bytes(b"here".to_vec())));
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+#[test]
+fn one_with_a_full_queue_is_there_and_nobody_is_kept_waiting() {
+    let place = make("full");
+    let path = place.path.join("r1.sock");
+    let _full = listen(&path, 1);
+    let mut waiting = Vec::new();
+    loop {
+        let socket = unix::seqpacket().unwrap();
+        match unix::connect(socket.raw(), path.as_os_str().as_bytes()) {
+            Ok(()) => waiting.push(socket),
+            Err(error) => {
+                assert_eq!(error, Errno::AGAIN);
+                break;
+            }
+        }
+    }
+    let survey = look(std::slice::from_ref(&place), PATIENCE);
+    assert_eq!(survey.processes.len(), 1);
+    assert_eq!(survey.processes[0].pid, None);
+    assert_eq!(survey.processes[0].answer, Answer::Silent);
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+#[test]
+fn a_place_that_is_not_the_users_is_said_and_not_looked_at() {
+    let place = make("foreign");
+    let _listens = listen(&place.path.join("r1.sock"), 8);
+    let foreign = Place {
+        uid: place.uid.wrapping_add(1),
+        ..place.clone()
+    };
+    let link = place_of(directory("foreign-link"));
+    symlink(&place.path, &link.path).unwrap();
+    let fifo = place_of(directory("foreign-fifo"));
+    let made = std::process::Command::new("mkfifo")
+        .arg(&fifo.path)
+        .status();
+    assert!(made.unwrap().success());
+    let survey = look(&[foreign, link.clone(), fifo.clone()], PATIENCE);
+    assert_eq!(survey.processes, []);
+    assert_eq!(survey.failures.len(), 3, "{survey:?}");
+    assert!(survey.failures[0].1.contains("belongs to uid"));
+    fs::remove_file(&link.path).unwrap();
+    fs::remove_file(&fifo.path).unwrap();
+    fs::remove_dir_all(&place.path).unwrap();
+}
+
+#[test]
+fn a_parent_in_tmp_that_is_a_link_is_not_followed() {
+    let target = make("target-of-parent");
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(target.path.join("verbs"))
+        .unwrap();
+    let link = PathBuf::from(format!("/tmp/slv-parent-{}", std::process::id()));
+    symlink(&target.path, &link).unwrap();
+    let survey = look(&[place_of(link.join("verbs"))], PATIENCE);
+    assert_eq!(survey.failures.len(), 1, "{survey:?}");
+    fs::remove_file(&link).unwrap();
+    fs::remove_dir_all(&target.path).unwrap();
+}
+
+#[test]
+fn states_are_read_behind_any_name() {
+    assert_eq!(state_of(b"12 (a) T (b) R) T 1 2"), Some(b'T'));
+    assert_eq!(state_of(b"12 (x) S 1"), Some(b'S'));
+    for broken in [&b""[..], b"12", b"12 (x", b"12 (x)", b"12 (x) "] {
+        assert_eq!(state_of(broken), None);
+    }
+}
