@@ -26,6 +26,7 @@ pub mod lab;
 pub mod net;
 pub mod random;
 pub mod redis;
+pub mod slow;
 pub mod stats;
 pub mod stream;
 pub mod suite;

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluice_tests::apps::{self, STATIC};
 use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
-use sluice_tests::job::{Job, command, find_program, run, wait_until};
+use sluice_tests::job::{Job, wait_until};
 use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail, skip};
 
@@ -211,18 +211,7 @@ impl Two {
 
     /// `tests/apps/go/ends.go`, linked statically.
     pub fn ends(&self) -> Verdict<PathBuf> {
-        let binary = self.fleet.dir().join("ends");
-        if !binary.exists() {
-            let Some(go) = find_program("go") else {
-                return skip("go is not installed; run scripts/setup test");
-            };
-            let mut build = command(go);
-            build.args(["build", "-o"]).arg(&binary);
-            build.arg(apps::apps_dir().join("go/ends.go"));
-            build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");
-            run(build, self.fleet.dir(), "go-build", LIMIT * 2)?.success()?;
-        }
-        Ok(binary)
+        apps::compile_go("ends.go", self.fleet.dir())
     }
 
     /// Starts both ends of `tests/apps/stream.c`, linked statically.
