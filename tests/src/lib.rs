@@ -27,6 +27,7 @@ pub mod lab;
 pub mod net;
 pub mod programs;
 pub mod random;
+pub mod slow;
 pub mod stats;
 pub mod stream;
 pub mod suite;

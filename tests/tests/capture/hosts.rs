@@ -11,8 +11,7 @@ use sluice_tests::apps::{self, STATIC};
 use sluice_tests::cgroup::Cgroup;
 use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
-use sluice_tests::job::{Job, command, run};
-use sluice_tests::programs::require;
+use sluice_tests::job::Job;
 use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail};
 
@@ -181,15 +180,7 @@ impl Two {
 
     /// `tests/apps/go/ends.go`, linked statically.
     pub fn ends(&self) -> Verdict<PathBuf> {
-        let binary = self.fleet.dir().join("ends");
-        if !binary.exists() {
-            let mut build = command(require("go")?);
-            build.args(["build", "-o"]).arg(&binary);
-            build.arg(apps::apps_dir().join("go/ends.go"));
-            build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");
-            run(build, self.fleet.dir(), "go-build", LIMIT * 2)?.success()?;
-        }
-        Ok(binary)
+        apps::compile_go("ends.go", self.fleet.dir())
     }
 
     /// Starts both ends of `tests/apps/stream.c`, linked statically.

@@ -21,9 +21,14 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("service/ready-reload-stop", ready_reload_stop),
         trial("service/log-json", log_json),
-        trial("service/capabilities", || capabilities(&[], FOR_NAMESPACES)),
+        trial("service/capabilities", || {
+            capabilities("roce-udp", &[], FOR_NAMESPACES)
+        }),
         trial("service/capabilities/one-namespace", || {
-            capabilities(&["--one-namespace"], 0)
+            capabilities("roce-udp", &["--one-namespace"], 0)
+        }),
+        trial("service/capabilities/af-xdp", || {
+            capabilities("roce", &["--one-namespace"], FOR_AF_XDP)
         }),
         trial("service/ordinary-user", ordinary_user),
         trial("service/unit", unit),
@@ -151,8 +156,11 @@ fn threads(pid: u32) -> Verdict<Vec<Thread>> {
 /// capability.h: CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_BPF.
 const FOR_NAMESPACES: u64 = 1 << 12 | 1 << 21 | 1 << 39;
 
-/// Every thread has what its options take, and no more.
-fn capabilities(options: &[&str], needed: u64) -> Verdict {
+/// CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_PERFMON, CAP_BPF.
+const FOR_AF_XDP: u64 = 1 << 12 | 1 << 13 | 1 << 14 | 1 << 38 | 1 << 39;
+
+/// Every thread has what its device and options take, and no more, and has used it.
+fn capabilities(device: &str, options: &[&str], needed: u64) -> Verdict {
     let own = threads(std::process::id())?;
     let Some(own) = own.first().filter(|own| own.has & needed == needed) else {
         return skip(format!("this process has less than {needed:x}"));
@@ -160,8 +168,12 @@ fn capabilities(options: &[&str], needed: u64) -> Verdict {
     ensure(own.has | own.may_get != needed, || {
         "there is nothing to give up".to_owned()
     })?;
-    let two = lab::started(&[&["--metrics", "0"], options].concat())?;
-    let threads = threads(two.daemon(Side::Left)?.id())?;
+    let mut two = lab::set_up(&[&["--metrics", "0"], options].concat())?;
+    two.start_both(device)?;
+    let daemon = two.daemon(Side::Left)?;
+    let said = daemon.describe();
+    ensure(!said.contains("no AF_XDP"), || said.clone())?;
+    let threads = threads(daemon.id())?;
     ensure(threads.len() >= 3, || format!("{threads:x?}"))?;
     for it in &threads {
         let is_all = it.has | it.may_get == needed && it.gains_none;
