@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::slice;
 
 use super::*;
 use crate::tests::directory;
@@ -100,7 +101,7 @@ fn directories_of_namespaces_that_nobody_is_in_are_left_over() {
         fs::write(beside(dead).join(NUMBERS), b"").unwrap();
     }
     symlink(beside("verbs-roce-2"), beside("verbs-roce-4")).unwrap();
-    assert_eq!(look(std::slice::from_ref(&place), PATIENCE).leftovers, 1);
+    assert_eq!(look(slice::from_ref(&place), PATIENCE).leftovers, 1);
     // The next one sweeps it up.
     drop(Rendezvous::open_passing(&beside("verbs-roce-5"), "verbs-roce-").unwrap());
     assert_eq!(look(&[place], PATIENCE).leftovers, 0);
