@@ -55,7 +55,7 @@ impl Meeting {
     fn dressed(&self, mut command: Command) -> Command {
         command
             .env("XDG_RUNTIME_DIR", &self.place)
-            .env("SLUICE_SOCKET", self.place.join("no-daemon.sock"));
+            .env_remove("SLUICE_SOCKET");
         command
     }
 

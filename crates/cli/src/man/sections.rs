@@ -558,8 +558,11 @@ pub static PAGES: [Page; 12] = [
             Section {
                 title: "EXIT STATUS",
                 blocks: &[
-                    Entry("0", "A daemon answered, or there is a verbs process."),
-                    Entry("1", "There is neither; standard error says why."),
+                    Entry(
+                        "0",
+                        "A daemon answered; or there is a verbs process, and no daemon was named.",
+                    ),
+                    Entry("1", "Neither; standard error says why."),
                     Entry("2", "The command line is wrong."),
                 ],
             },

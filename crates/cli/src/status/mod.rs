@@ -48,6 +48,8 @@ pub struct Source {
     targets: Vec<Target>,
     socket: PathBuf,
     all: bool,
+    /// The caller has said which daemon.
+    named: bool,
 }
 
 impl Source {
@@ -59,6 +61,7 @@ impl Source {
             targets: Vec::new(),
             socket,
             all: all || (rustix::process::geteuid().is_root() && !named),
+            named,
         };
         source.look_again();
         Ok(source)
@@ -158,8 +161,9 @@ pub fn run(args: &StatusArgs) -> Outcome {
     loop {
         let answers = source.ask();
         let verbs = verbs::ask(all_verbs);
-        let any =
-            answers.iter().any(|answer| answer.document.is_some()) || !verbs.processes.is_empty();
+        let any_daemon = answers.iter().any(|answer| answer.document.is_some());
+        // Verbs needs no daemon. Who has named one wants to hear of that.
+        let any = any_daemon || !source.named && !verbs.processes.is_empty();
         let mut text = if args.json {
             json(&answers, &verbs)?
         } else {
