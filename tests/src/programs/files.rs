@@ -43,11 +43,11 @@ fn same_bytes(left: &Path, right: &Path) -> Verdict<u64> {
         let (mut one, mut other) = (Vec::new(), Vec::new());
         left.by_ref().take(PIECE).read_to_end(&mut one)?;
         right.by_ref().take(PIECE).read_to_end(&mut other)?;
-        let equal = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-        same += equal as u64;
-        if one.is_empty() || equal < one.len() || equal < other.len() {
-            return Ok(same);
+        if one != other || one.is_empty() {
+            let equal = one.iter().zip(&other).take_while(|(a, b)| a == b);
+            return Ok(same + equal.count() as u64);
         }
+        same += one.len() as u64;
     }
 }
 

@@ -202,10 +202,7 @@ fn killed(device: &'static str) -> Verdict {
 
 /// Kills the right end when the requests flow; the left one must end well, after it was told.
 fn kill_right(mut left: Job, right: Job, limit: Duration) -> Verdict {
-    let out = left.stdout_path().to_owned();
-    left.await_ready(limit, "writes", || {
-        std::fs::read_to_string(&out).is_ok_and(|text| text.contains("flowing"))
-    })?;
+    left.await_text("flowing", limit)?;
     right.signal(Signal::KILL)?;
     let outcome = left.finish(limit)?.success()?;
     ensure(outcome.text().contains("failed, "), || outcome.describe())
@@ -233,10 +230,7 @@ fn reconnect(device: &'static str) -> Verdict {
 /// Waits until both ends have said the word.
 fn await_words(ends: &mut [Job; 2], word: &str) -> Verdict {
     for end in ends {
-        let out = end.stdout_path().to_owned();
-        end.await_ready(LIMIT, word, || {
-            std::fs::read_to_string(&out).is_ok_and(|text| text.contains(word))
-        })?;
+        end.await_text(word, LIMIT)?;
     }
     Ok(())
 }

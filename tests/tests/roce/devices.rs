@@ -77,10 +77,7 @@ fn refused(way: Way) -> Verdict {
     let mut link = Link::new(way)?;
     // Who is first has the interfaces.
     let mut first = link.start_own(Own::Stream, &["-T", "14", "-R", "3"])?;
-    let client = first.client.stdout_path().to_owned();
-    first.client.await_ready(LIMIT, "stream", || {
-        std::fs::read_to_string(&client).is_ok_and(|text| text.contains("flowing"))
-    })?;
+    first.client.await_text("flowing", LIMIT)?;
     let (server, client) = link.pair("ib_send_bw", "-x", &["-F", "-n", "100"], LIMIT)?;
     for outcome in [server, client] {
         let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
@@ -94,10 +91,7 @@ fn refused(way: Way) -> Verdict {
 fn asyncwatch(way: Way) -> Verdict {
     let mut link = Link::new(way)?;
     let mut watch = link.start(End::Left, "stdbuf", &["-oL", "ibv_asyncwatch"])?;
-    let stdout = watch.stdout_path().to_owned();
-    watch.await_ready(LIMIT, "line about the descriptor", || {
-        std::fs::read_to_string(&stdout).is_ok_and(|text| text.contains("async event FD"))
-    })?;
+    watch.await_text("async event FD", LIMIT)?;
     watch.signal(Signal::TERM)?;
     watch.finish(LIMIT)?;
     Ok(())

@@ -56,10 +56,7 @@ fn programs(way: Way, engines: [u8; 2]) -> Verdict {
 
 fn flowing(link: &mut Link) -> Verdict<Running> {
     let mut running = link.start_own(Own::Stream, &["-T", "14", "-R", "3", "-e", "0"])?;
-    let client = running.client.stdout_path().to_owned();
-    running.client.await_ready(LIMIT, "stream", || {
-        std::fs::read_to_string(&client).is_ok_and(|text| text.contains("flowing"))
-    })?;
+    running.client.await_text("flowing", LIMIT)?;
     Ok(running)
 }
 

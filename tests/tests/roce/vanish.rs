@@ -38,10 +38,7 @@ fn flowing(link: &mut Link, timeout: u32, retries: u32, events: &str) -> Verdict
     let (timeout, retries) = (timeout.to_string(), retries.to_string());
     let arguments = ["-T", &timeout, "-R", &retries, "-e", events];
     let mut running = link.start_own(Own::Stream, &arguments)?;
-    let client = running.client.stdout_path().to_owned();
-    running.client.await_ready(LIMIT, "stream", || {
-        std::fs::read_to_string(&client).is_ok_and(|text| text.contains("flowing"))
-    })?;
+    running.client.await_text("flowing", LIMIT)?;
     Ok(running)
 }
 

@@ -68,10 +68,7 @@ impl Meeting {
     /// One that has opened the device and waits for events until it is ended.
     fn waiting(&mut self) -> Verdict<Job> {
         let mut watch = self.verbs("stdbuf", &["-oL", "ibv_asyncwatch"])?;
-        let stdout = watch.stdout_path().to_owned();
-        watch.await_ready(LIMIT, "line about the fd", || {
-            fs::read_to_string(&stdout).is_ok_and(|seen| seen.contains("async event FD"))
-        })?;
+        watch.await_text("async event FD", LIMIT)?;
         Ok(watch)
     }
 
