@@ -20,6 +20,22 @@ use std::time::Duration;
 use crate::job::{command, find_program, run};
 use crate::suite::{Verdict, fail, skip};
 
+/// A program of `tests/apps/go`, linked statically, in that directory.
+pub fn compile_go(source: &str, dir: &Path) -> Verdict<PathBuf> {
+    let binary = dir.join(source.trim_end_matches(".go"));
+    if !binary.exists() {
+        let Some(go) = find_program("go") else {
+            return skip("go is not installed; run scripts/setup test");
+        };
+        let mut build = command(go);
+        build.args(["build", "-o"]).arg(&binary);
+        build.arg(apps_dir().join("go").join(source));
+        build.env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+        run(build, dir, "go-build", Duration::from_secs(360))?.success()?;
+    }
+    Ok(binary)
+}
+
 /// A way to compile a program: its name and the compiler's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {

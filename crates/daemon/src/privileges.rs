@@ -38,8 +38,8 @@ pub fn needed(needs: &Needs<'_>) -> u64 {
     }
     match needs.fabric {
         // AF_XDP: sockets on queues of interfaces, also when an interface comes back, and packet
-        // memory beyond the limit of locked memory.
-        Some(None | Some(Device::Roce)) => all.extend([NetRaw, NetAdmin, Bpf, IpcLock]),
+        // memory beyond the limit of locked memory. The program's pointer arithmetic takes CAP_PERFMON.
+        Some(None | Some(Device::Roce)) => all.extend([NetRaw, NetAdmin, Bpf, Perfmon, IpcLock]),
         // Registered memory is locked.
         Some(Some(Device::Hardware(_))) => all.push(IpcLock),
         Some(Some(Device::RoceUdp | Device::Shm)) | None => {}
@@ -76,7 +76,7 @@ mod tests {
                 ..none
             })
         };
-        let of_xdp = set(&[NetRaw, NetAdmin, Bpf, IpcLock]);
+        let of_xdp = set(&[NetRaw, NetAdmin, Bpf, Perfmon, IpcLock]);
         assert_eq!(of_device(None), of_xdp);
         assert_eq!(of_device(Some(&Device::Roce)), of_xdp);
         assert_eq!(of_device(Some(&Device::RoceUdp)), 0);

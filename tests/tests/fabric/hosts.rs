@@ -34,7 +34,8 @@ impl Way {
         Ok(two)
     }
 
-    fn hosts(self) -> Verdict<Two> {
+    /// Without daemons.
+    pub fn hosts(self) -> Verdict<Two> {
         let settings = Settings {
             faults: self.faults,
             ..Settings::default()

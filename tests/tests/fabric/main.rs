@@ -6,12 +6,16 @@
 
 mod hosts;
 mod matrix;
+mod plain;
 mod programs;
 mod security;
 mod ssh;
 mod tools;
 mod troubles;
 mod web;
+#[allow(dead_code)]
+#[path = "../../../crates/peering/tests/common/wire.rs"]
+mod wire;
 
 use std::process::ExitCode;
 
@@ -24,6 +28,7 @@ fn main() -> ExitCode {
     trials.extend(suite::usual(web::trials(), web::is_usual));
     trials.extend(ssh::trials());
     trials.extend(suite::usual(troubles::trials(), troubles::is_usual));
+    trials.extend(plain::trials());
     trials.extend(security::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()

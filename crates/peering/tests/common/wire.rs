@@ -46,7 +46,11 @@ impl Raw {
 
     /// Accepts one connection.
     pub fn accept(listener: &TcpListener, protocol: &str) -> Raw {
-        let (socket, _) = listener.accept().unwrap();
+        Raw::serve(listener.accept().unwrap().0, protocol)
+    }
+
+    /// Is the other end of one that was accepted.
+    pub fn serve(socket: TcpStream, protocol: &str) -> Raw {
         let pair = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(["x.invalid".to_owned()]).unwrap();
         let certificate = params.self_signed(&pair).unwrap();
