@@ -17,6 +17,7 @@
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
+pub mod cgroup;
 pub mod diff;
 pub mod fleet;
 pub mod guest;
@@ -24,8 +25,8 @@ pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;
+pub mod programs;
 pub mod random;
-pub mod redis;
 pub mod slow;
 pub mod stats;
 pub mod stream;

@@ -220,18 +220,19 @@ impl VerbsDevice {
     }
 }
 
-/// Lists live connections and the path that each takes.
+/// Lists live connections and the path that each takes, and verbs programs.
 ///
 /// Bytes are counted from the program's side: IN is what it read, OUT what it wrote. A
 /// connection's bytes may go both ways in its life; SWITCH counts how often it changed between
-/// lane and TCP.
+/// lane and TCP. Verbs programs are asked by themselves and need no daemon.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
 
-    /// Ask every daemon on this machine, not only this user's (the default for root)
+    /// Ask every daemon on this machine, not only this user's, and as root everybody's verbs
+    /// programs (the default for root)
     #[arg(long, conflicts_with = "socket")]
     pub all: bool,
 

@@ -1,4 +1,4 @@
-//! Reads end tables for `sluice status`.
+//! Reads end tables: for `sluice status`, and to find ends that are over.
 //!
 //! A program writes its table while we read, and may write anything. So it is copied with
 //! `pread` (no mapping, no `SIGBUS`, nothing read twice) and every number is bounded.
@@ -20,17 +20,7 @@ const USED_AT: usize = 24;
 /// none of this version's.
 pub fn read(table: RawFd, ends_max: usize) -> Vec<(u32, EndSnapshot)> {
     let mut found = Vec::new();
-    let mut header = [0; 32];
-    if !matches!(memfd::read_at(table, &mut header, 0), Ok(32)) {
-        return found;
-    }
-    let word = |at: usize| {
-        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-    };
-    if header[..8] != MAGIC.to_ne_bytes() || word(VERSION_AT) != VERSION {
-        return found;
-    }
-    let used = word(USED_AT).min(ENDS) as usize;
+    let used = used(table).unwrap_or(0) as usize;
     let mut block = vec![0; RECORDS_PER_READ * END_BYTES];
     for first in (0..used).step_by(RECORDS_PER_READ) {
         let wanted = (used - first).min(RECORDS_PER_READ) * END_BYTES;
@@ -48,4 +38,38 @@ pub fn read(table: RawFd, ends_max: usize) -> Vec<(u32, EndSnapshot)> {
         }
     }
     found
+}
+
+/// How many records of a table were ever used; `None` for one that is none of this version's.
+fn used(table: RawFd) -> Option<u32> {
+    let mut header = [0; 32];
+    if !matches!(memfd::read_at(table, &mut header, 0), Ok(32)) {
+        return None;
+    }
+    let word = |at: usize| {
+        u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+    };
+    let is_one = header[..8] == MAGIC.to_ne_bytes() && word(VERSION_AT) == VERSION;
+    is_one.then(|| word(USED_AT).min(ENDS))
+}
+
+/// Those of these ends, numbers and generations, that are over: another one has the number, or none.
+/// Empty for a table that is none of this version's.
+pub fn ended(table: RawFd, ends: impl IntoIterator<Item = (u32, u32)>) -> Vec<(u32, u32)> {
+    if used(table).is_none() {
+        return Vec::new();
+    }
+    let mut record = [0; END_BYTES];
+    let mut ended = Vec::new();
+    for (end, generation) in ends {
+        let at = HEADER_BYTES as u64 + u64::from(end) * END_BYTES as u64;
+        let Ok(got) = memfd::read_at(table, &mut record, at) else {
+            continue;
+        };
+        let present = EndSnapshot::from_bytes(&record).filter(|_| got == END_BYTES);
+        if present.is_none_or(|it| it.generation != generation) {
+            ended.push((end, generation));
+        }
+    }
+    ended
 }

@@ -34,6 +34,7 @@ mod figures;
 mod gateway;
 mod reload;
 mod remote;
+mod sweep;
 
 /// Messages of one client that are read before others get their turn.
 const MESSAGES_PER_TURN_MAX: usize = 64;
@@ -76,6 +77,8 @@ pub struct Server {
     prover: Prover,
     homes: Homes,
     retries: Vec<announce::Retry>,
+    /// When ends are looked for that were closed without a word.
+    sweep_at: Option<Instant>,
     /// Ends that ask whether a peer may still come, and their generations.
     settling: Vec<(EndKey, u32)>,
     closer: Closer,
@@ -139,6 +142,7 @@ impl Server {
             },
             homes: Homes::new(),
             retries: Vec::new(),
+            sweep_at: None,
             settling: Vec::new(),
             closer: Closer::default(),
             gateway: gateway::begin(fabric.as_ref(), &config, now),
@@ -206,6 +210,7 @@ impl Server {
             self.turn_fabric();
             self.turn_gateway();
             self.retry_proofs();
+            self.sweep();
             if self.is_idle_for_long() {
                 self.leave_unless_somebody_comes()?;
             }
@@ -230,7 +235,9 @@ impl Server {
         let fabric = fabric.map(|due| due.saturating_duration_since(now));
         let gateway = self.gateway.as_ref().and_then(Gateway::next_deadline);
         let gateway = gateway.map(|due| due.saturating_duration_since(now));
-        [retry, idle, fabric, gateway].into_iter().flatten().min()
+        let sweep = self.sweep_at.map(|due| due.saturating_duration_since(now));
+        let all = [retry, idle, fabric, gateway, sweep];
+        all.into_iter().flatten().min()
     }
 
     fn is_idle_for_long(&self) -> bool {
@@ -400,6 +407,7 @@ impl Server {
             }
             ToDaemon::Release { end, generation } if is_program => {
                 self.release(id, end, generation);
+                self.note_change();
                 Ok(())
             }
             ToDaemon::Settle { end, generation } if is_program => {

@@ -52,3 +52,17 @@ pub(crate) fn address_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
     out[16..].copy_from_slice(&address.port().to_be_bytes());
     out
 }
+
+/// Checks that a word is read as it was written, and that nothing shorter or longer is one.
+#[cfg(test)]
+pub(crate) fn check_word<W: PartialEq + std::fmt::Debug>(
+    word: W,
+    bytes: &[u8],
+    decode: fn(&[u8]) -> Option<W>,
+) {
+    for len in 0..bytes.len() {
+        assert_eq!(decode(&bytes[..len]), None, "{word:?}");
+    }
+    assert_eq!(decode(&[bytes, &[0]].concat()), None, "{word:?}");
+    assert_eq!(decode(bytes), Some(word));
+}

@@ -4,6 +4,8 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use common::{Daemon, Program, tcp_pair};
 use sluice_lane::end::Role;
@@ -51,7 +53,6 @@ fn programs_and_their_ends_are_listed_with_reasons() {
     let known = start_end(&table, local, peer);
     table.end(known).mark_announced();
     client.announce_life(known, table.end(known).generation(), {
-        use std::os::fd::AsRawFd;
         connected.as_raw_fd()
     });
     client.settle();
@@ -91,6 +92,39 @@ fn programs_and_their_ends_are_listed_with_reasons() {
     assert_eq!(matched["ring_bytes"], 65536);
     assert_eq!(matched["lanes"]["in_use"], 1);
     assert_eq!(matched["counters"]["matches"], 1);
+}
+
+#[test]
+fn an_end_that_was_closed_without_a_word_is_released() {
+    let daemon = Daemon::start(&[]);
+    let (table, memory) = live_table();
+    let program = Program::with_table(daemon.connect(), "busy", memory);
+    let pairs = [tcp_pair("127.0.0.1:0"), tcp_pair("127.0.0.1:0")];
+    let [gone, open] = pairs.each_ref().map(|(connected, _)| {
+        let local = connected.local_addr().unwrap();
+        let end = start_end(&table, local, connected.peer_addr().unwrap());
+        table.end(end).mark_announced();
+        let generation = table.end(end).generation();
+        program.announce_life(end, generation, connected.as_raw_fd());
+        end
+    });
+    program.settle();
+    let record = table.end(gone);
+    record.finish(record.generation());
+    let released = || daemon.status()["counters"]["ends_released"].as_u64();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while released() != Some(1) {
+        assert!(Instant::now() < deadline, "{}", daemon.status());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The other one gets its lane still.
+    let record = table.end(open);
+    let peer = daemon.program("peer");
+    peer.announce(0, &pairs[1].1);
+    assert_eq!(program.lane().0.generation, record.generation());
+    peer.lane();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(released(), Some(1), "the peer has no table to speak of");
 }
 
 #[test]

@@ -29,6 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
+use serde::Serialize;
 
 use crate::config::Config;
 use crate::event::{Event, PeerId, Why};
@@ -132,7 +133,7 @@ pub struct PeerStatus {
 }
 
 /// How often things have happened since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Sessions that began.
     pub sessions: u64,

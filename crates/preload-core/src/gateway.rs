@@ -15,11 +15,12 @@ use sluice_control::preface::{self, Carrier, Kind, PREFACE_BYTES, Preface};
 use sluice_lane::clock::now_ns;
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp, unix};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::io::LOWEST_ADDRESS;
+use crate::raw_address::RawAddress;
 
 pub(crate) mod daemon;
 mod faces;
@@ -423,39 +424,20 @@ pub fn duplicated(fd: c_int, copy: c_int) {
 }
 
 /// Puts `value` in place of the address that the kernel has written, in the family of the
-/// socket: IPv4 is mapped for an IPv6 socket, as the kernel does it, and cut to the room there is.
+/// socket, and cut to the room there is.
 ///
 /// # Safety
 /// The kernel has written an address there, for which there were `room` bytes.
 unsafe fn write_address(fd: c_int, value: SocketAddr, address: *mut sockaddr, room: socklen_t) {
-    let mut domain = [0; 4];
-    if unix::get_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain).is_err() {
+    let Some(value) = RawAddress::in_family_of(fd, value) else {
         return;
-    }
-    let mut bytes = [0_u8; size_of::<libc::sockaddr_in6>()];
-    let size = if i32::from_ne_bytes(domain) == libc::AF_INET6 {
-        let ip = match value.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-        bytes[8..24].copy_from_slice(&ip.octets());
-        size_of::<libc::sockaddr_in6>()
-    } else {
-        let IpAddr::V4(ip) = value.ip() else {
-            return;
-        };
-        bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&ip.octets());
-        size_of::<libc::sockaddr_in>()
     };
-    bytes[2..4].copy_from_slice(&value.port().to_be_bytes());
-    let count = size.min(room as usize);
+    let count = value.bytes().len().min(room as usize);
     // SAFETY: the caller's promise.
     unsafe {
         address
             .cast::<u8>()
-            .copy_from_nonoverlapping(bytes.as_ptr(), count)
+            .copy_from_nonoverlapping(value.bytes().as_ptr(), count)
     };
 }
 

@@ -26,6 +26,7 @@ pub mod passing;
 pub mod policy;
 pub mod poll;
 pub mod process;
+mod raw_address;
 pub mod reach;
 pub mod real;
 pub mod seccomp;

@@ -205,7 +205,7 @@ pub fn release(index: u32, generation: u32) {
         generation,
     };
     match link.send(&message, &[]) {
-        // Without the message sluiced learns it from the record's next life.
+        // Without the message sluiced learns it from the table, soon.
         Ok(()) | Err(Errno::AGAIN) => {}
         Err(_) => link.forget(),
     }

@@ -22,6 +22,7 @@ use crate::fds::{self, Entry};
 use crate::gateway::{self, Face, daemon};
 use crate::io::LOWEST_ADDRESS;
 use crate::lock::SpinLock;
+use crate::raw_address::RawAddress;
 use crate::real::{real, set_errno};
 use crate::{descriptors, log};
 
@@ -128,7 +129,7 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> Op
     // A gateway that has come again has another key.
     for attempt in 0..2 {
         let (exit, number, key) = self::way()?.exit?;
-        let socket_address = in_family_of(fd, exit)?;
+        let socket_address = RawAddress::in_family_of(fd, exit)?;
         match reach(fd, &socket_address, target, number, &key) {
             Ok(()) => return Some(0),
             Err(Failure::Way(errno)) if attempt == 0 => {
@@ -168,37 +169,6 @@ fn is_sent_from(ip: IpAddr) -> bool {
     route.is_ok_and(|own| own.ip() == ip)
 }
 
-/// The address as a socket of this family takes it; `None` if it does not.
-fn in_family_of(fd: c_int, address: SocketAddr) -> Option<RawAddress> {
-    let mut domain = [0; 4];
-    unix::get_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, &mut domain).ok()?;
-    let mut bytes = [0_u8; size_of::<libc::sockaddr_in6>()];
-    bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
-    let len = match (i32::from_ne_bytes(domain), address.ip()) {
-        (libc::AF_INET, IpAddr::V4(ip)) => {
-            bytes[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
-            bytes[4..8].copy_from_slice(&ip.octets());
-            size_of::<libc::sockaddr_in>()
-        }
-        (libc::AF_INET6, ip) => {
-            let ip = match ip {
-                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                IpAddr::V6(ip) => ip,
-            };
-            bytes[..2].copy_from_slice(&(libc::AF_INET6 as u16).to_ne_bytes());
-            bytes[8..24].copy_from_slice(&ip.octets());
-            size_of::<libc::sockaddr_in6>()
-        }
-        _ => return None,
-    };
-    Some(RawAddress { bytes, len })
-}
-
-struct RawAddress {
-    bytes: [u8; size_of::<libc::sockaddr_in6>()],
-    len: usize,
-}
-
 enum Failure {
     /// The gateway is not reached, or does not believe us.
     Way(Errno),
@@ -219,8 +189,8 @@ fn reach(
         raw::syscall3(
             libc::SYS_connect,
             raw::int(fd),
-            exit.bytes.as_ptr() as usize,
-            exit.len,
+            exit.bytes().as_ptr() as usize,
+            exit.bytes().len(),
         )
     });
     match connected {

@@ -34,6 +34,8 @@ pub const BLOCK_MAX: u32 = 0xFFFE;
 /// The file whose bytes are locked: one for each block; byte 0 see [`passing`], those behind the
 /// blocks' [`report`].
 const NUMBERS: &str = "numbers";
+/// What the name of a network namespace's directory has behind that of all processes.
+pub const FAMILY: &str = "-roce-";
 /// Connections that wait for a listener to accept.
 const BACKLOG: i32 = 128;
 /// Entries of a directory that one sweep looks at.

@@ -24,7 +24,7 @@ use sluice_sys::{process, unix};
 use crate::{NUMBERS, Rendezvous, block_of_socket, entries, is_group, local, open_numbers};
 
 /// The byte of those who are here.
-const PRESENT: u64 = 0;
+pub(crate) const PRESENT: u64 = 0;
 /// How long who comes waits for who removes: some calls of the kernel, unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it looks.

@@ -22,8 +22,9 @@ use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3};
 use sluice_sys::{process, unix};
 
+use crate::passing::PRESENT;
 use crate::report::{ANSWER_BYTES_MAX, report_of_socket};
-use crate::{NUMBERS, SWEEP_MAX, block_of_socket, own_parent};
+use crate::{FAMILY, NUMBERS, SWEEP_MAX, block_of_socket, own_parent};
 
 /// Processes that are asked at a time: a descriptor each.
 const AT_ONCE: usize = 200;
@@ -160,7 +161,10 @@ pub fn look(places: &[Place], patience: Duration) -> Survey {
 
 /// One place.
 fn look_at(place: &Place, until: Instant) -> Survey {
-    let mut survey = Survey::default();
+    let mut survey = Survey {
+        leftovers: left_beside(place),
+        ..Survey::default()
+    };
     match open_place(place) {
         Ok(Some(directory)) => {
             let path = through(directory.as_raw_fd());
@@ -240,6 +244,29 @@ fn names(path: &Path, survey: &mut Survey) -> Vec<String> {
     names
 }
 
+/// How many directories of network namespaces, which are beside that of all processes, have been
+/// left by killed ones ([`crate::Rendezvous::open_passing`]).
+fn left_beside(place: &Place) -> usize {
+    let (Some(parent), Some(name)) = (place.path.parent(), place.path.file_name()) else {
+        return 0;
+    };
+    let Ok(Some(parent)) = open_directory(parent, place.uid) else {
+        return 0;
+    };
+    let parent = through(parent.as_raw_fd());
+    let family = format!("{}{FAMILY}", name.to_string_lossy());
+    let is_left = |name: &String| {
+        let Ok(Some(directory)) = open_directory(&parent.join(name), place.uid) else {
+            return false;
+        };
+        let numbers = open_numbers(&through(directory.as_raw_fd()));
+        numbers.is_ok_and(|numbers| is_locked(numbers.as_raw_fd(), PRESENT) == Ok(false))
+    };
+    let beside = names(&parent, &mut Survey::default());
+    let family = beside.iter().filter(|name| name.starts_with(&family));
+    family.filter(|name| is_left(name)).count()
+}
+
 /// How many blocks have a name and no owner.
 fn left_blocks(path: &Path, names: &[String]) -> usize {
     let blocks: BTreeSet<u32> = names
@@ -249,15 +276,19 @@ fn left_blocks(path: &Path, names: &[String]) -> usize {
     if blocks.is_empty() {
         return 0;
     }
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
-        .open(path.join(NUMBERS));
-    let Ok(numbers) = opened else {
+    let Ok(numbers) = open_numbers(path) else {
         return 0;
     };
     let dead = |block: &&u32| is_locked(numbers.as_raw_fd(), u64::from(**block)) == Ok(false);
     blocks.iter().filter(dead).count()
+}
+
+/// The file of locks, to ask for them only.
+fn open_numbers(directory: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(directory.join(NUMBERS))
 }
 
 /// Whether anybody has a lock of a byte. Takes none itself.

@@ -241,7 +241,7 @@ fn namespace() -> core::result::Result<u64, Errno> {
 fn meet_in(namespace: u64) -> std::io::Result<Rendezvous> {
     let path = sluice_rendezvous::default_path();
     let mut family = path.file_name().unwrap_or_default().to_os_string();
-    family.push("-roce-");
+    family.push(sluice_rendezvous::FAMILY);
     let family = family.to_string_lossy();
     let own = path.with_file_name(format!("{family}{namespace}"));
     Rendezvous::open_passing(&own, &family)

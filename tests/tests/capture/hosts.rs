@@ -8,43 +8,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use sluice_tests::apps::{self, STATIC};
+use sluice_tests::cgroup::Cgroup;
 use sluice_tests::fleet::{Fleet, KEY, LIMIT};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
-use sluice_tests::job::{Job, wait_until};
+use sluice_tests::job::Job;
 use sluice_tests::stream::{self, Ends, Transfer};
-use sluice_tests::suite::{Verdict, ensure, fail, skip};
-
-/// A cgroup of version 2, which is removed with its last process.
-struct Group {
-    path: PathBuf,
-}
-
-impl Group {
-    fn new(name: &str) -> Verdict<Group> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let mount = mounts.lines().find_map(|line| {
-            let (mount, kind) = line.split_once(" - ")?;
-            kind.starts_with("cgroup2 ").then_some(())?;
-            mount.split(' ').nth(4)
-        });
-        let Some(mount) = mount else {
-            return skip("no cgroup file system of version 2 is mounted");
-        };
-        let path = Path::new(mount).join(format!("sluice-capture-{}-{name}", std::process::id()));
-        match fs::create_dir(&path) {
-            Ok(()) => Ok(Group { path }),
-            Err(error) => skip(format!("cgroups cannot be made here: {error}")),
-        }
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // Of programs that a test has left.
-        let _ = fs::write(self.path.join("cgroup.kill"), "1");
-        let _ = wait_until(LIMIT, || Ok(fs::remove_dir(&self.path).is_ok()));
-    }
-}
+use sluice_tests::suite::{Verdict, ensure, fail};
 
 /// What a daemon has captured and served, of `sluice status --json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +30,7 @@ pub struct Two {
     /// Of programs; daemons talk by IPv4.
     family: u8,
     // Programs end before their hosts go.
-    groups: [Group; 2],
+    groups: [Cgroup; 2],
     pub fleet: Fleet<Pair>,
 }
 
@@ -74,10 +43,10 @@ impl Two {
     /// The same, with more in `[capture]`.
     pub fn with_choice(family: u8, choice: [&str; 2]) -> Verdict<Two> {
         let mut fleet = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
-        let groups = [Group::new("left")?, Group::new("right")?];
+        let groups = [Cgroup::new("capture-left")?, Cgroup::new("capture-right")?];
         for side in SIDES {
             let head = fleet.head(side, KEY, "roce-udp")? + &fleet.peer_by_both(side.other());
-            let group = groups[side as usize].path.display();
+            let group = groups[side as usize].path().display();
             let choice = choice[side as usize];
             let text = format!("{head}[capture]\ncgroup = \"{group}\"\n{choice}\n");
             fleet.write_config(side, &text)?;
@@ -194,7 +163,7 @@ impl Two {
         // Sockets belong to the cgroup in which their process was.
         command
             .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
-            .arg(self.groups[side as usize].path.join("cgroup.procs"))
+            .arg(self.groups[side as usize].processes())
             .arg(program)
             .args(arguments);
         stream::meet_at(&mut command, self.address(Side::Right));

@@ -8,9 +8,9 @@ use serde_json::Value;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::find_program;
-use sluice_tests::redis::Redis;
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::programs::redis::Redis;
+use sluice_tests::programs::require;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::hosts::Two;
 
@@ -178,9 +178,7 @@ fn choices() -> Verdict {
 
 /// A program under `sluice run` has lanes of its own: it is left alone as soon as it is known.
 fn preloaded() -> Verdict {
-    let Some(python) = find_program("python3") else {
-        return skip("python3 is not installed");
-    };
+    let python = require("python3")?;
     let two = Two::new(4)?;
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;

@@ -4,20 +4,18 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{SocketAddr, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc;
 
 use libtest_mimic::Trial;
 use rustix::net::sockopt::socket_type;
 use rustix::net::{Shutdown, SocketType, shutdown};
-use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open,
-};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
+use sluice_tests::cgroup::Cgroup;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
-use sluice_tests::job::{run, wait_until};
-use sluice_tests::lab::find_sluice;
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::job::wait_until;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::hosts::Two;
 use crate::troubles::more_rounds;
@@ -38,48 +36,14 @@ const CONNECT: &str = "for ((i = 0; i < count; i++)); do
 done
 echo connected";
 
-/// A process that does nothing, without being stopped: the kernel ends what is stopped when its parent
-/// does (SIGHUP of an orphaned process group, setpgid(2)).
-struct Frozen {
-    group: PathBuf,
-}
-
-impl Frozen {
-    fn new(process: Pid) -> Verdict<Frozen> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")?;
-        let mount = mounts.lines().find_map(|line| {
-            let (mount, kind) = line.split_once(" - ")?;
-            kind.starts_with("cgroup2 ").then_some(())?;
-            mount.split(' ').nth(4)
-        });
-        let Some(mount) = mount else {
-            return skip("no cgroup file system of version 2 is mounted");
-        };
-        let group = Path::new(mount).join(format!("sluice-frozen-{}", std::process::id()));
-        fs::create_dir(&group)?;
-        let frozen = Frozen { group };
-        let pid = process.as_raw_nonzero().to_string();
-        fs::write(frozen.group.join("cgroup.procs"), pid)?;
-        fs::write(frozen.group.join("cgroup.freeze"), "1")?;
-        let events = frozen.group.join("cgroup.events");
-        let is_frozen = || Ok(fs::read_to_string(&events)?.contains("frozen 1"));
-        ensure(wait_until(LIMIT, is_frozen)?, || {
-            "it is not frozen".to_owned()
-        })?;
-        Ok(frozen)
-    }
-
-    fn thaw(&self) -> Verdict {
-        Ok(fs::write(self.group.join("cgroup.freeze"), "0")?)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        let _ = self.thaw();
-        let _ = fs::write(self.group.join("cgroup.kill"), "1");
-        let _ = wait_until(LIMIT, || Ok(fs::remove_dir(&self.group).is_ok()));
-    }
+/// Makes a process do nothing until it is thawed, without stopping it: the kernel ends what is stopped
+/// when its parent does (SIGHUP of an orphaned process group, setpgid(2)).
+fn freeze(process: Pid) -> Verdict<Cgroup> {
+    let group = Cgroup::new("frozen")?;
+    let pid = process.as_raw_nonzero().to_string();
+    fs::write(group.processes(), pid)?;
+    group.freeze()?;
+    Ok(group)
 }
 
 /// Every program that was told that it is connected is let in when capture ends, however many wait.
@@ -94,7 +58,7 @@ fn ended_with_a_queue() -> Verdict {
     };
     let before = two.counts(Side::Left)?.captured;
     let relay = two.relay(Side::Left)?;
-    let frozen = Frozen::new(relay)?;
+    let frozen = freeze(relay)?;
     let script = format!(
         "host={host} port={port} count={COUNT}
         {CONNECT}
@@ -105,10 +69,7 @@ fn ended_with_a_queue() -> Verdict {
     );
     let client = two.program(Side::Left, Path::new("/bin/bash"), &["-c", &script]);
     let mut client = two.fleet.start_program(client, "client")?;
-    let output = client.stdout_path().to_owned();
-    client.await_ready(LIMIT, "connections", || {
-        fs::read_to_string(&output).is_ok_and(|text| text.contains("connected"))
-    })?;
+    client.await_text("connected", LIMIT)?;
     let now = two.counts(Side::Left)?.captured;
     ensure(now == before, || format!("it was not frozen: {now}"))?;
     // The order to drain is there when the relay sees its queue.
@@ -150,10 +111,7 @@ fn an_end_is_seen() -> Verdict {
     let ends = two.ends()?;
     let mut server = two.server(&ends, "server")?;
     let to = two.listening(&mut server)?;
-    let arguments = ["client", &to, "1000000", "ping"];
-    let mut open = two
-        .fleet
-        .start_program(two.program(Side::Left, &ends, &arguments), "open")?;
+    let mut open = two.start_rounds(&ends, &to)?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     shutdown(orders_of(relay)?, Shutdown::Both).map_err(io::Error::from)?;
@@ -191,16 +149,13 @@ fn find_relay(config: &Path) -> Option<Pid> {
 fn detached() -> Verdict {
     let mut two = Two::with_choice(4, ["drain_seconds = 0", ""])?;
     two.fleet.end(Side::Left, Signal::TERM)?;
-    let sluice = find_sluice()?;
-    let path = |what: &str| two.fleet.dir().join(what);
-    let (config, socket, log) = (path("left.toml"), path("left.sock"), path("json.log"));
+    let path = |what: &str| two.fleet.path(Side::Left, what);
+    let (config, socket, log) = (path("toml"), path("sock"), path("json"));
     // The former relay ends by itself.
     let is_gone = || Ok(find_relay(&config).is_none());
     ensure(wait_until(LIMIT, is_gone)?, || two.fleet.describe())?;
-    let mut command = two
-        .fleet
-        .host(Side::Left)
-        .command(sluice.with_file_name("sluiced"));
+    let sluiced = two.fleet.sluice.with_file_name("sluiced");
+    let mut command = two.fleet.host(Side::Left).command(sluiced);
     command.arg("--daemonize").arg("--socket").arg(&socket);
     command.arg("--config").arg(&config).args(["--log", "info"]);
     command.args(["--log-format", "json", "--log-file"]);
@@ -242,9 +197,8 @@ fn detached() -> Verdict {
         ensure(said.is_empty() && find_relay(&config).is_some(), || said)
     };
     let looked = look();
-    let mut command = two.fleet.host(Side::Left).command(&sluice);
-    command.arg("down").env("SLUICE_SOCKET", &socket);
-    run(command, two.fleet.dir(), "down", LIMIT)?.success()?;
+    let down = two.fleet.sluice(Side::Left, &["down"]);
+    two.fleet.run_program(down, "down")?;
     looked?;
     ensure(wait_until(LIMIT, is_gone)?, || {
         "the relay is still there".to_owned()
@@ -259,19 +213,11 @@ fn detached() -> Verdict {
 /// What cannot change while sluiced runs is named when the configuration is read again.
 fn reloaded() -> Verdict {
     let two = Two::new(4)?;
-    let path = |what: &str| two.fleet.dir().join(what);
-    let (config, log) = (path("left.toml"), path("left.log"));
+    let config = two.fleet.path(Side::Left, "toml");
     let text = fs::read_to_string(&config)?;
     fs::write(&config, format!("{text}ports = \"1-1000\"\n"))?;
-    let relay = two.relay(Side::Left)?.as_raw_nonzero();
-    let status = fs::read_to_string(format!("/proc/{relay}/status"))?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    let sluiced = parent.and_then(|pid| Pid::from_raw(pid.trim().parse().ok()?));
-    let Some(sluiced) = sluiced else {
-        return fail(status);
-    };
-    kill_process(sluiced, Signal::HUP).map_err(io::Error::from)?;
-    let said = || fs::read_to_string(&log).unwrap_or_default();
-    let is_read = wait_until(LIMIT, || Ok(said().contains("was read again")))?;
-    ensure(is_read && said().contains("`capture` has changed"), said)
+    two.fleet.daemon(Side::Left)?.signal(Signal::HUP)?;
+    two.fleet.await_log(Side::Left, "was read again")?;
+    let said = two.fleet.log(Side::Left);
+    ensure(said.contains("`capture` has changed"), || said.clone())
 }

@@ -7,8 +7,9 @@ use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::redis::Redis;
-use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::programs::iperf;
+use sluice_tests::programs::redis::Redis;
+use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::hosts::Way;
 use crate::tools::Stage;
@@ -60,12 +61,7 @@ fn iperf(way: Way) -> Verdict {
         let port = port.to_string();
         let words = ["-c", &address, "-p", &port, "-P", "4", "-n", "200M", "-J"];
         let outcome = stage.run("iperf3", &[&words[..], more].concat())?;
-        let said: serde_json::Value = serde_json::from_str(&outcome.text())
-            .or_else(|error| fail(format!("iperf3: {error}: {}", outcome.describe())))?;
-        let bytes = |end: &str| said.pointer(&format!("/end/{end}/bytes"))?.as_u64();
-        let counted = (bytes("sum_sent"), bytes("sum_received"));
-        let is_whole = matches!(counted, (Some(sent), Some(got)) if got > 0 && got <= sent);
-        ensure(is_whole, || format!("{counted:?} {}", outcome.describe()))?;
+        iperf::received(&outcome)?;
     }
     let _ = server.stop(LIMIT)?;
     stage.two.require_ring_bytes()

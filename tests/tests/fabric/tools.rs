@@ -1,13 +1,11 @@
 //! What the rows with real programs share.
 
-use std::ffi::OsStr;
-use std::path::Path;
-
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::Side;
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::job::{Job, Outcome, find_program};
-use sluice_tests::suite::{Verdict, fail, skip};
+use sluice_tests::job::{Job, Outcome};
+use sluice_tests::programs::require;
+use sluice_tests::suite::Verdict;
 
 use crate::hosts::{Two, Way};
 
@@ -45,9 +43,7 @@ impl Stage {
         program: &str,
         words: &[&str],
     ) -> Verdict<Job> {
-        let Some(path) = find_program(program) else {
-            return skip(format!("{program} is not installed; scripts/setup test"));
-        };
+        let path = require(program)?;
         let mut command = self.two.program(side, is_accelerated, &path);
         command.args(words).current_dir(self.two.dir());
         self.two.start_program(command, program)
@@ -70,38 +66,4 @@ impl Stage {
         let outcome = job.finish(LIMIT).and_then(Outcome::success);
         outcome.map_err(|problem| problem.with(|| self.two.describe()))
     }
-}
-
-/// Text for command lines and configuration files; the test's paths are ASCII.
-pub fn text(path: impl AsRef<OsStr>) -> String {
-    path.as_ref().to_string_lossy().into_owned()
-}
-
-/// Bytes that do not repeat and are the same every time.
-pub fn make_file(path: &Path, bytes: usize) -> Verdict<Vec<u8>> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = (0..bytes.div_ceil(8)).flat_map(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    });
-    let content: Vec<u8> = words.take(bytes).collect();
-    std::fs::write(path, &content)?;
-    Ok(content)
-}
-
-/// Whether a file has this content.
-pub fn check_file(path: &Path, content: &[u8]) -> Verdict {
-    let got = std::fs::read(path)?;
-    if got == content {
-        return Ok(());
-    }
-    let same = got.iter().zip(content).take_while(|(a, b)| a == b).count();
-    fail(format!(
-        "{}: {} bytes instead of {}, the first {same} are right",
-        path.display(),
-        got.len(),
-        content.len()
-    ))
 }

@@ -12,8 +12,9 @@ use sluice_tests::fleet::{Fleet, Hosts, KEY, LIMIT, Place};
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::hosts::{Host, Settings, require_root, wire};
 use sluice_tests::job::{Job, wait_until};
+use sluice_tests::programs::require;
 use sluice_tests::stream::Transfer;
-use sluice_tests::suite::{Verdict, ensure, fail, skip};
+use sluice_tests::suite::{Verdict, ensure, fail};
 use tempfile::TempDir;
 
 /// The ports that the gateway lets node a publish. One that takes a right to be opened:
@@ -279,12 +280,9 @@ impl Lab {
         port: u16,
         processes: u32,
     ) -> Verdict<Job> {
-        let python = Path::new("/usr/bin/python3");
-        if !python.exists() {
-            return skip("python3 is not installed");
-        }
+        let python = require("/usr/bin/python3")?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/who.py");
-        let mut command = self.published(at, gateway, python);
+        let mut command = self.published(at, gateway, &python);
         command.arg(script).args([
             at.name(),
             address,

@@ -1,17 +1,21 @@
 //! Programs on a node that connect out by the gateway: a host of their own has no way there.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread;
 
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::job::find_program;
+use sluice_tests::programs::{files, require};
 use sluice_tests::stream;
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::lab::{At, Lab, client_address, outside};
+
+/// The system's own, whatever else is in PATH.
+const PYTHON: &str = "/usr/bin/python3";
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![trial("out/refused", refused), trial("out/curl", curl)];
@@ -49,14 +53,18 @@ s.sendall(b'question')
 print(s.recv(100).decode())
 ";
 
+/// What CONNECT says on a node.
+fn connect(lab: &Lab, at: At, to: SocketAddr) -> Verdict<String> {
+    let mut command = lab.published(at, "gw", &require(PYTHON)?);
+    command.args(["-c", CONNECT, &to.ip().to_string(), &to.port().to_string()]);
+    lab.fleet.run_program(command, "connect")
+}
+
 /// The errors of destinations are connect's, and addresses are those outside.
 fn refused() -> Verdict {
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return skip("python3 is not installed");
-    }
     let lab = Lab::new()?;
     let client: SocketAddr = (client_address(4), 7).into();
+    let nowhere = (Ipv4Addr::new(192, 0, 2, 1), 7).into();
     let at_gateway = lab
         .host(At::Gateway)
         .inside(|| TcpListener::bind((outside(4), 0)))?;
@@ -70,20 +78,11 @@ fn refused() -> Verdict {
         .inside(|| TcpListener::bind("10.45.0.9:0"))?;
     second.set_nonblocking(true)?;
     let closed = SocketAddr::new(own.ip(), 9);
-    let connect = |at: At, to: SocketAddr| -> Verdict<String> {
-        let mut command = lab.published(at, "gw", python);
-        command.args(["-c", CONNECT, &to.ip().to_string(), &to.port().to_string()]);
-        lab.fleet.run_program(command, "connect")
-    };
     for (at, to, expected) in [
         // Nobody listens there.
         (At::NodeA, client, "ECONNREFUSED"),
         // A network that the gateway does not let it reach, and the gateway itself.
-        (
-            At::NodeA,
-            "192.0.2.1:7".parse().map_err(std::io::Error::other)?,
-            "EACCES",
-        ),
+        (At::NodeA, nowhere, "EACCES"),
         (At::NodeA, own, "EACCES"),
         (At::NodeA, closed, "EACCES"),
         (At::NodeA, second.local_addr()?, "EACCES"),
@@ -92,58 +91,52 @@ fn refused() -> Verdict {
         // A node that may connect nowhere goes its own way, and has none.
         (At::NodeB, client, "ENETUNREACH"),
     ] {
-        let said = connect(at, to)?;
+        let said = connect(&lab, at, to)?;
         ensure(said.trim() == expected, || {
             format!("{at:?} to {to}: {said}")
         })?;
     }
     for listener in [&at_gateway, &second] {
         let came = listener.accept().map_err(|error| error.kind());
-        ensure(matches!(came, Err(std::io::ErrorKind::WouldBlock)), || {
+        ensure(matches!(came, Err(io::ErrorKind::WouldBlock)), || {
             format!("the gateway was connected to: {came:?}")
         })?;
     }
-    for family in [4, 6] {
-        let at = SocketAddr::new(lab.host(At::Client).address(family), 0);
-        let listener = lab.host(At::Client).inside(|| TcpListener::bind(at))?;
-        let at = listener.local_addr()?;
-        let served = std::thread::spawn(move || -> std::io::Result<SocketAddr> {
-            let (mut stream, from) = listener.accept()?;
-            let mut bytes = [0; 8];
-            stream.read_exact(&mut bytes)?;
-            stream.write_all(b"answer")?;
-            Ok(from)
-        });
-        let said = connect(At::NodeA, at)?;
-        let from = served
-            .join()
-            .map_err(|_| std::io::Error::other("the server panicked"))??;
-        let expected = format!(
-            "{} {} {} {}\nanswer\n",
-            at.ip(),
-            at.port(),
-            from.ip(),
-            from.port()
-        );
-        ensure(said == expected && from.ip() == outside(family), || {
-            format!("{said:?} and not {expected:?}")
-        })?;
-    }
-    Ok(())
+    check_addresses(&lab, 4)?;
+    check_addresses(&lab, 6)
+}
+
+/// Each end sees the other as the gateway has connected them.
+fn check_addresses(lab: &Lab, family: u8) -> Verdict {
+    let at = SocketAddr::new(lab.host(At::Client).address(family), 0);
+    let listener = lab.host(At::Client).inside(|| TcpListener::bind(at))?;
+    let at = listener.local_addr()?;
+    let served = thread::spawn(move || -> io::Result<SocketAddr> {
+        let (mut stream, from) = listener.accept()?;
+        let mut bytes = [0; 8];
+        stream.read_exact(&mut bytes)?;
+        stream.write_all(b"answer")?;
+        Ok(from)
+    });
+    let said = connect(lab, At::NodeA, at)?;
+    let panicked = |_| io::Error::other("the server panicked");
+    let from = served.join().map_err(panicked)??;
+    let [peer, own] = [at, from].map(|it| format!("{} {}", it.ip(), it.port()));
+    let expected = format!("{peer} {own}\nanswer\n");
+    ensure(said == expected && from.ip() == outside(family), || {
+        format!("{said:?} and not {expected:?}")
+    })
 }
 
 /// A program that does not block.
 fn curl() -> Verdict {
-    let (Some(curl), python) = (find_program("curl"), Path::new("/usr/bin/python3")) else {
-        return skip("curl is not installed");
-    };
+    let (curl, python) = (require("curl")?, require(PYTHON)?);
     let lab = Lab::new()?;
     let dir = lab.path("web");
-    std::fs::create_dir_all(&dir)?;
-    let file: Vec<u8> = (0..2_000_000_u32).map(|n| ((n * 13) >> 2) as u8).collect();
-    std::fs::write(dir.join("file"), &file)?;
+    fs::create_dir_all(&dir)?;
+    files::make(&dir.join("file"), 2_000_000)?;
     let port = lab.host(At::Client).free_port(Protocol::Tcp)?;
-    let mut command = lab.outside(python);
+    let mut command = lab.outside(&python);
     command
         .args(["-m", "http.server", &port.to_string(), "--directory"])
         .arg(&dir);
@@ -158,7 +151,7 @@ fn curl() -> Verdict {
         .arg(format!("http://{}:{port}/file", client_address(4)));
     let said = lab.fleet.run_program(command, "curl")?;
     ensure(said == client_address(4).to_string(), || said)?;
-    ensure(std::fs::read(&got)? == file, || "another file".to_owned())?;
+    files::check_same(&dir.join("file"), &got)?;
     let _ = server.stop(LIMIT)?;
     Ok(())
 }

@@ -6,10 +6,13 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
-use sluice_tests::job::{Job, find_program};
-use sluice_tests::redis::Redis;
+use sluice_tests::job::Job;
+use sluice_tests::programs::load::check_wrk;
+use sluice_tests::programs::nginx::Nginx;
+use sluice_tests::programs::redis::Redis;
+use sluice_tests::programs::{files, require};
 use sluice_tests::stream::{self, SERVERS};
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::lab::{At, Lab, PORT, client_address, outside};
 
@@ -50,25 +53,17 @@ fn records(kind: &'static str, family: u8) -> Verdict {
 }
 
 fn start_nginx(lab: &Lab, program: &Path, workers: u32) -> Verdict<Job> {
-    let dir = lab.path("nginx");
-    fs::create_dir_all(dir.join("www"))?;
-    let at = dir.display();
-    let large: Vec<u8> = (0..3_000_000_u32).map(|n| ((n * 31) >> 3) as u8).collect();
-    fs::write(dir.join("www/large"), large)?;
-    fs::write(dir.join("www/small"), "small and known")?;
-    let config = format!(
-        "daemon off; user root; worker_processes {workers}; worker_rlimit_nofile 4096;\n\
-         pid {at}/pid; error_log {at}/error;\n\
-         events {{ worker_connections 2048; }}\n\
-         http {{ log_format it '$remote_addr $server_addr:$server_port $status $uri';\n\
-           access_log {at}/access it; sendfile on; tcp_nopush on; keepalive_requests 100000;\n\
-           client_body_temp_path {at}/b; proxy_temp_path {at}/p; fastcgi_temp_path {at}/f;\n\
-           uwsgi_temp_path {at}/u; scgi_temp_path {at}/s;\n\
-           server {{ listen {PORT}; listen [::]:{PORT} ipv6only=on; root {at}/www; }} }}\n"
-    );
-    fs::write(dir.join("conf"), config)?;
+    let nginx = Nginx {
+        workers,
+        listen: vec![PORT.to_string(), format!("[::]:{PORT} ipv6only=on")],
+        requests_per_connection: 100_000,
+        has_log: true,
+    };
+    let arguments = nginx.prepare(lab.fleet.dir())?;
+    files::make(&lab.path("www/large"), 3_000_000)?;
+    fs::write(lab.path("www/small"), "small and known")?;
     let mut command = lab.published(At::NodeA, "gw", program);
-    command.arg("-c").arg(dir.join("conf")).arg("-p").arg(&dir);
+    command.args(arguments);
     let mut job = lab.fleet.start_program(command, "nginx")?;
     job.await_ready(LIMIT, "an open port", || lab.is_open(PORT).unwrap_or(false))?;
     Ok(job)
@@ -76,10 +71,7 @@ fn start_nginx(lab: &Lab, program: &Path, workers: u32) -> Verdict<Job> {
 
 /// Files arrive whole, the access log has the clients, and a crowd is served.
 fn nginx(workers: u32) -> Verdict {
-    let programs = ["nginx", "curl", "wrk"].map(find_program);
-    let [Some(nginx), Some(curl), Some(wrk)] = programs else {
-        return skip("nginx, curl or wrk is not installed");
-    };
+    let (nginx, curl, wrk) = (require("nginx")?, require("curl")?, require("wrk")?);
     let lab = Lab::new()?;
     let server = start_nginx(&lab, &nginx, workers)?;
     let mut expected = Vec::new();
@@ -95,10 +87,7 @@ fn nginx(workers: u32) -> Verdict {
                 command.arg("-o").arg(&got).arg(format!("{base}/{name}"));
             }
             lab.fleet.run_program(command, "curl")?;
-            let sent = fs::read(lab.path("nginx/www").join(name))?;
-            ensure(fs::read(&got)? == sent, || {
-                format!("{name} is another file")
-            })?;
+            files::check_same(&lab.path("www").join(name), &got)?;
             let client = lab.host(At::Client).address(family);
             expected.push((
                 format!("{client} {}:{PORT} 200 /{name}\n", outside(family)),
@@ -106,7 +95,7 @@ fn nginx(workers: u32) -> Verdict {
             ));
         }
     }
-    let log = fs::read_to_string(lab.path("nginx/access"))?;
+    let log = fs::read_to_string(lab.path("access"))?;
     for (line, times) in expected {
         let found = log.matches(&line).count();
         ensure(found == times, || {
@@ -118,11 +107,8 @@ fn nginx(workers: u32) -> Verdict {
         .args(["-t", "2", "-d", "4", "--timeout", "60"])
         .args(["-c", &CROWD.to_string()])
         .arg(format!("http://{}:{PORT}/small", outside(4)));
-    let text = lab.fleet.run_program(command, "wrk")?;
-    let is_clean = !text.contains("Socket errors") && !text.contains("Non-2xx");
-    ensure(is_clean && text.contains("requests in"), || {
-        format!("{text}\n{}", lab.describe())
-    })?;
+    let crowd = lab.fleet.start_program(command, "wrk")?.finish(LIMIT)?;
+    check_wrk(&crowd.success()?).map_err(|problem| problem.with(|| lab.describe()))?;
     let _ = server.stop(LIMIT)?;
     lab.fleet.require_ring_bytes()
 }

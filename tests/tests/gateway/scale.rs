@@ -5,7 +5,8 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::fleet::LIMIT;
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::programs::require;
+use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::lab::{At, Lab};
 
@@ -19,13 +20,10 @@ const PORTS: u16 = 900;
 
 /// A gateway that is started anew gets them all.
 fn many_ports() -> Verdict {
-    let python = Path::new("/usr/bin/python3");
-    if !python.exists() {
-        return skip("python3 is not installed");
-    }
+    let python = require("/usr/bin/python3")?;
     let mut lab = Lab::new()?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gateway/many.py");
-    let mut command = lab.published(At::NodeA, "gw", python);
+    let mut command = lab.published(At::NodeA, "gw", &python);
     command
         .arg(script)
         .args(["a", &FIRST_PORT.to_string(), &PORTS.to_string()]);

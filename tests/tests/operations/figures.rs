@@ -1,7 +1,6 @@
 //! Figures for Prometheus: by the rules of the format, true, and there for who asks properly however
 //! others ask.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -10,8 +9,9 @@ use libtest_mimic::Trial;
 use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{find_program, wait_until};
-use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
+use crate::exposition::{Values, parse};
 use crate::lab::{self, DEVICE, METRICS_PORT, ask, exchange, scrape};
 
 pub fn trials() -> Vec<Trial> {
@@ -23,78 +23,6 @@ pub fn trials() -> Vec<Trial> {
 
 const PLAIN: &str = "text/plain";
 const OPEN: &str = "application/openmetrics-text";
-
-/// Values by name and labels, as they are written.
-type Values = BTreeMap<String, f64>;
-
-/// Reads the format; every rule that is broken is an error.
-fn parse(text: &str, is_open: bool) -> Verdict<Values> {
-    let mut values = Values::new();
-    let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut closed: BTreeSet<&str> = BTreeSet::new();
-    let mut current = "";
-    let text = match text.strip_suffix("# EOF\n") {
-        Some(text) if is_open => text,
-        None if !is_open => text,
-        _ => return fail(format!("the end: {text}")),
-    };
-    for line in text.lines() {
-        let words: Vec<&str> = line.splitn(4, ' ').collect();
-        if let &["#", what, name, rest] = words.as_slice() {
-            if name != current {
-                ensure(closed.insert(name), || format!("{name} comes twice"))?;
-                current = name;
-            }
-            match what {
-                "HELP" => ensure(!rest.is_empty(), || format!("no help: {line}"))?,
-                "TYPE" => {
-                    ensure(matches!(rest, "counter" | "gauge"), || line.to_owned())?;
-                    kinds.insert(name, rest);
-                }
-                "UNIT" if is_open => {
-                    ensure(name.ends_with(&format!("_{rest}")), || line.to_owned())?;
-                }
-                _ => return fail(format!("a comment of another kind: {line}")),
-            }
-            continue;
-        }
-        let Some((name, value)) = line.rsplit_once(' ') else {
-            return fail(format!("no sample: {line}"));
-        };
-        let base = name.split('{').next().unwrap_or_default();
-        let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        ensure(!base.is_empty() && base.chars().all(legal), || {
-            line.to_owned()
-        })?;
-        if let Some(labels) = name.strip_prefix(base).filter(|rest| !rest.is_empty()) {
-            let inner = labels.strip_prefix('{').and_then(|it| it.strip_suffix('}'));
-            let Some(inner) = inner else {
-                return fail(format!("labels: {line}"));
-            };
-            for label in inner.split(',') {
-                let value = label.split_once('=').map(|(_, value)| value);
-                let quoted = value.is_some_and(|it| it.len() >= 2 && it.starts_with('"'));
-                ensure(quoted && label.ends_with('"'), || line.to_owned())?;
-            }
-        }
-        let is_counter = base.ends_with("_total");
-        let family = match is_open {
-            true => base.strip_suffix("_total").unwrap_or(base),
-            false => base,
-        };
-        ensure(family == current, || format!("not with its family: {line}"))?;
-        let kind = kinds.get(family).copied();
-        let expected = if is_counter { "counter" } else { "gauge" };
-        ensure(kind == Some(expected), || format!("{line}: {kind:?}"))?;
-        let Ok(value) = value.parse::<f64>() else {
-            return fail(format!("no number: {line}"));
-        };
-        ensure(values.insert(name.to_owned(), value).is_none(), || {
-            format!("twice: {line}")
-        })?;
-    }
-    Ok(values)
-}
 
 fn format() -> Verdict {
     let port = METRICS_PORT.to_string();

@@ -9,8 +9,9 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::{Job, find_program, wait_until};
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::job::{Job, wait_until};
+use sluice_tests::programs::require;
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::lab::{self, Two, exchange_by, scrape};
 use crate::service::bounding;
@@ -113,55 +114,60 @@ fn make_root(two: &Two, side: Side, manifest: &Manifest) -> Verdict<PathBuf> {
     Ok(root)
 }
 
-fn two_nodes() -> Verdict {
-    let programs = ["unshare", "setpriv", "chroot", "ldd"].map(find_program);
-    let [Some(unshare), Some(_), Some(_), Some(_)] = programs else {
-        return skip("needs unshare, setpriv, chroot and ldd");
-    };
-    let two = lab::set_up(&[])?;
-    let manifest = Manifest::read()?;
-    // To enter the root; a container's runtime needs none for that.
-    let more = ["SYS_CHROOT"];
-    let bounds = bounding(manifest.capabilities.iter().map(String::as_str).chain(more));
-    let mut jobs: Vec<Job> = Vec::new();
-    let mut sockets: Vec<PathBuf> = Vec::new();
-    for side in SIDES {
-        let root = make_root(&two, side, &manifest)?;
-        let script = "root=$1 name=$2 bounds=$3; shift 3; hostname \"$name\" && \
-                      for it in proc sys dev; do mount --rbind /$it \"$root/$it\" || exit 1; done; \
-                      exec setpriv \"$bounds\" --no-new-privs chroot \"$root\" /usr/bin/sluiced \"$@\"";
-        let mut command = two.host(side).command(&unshare);
+/// `sluiced` as its container has it: what the DaemonSet gives it, in a root of its own.
+struct Node {
+    job: Job,
+    socket: PathBuf,
+}
+
+impl Node {
+    fn start(two: &Two, side: Side, manifest: &Manifest) -> Verdict<Node> {
+        const SCRIPT: &str = "root=$1 name=$2 bounds=$3; shift 3; hostname \"$name\" && \
+                for it in proc sys dev; do mount --rbind /$it \"$root/$it\" || exit 1; done; \
+                exec setpriv \"$bounds\" --no-new-privs chroot \"$root\" /usr/bin/sluiced \"$@\"";
+        let root = make_root(two, side, manifest)?;
+        // To enter the root; a container's runtime needs none for that.
+        let more = ["SYS_CHROOT"];
+        let bounds = bounding(manifest.capabilities.iter().map(String::as_str).chain(more));
+        let mut command = two.host(side).command(require("unshare")?);
         command
-            .args(["--mount", "--uts", "sh", "-c", script, "sh"])
+            .args(["--mount", "--uts", "sh", "-c", SCRIPT, "sh"])
             .arg(&root)
             .args([side.name(), &bounds])
             .args(&manifest.arguments);
         let mut job = two.start_program(command, &format!("node-{}", side.name()))?;
         let socket = root.join("run/sluice/control.sock");
         job.await_ready(LIMIT, "the control socket", || socket.exists())?;
-        jobs.push(job);
-        sockets.push(socket);
+        Ok(Node { job, socket })
     }
-    // A program's connection makes the daemons find each other.
-    let status = |side: Side| two.status_by(side, &sockets[side as usize]);
+}
+
+fn two_nodes() -> Verdict {
+    for program in ["unshare", "setpriv", "chroot", "ldd"] {
+        require(program)?;
+    }
+    let two = lab::set_up(&[])?;
+    let manifest = Manifest::read()?;
+    let nodes = [
+        Node::start(&two, Side::Left, &manifest)?,
+        Node::start(&two, Side::Right, &manifest)?,
+    ];
+    let status = |side: Side| two.status_by(side, &nodes[side as usize].socket);
     let given = |side: Side| {
         let status = status(side).unwrap_or_default();
         let count = status["counters"]["matches_across_hosts"].as_u64();
         count.unwrap_or(0)
     };
     let describe = || {
-        let all: Vec<String> = jobs.iter().map(Job::describe).collect();
-        format!(
-            "{:?} {:?}\n{}",
-            status(Side::Left),
-            status(Side::Right),
-            all.join("\n")
-        )
+        let [left, right] = nodes.each_ref().map(|node| node.job.describe());
+        let statuses = SIDES.map(status);
+        format!("{statuses:?}\n{left}\n{right}")
     };
+    // A program's connection makes the daemons find each other.
     let mut tries = 0;
     while SIDES.iter().any(|side| given(*side) == 0) && tries < 20 {
         tries += 1;
-        exchange_by([&sockets[0], &sockets[1]], &two, 1000)?;
+        exchange_by([&nodes[0].socket, &nodes[1].socket], &two, 1000)?;
     }
     ensure(SIDES.iter().all(|side| given(*side) > 0), describe)?;
     for side in SIDES {

@@ -1,6 +1,7 @@
 //! How sluiced is run and watched: figures for Prometheus, the service manager, reloading, what
 //! capabilities it keeps, the pair of hosts that `sluice doctor` looks at, and the DaemonSet.
 
+mod exposition;
 mod figures;
 mod kubernetes;
 mod lab;

@@ -4,9 +4,10 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::{find_program, wait_until};
+use sluice_tests::job::wait_until;
+use sluice_tests::programs::require;
 use sluice_tests::stream;
-use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::lab::{self, DEVICE, Two, exchange};
 
@@ -157,9 +158,7 @@ while True:
 
 /// A program whose peer on another host is not under Sluice is let go, though both daemons run.
 fn one_end_settles() -> Verdict {
-    let Some(python) = find_program("python3") else {
-        return skip("python3 is not installed");
-    };
+    let python = require("python3")?;
     let two = lab::started(&[])?;
     let address = two.address(Side::Right).to_string();
     let mut server = two.host(Side::Right).command(&python);

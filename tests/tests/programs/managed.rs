@@ -7,9 +7,10 @@ use libtest_mimic::Trial;
 use sluice_tests::apps::apps_dir;
 use sluice_tests::job::{Job, command, run};
 use sluice_tests::lab::Mode;
+use sluice_tests::programs::{require, text};
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::tools::{LIMIT, Stage, require, text};
+use crate::tools::{LIMIT, Stage};
 
 /// FNV-1a over the 2,000 messages, as all four programs print it.
 const SUM: &str = "sum 686cd60e312b4da5";
@@ -43,11 +44,11 @@ pub fn trials() -> Vec<Trial> {
 
 /// Program and first arguments of the language's version.
 fn program(stage: &Stage, language: Language) -> Verdict<(String, Vec<String>)> {
-    let script = |name: &str| text(&apps_dir().join("scripts").join(name));
+    let script = |name: &str| text(apps_dir().join("scripts").join(name));
     Ok(match language {
-        Language::Go => (text(&build_go(stage.lab.path())?), vec![]),
-        Language::Java => (text(&require("java")?), vec![script("Echo.java")]),
-        Language::Node => (text(&require("node")?), vec![script("echo.js")]),
+        Language::Go => (text(build_go(stage.lab.path())?), vec![]),
+        Language::Java => (text(require("java")?), vec![script("Echo.java")]),
+        Language::Node => (text(require("node")?), vec![script("echo.js")]),
         Language::Python => ("/usr/bin/python3".to_string(), vec![script("echo.py")]),
     })
 }

@@ -3,9 +3,10 @@
 use libtest_mimic::Trial;
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::lab::Mode;
+use sluice_tests::programs::text;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::tools::{LIMIT, Stage, port, text};
+use crate::tools::{LIMIT, Stage, port};
 
 pub fn trials() -> Vec<Trial> {
     use Mode::{Accelerated, Plain};

@@ -1,14 +1,15 @@
 //! sshd with scp of a large file both ways. sshd executes itself for every
 //! connection and changes its user: the connection crosses both.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use libtest_mimic::Trial;
 use sluice_tests::lab::Mode;
-use sluice_tests::suite::{Verdict, ensure, skip, trial};
+use sluice_tests::programs::ssh::Ssh;
+use sluice_tests::programs::{files, text};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::tools::{LIMIT, Stage, make_file, port, require, same_file, text, write};
+use crate::tools::{LIMIT, Stage, port};
 
 const BYTES: usize = 200_000_000;
 
@@ -25,79 +26,32 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn copy(server_mode: Mode, client_mode: Mode, laned_at_once: bool) -> Verdict {
-    if !rustix::process::geteuid().is_root() {
-        return skip("sshd needs root");
-    }
     let mut stage = Stage::new()?;
     if laned_at_once {
         stage.lab.announce_at_once();
     }
     let port = port()?;
-    let sshd = text(&require("sshd")?);
-    // sshd insists on this directory, which its service makes at boot.
-    fs::create_dir_all("/run/sshd")?;
-    for name in ["host", "user"] {
-        let file = text(&stage.path(name));
-        stage.run(
-            Mode::Plain,
-            "ssh-keygen",
-            &["-q", "-t", "ed25519", "-N", "", "-f", &file],
-        )?;
-    }
-    fs::copy(stage.path("user.pub"), stage.path("authorized"))?;
-    fs::set_permissions(stage.path("user"), fs::Permissions::from_mode(0o600))?;
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let ssh = Ssh::prepare(stage.lab.path(), at)?;
+    let arguments = ssh.server_arguments.each_ref().map(String::as_str);
+    let server = stage.serve(server_mode, &text(&ssh.server), &arguments, port)?;
+
+    files::make(&stage.path("file"), BYTES)?;
     let dir = text(stage.lab.path());
-    let config = format!(
-        "Port {port}\nListenAddress 127.0.0.1\nHostKey {dir}/host\nPidFile none\nStrictModes no\n\
-         UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nLogLevel ERROR\n\
-         AuthorizedKeysFile {dir}/authorized\nSubsystem sftp internal-sftp\n"
-    );
-    write(&stage.path("sshd_config"), config)?;
-    let config = text(&stage.path("sshd_config"));
-    let server = stage.serve(server_mode, &sshd, &["-D", "-e", "-f", &config], port)?;
+    let remote = |name: &str| format!("root@127.0.0.1:{dir}/{name}");
+    let options: Vec<&str> = ssh.client_options.iter().map(String::as_str).collect();
+    for (from, to, got) in [
+        (format!("{dir}/file"), remote("there"), "there"),
+        (remote("there"), format!("{dir}/back"), "back"),
+    ] {
+        let arguments = [&options[..], &[&from, &to]].concat();
+        stage.run(client_mode, "scp", &arguments)?;
+        files::check_same(&stage.path("file"), &stage.path(got))?;
+    }
 
-    make_file(&stage.path("file"), BYTES)?;
-    let (port_text, key) = (port.to_string(), text(&stage.path("user")));
-    let known = format!("UserKnownHostsFile={dir}/known");
-    let options = [
-        "-i",
-        &key,
-        "-o",
-        &known,
-        "-o",
-        "StrictHostKeyChecking=no",
-        "-o",
-        "IdentitiesOnly=yes",
-        "-o",
-        "BatchMode=yes",
-        "-o",
-        "LogLevel=ERROR",
-        "-F",
-        "none",
-    ];
-    let scp = |stage: &mut Stage, from: &str, to: &str| {
-        let mut args = options.to_vec();
-        args.extend(["-P", &port_text, from, to]);
-        stage.run(client_mode, "scp", &args)
-    };
-    scp(
-        &mut stage,
-        &format!("{dir}/file"),
-        &format!("root@127.0.0.1:{dir}/there"),
-    )?;
-    same_file(&stage.path("file"), &stage.path("there"))?;
-    scp(
-        &mut stage,
-        &format!("root@127.0.0.1:{dir}/there"),
-        &format!("{dir}/back"),
-    )?;
-    same_file(&stage.path("file"), &stage.path("back"))?;
-
-    let mut args = options.to_vec();
-    args.extend(["-p", &port_text, "root@127.0.0.1", "wc -c <"]);
-    let file = format!("{dir}/file; exit 7");
-    args.push(&file);
-    let outcome = stage.start(client_mode, "ssh", &args)?.finish(LIMIT)?;
+    let count = format!("wc -c < {dir}/file; exit 7");
+    let arguments = [&options[..], &["root@127.0.0.1", &count]].concat();
+    let outcome = stage.start(client_mode, "ssh", &arguments)?.finish(LIMIT)?;
     let good = outcome.status.code() == Some(7) && outcome.text().trim() == BYTES.to_string();
     ensure(good, || outcome.describe())?;
     server.stop(LIMIT)?;

@@ -1,12 +1,12 @@
 //! Programs that measure streams, and pipelines of the shell.
 
 use libtest_mimic::Trial;
-use serde_json::Value;
 use sluice_tests::lab::Mode;
 use sluice_tests::net::await_listener;
-use sluice_tests::suite::{Verdict, ensure, fail, trial};
+use sluice_tests::programs::{files, iperf, text};
+use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::tools::{LIMIT, Stage, make_file, port, same_file, text, write};
+use crate::tools::{LIMIT, Stage, port, write};
 
 const MODE: Mode = Mode::Accelerated;
 
@@ -44,29 +44,12 @@ fn iperf3(extra: &[&str]) -> Verdict {
         "iperf3",
         &["-s", "-1", "-B", host, "-p", &port, "--forceflush"],
     )?;
-    let log = stage.path("1-iperf3.stdout");
-    server.await_ready(LIMIT, "listener", || {
-        std::fs::read_to_string(&log).is_ok_and(|text| text.contains("Server listening"))
-    })?;
+    server.await_text("Server listening", LIMIT)?;
     let mut args = vec!["-c", host, "-p", &port, "-t", "2", "-J"];
     args.extend(extra);
     let client = stage.run(MODE, "iperf3", &args)?;
     server.finish(LIMIT)?.success()?;
-    let report: Value = match serde_json::from_slice(&client.stdout) {
-        Ok(report) => report,
-        Err(error) => {
-            return fail(format!(
-                "iperf3 printed no JSON: {error}\n{}",
-                client.describe()
-            ));
-        }
-    };
-    let bytes = |key: &str| report["end"][key]["bytes"].as_u64().unwrap_or(0);
-    let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
-    // The sender's last bytes may still be on the way when the receiver stops counting.
-    ensure(received > 0 && received <= sent, || {
-        format!("sent {sent} received {received}")
-    })?;
+    let received = iperf::received(&client)?;
     stage.lab.require_lane_bytes(received / 4)
 }
 
@@ -122,7 +105,7 @@ fn sockperf(kind: &str) -> Verdict {
 fn netcat_pipeline() -> Verdict {
     let mut stage = Stage::new()?;
     let port = port()?;
-    make_file(&stage.path("file"), 30_000_000)?;
+    files::make(&stage.path("file"), 30_000_000)?;
     // nc -l takes one connection, so nothing may probe it: the sender tries until it is there.
     let listen = format!("nc -l 127.0.0.1 {port} | gzip -1 | gunzip > got");
     let receiver = stage.start(MODE, "sh", &["-c", &listen])?;
@@ -132,7 +115,7 @@ fn netcat_pipeline() -> Verdict {
     );
     stage.shell(MODE, &send)?;
     receiver.finish(LIMIT)?.success()?;
-    same_file(&stage.path("file"), &stage.path("got"))?;
+    files::check_same(&stage.path("file"), &stage.path("got"))?;
     stage.lab.require_lane_bytes(1_000_000)
 }
 
@@ -140,12 +123,12 @@ fn netcat_pipeline() -> Verdict {
 fn socat_relay() -> Verdict {
     let mut stage = Stage::new()?;
     let (back, front) = (port()?, port()?);
-    make_file(&stage.path("file"), 20_000_000)?;
+    files::make(&stage.path("file"), 20_000_000)?;
     write(
         &stage.path("body.sh"),
         "#!/bin/sh\nread name\necho \"serving $name\"\ncat \"$name\"\n",
     )?;
-    let body = text(&stage.path("body.sh"));
+    let body = text(stage.path("body.sh"));
     let listen = format!("TCP-LISTEN:{back},bind=127.0.0.1,fork,reuseaddr");
     let server = stage.serve(MODE, "socat", &[&listen, &format!("EXEC:sh {body}")], back)?;
     let relay_listen = format!("TCP-LISTEN:{front},bind=127.0.0.1,fork,reuseaddr");
@@ -164,7 +147,7 @@ fn socat_relay() -> Verdict {
         ensure(line == "serving file\n", || {
             format!("round {round}: {line:?}")
         })?;
-        same_file(&stage.path("file"), &stage.path("got"))?;
+        files::check_same(&stage.path("file"), &stage.path("got"))?;
     }
     relay.stop(LIMIT)?;
     server.stop(LIMIT)?;

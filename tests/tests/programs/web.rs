@@ -5,9 +5,12 @@ use std::fs;
 use libtest_mimic::Trial;
 use sluice_tests::job::Job;
 use sluice_tests::lab::Mode;
+use sluice_tests::programs::load::{check_ab, check_wrk};
+use sluice_tests::programs::nginx::Nginx;
+use sluice_tests::programs::{files, text};
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::tools::{LIMIT, Stage, make_file, port, same_file, text, write};
+use crate::tools::{LIMIT, Stage, port, write};
 
 const SMALL: usize = 1000;
 const LARGE: usize = 50_000_000;
@@ -25,37 +28,24 @@ pub fn trials() -> Vec<Trial> {
 }
 
 fn start_nginx(stage: &mut Stage, mode: Mode, port: u16) -> Verdict<Job> {
-    let dir = text(stage.lab.path());
-    // Run as root or not: the workers must be able to read the private directory.
-    let user = if rustix::process::geteuid().is_root() {
-        "user root;"
-    } else {
-        ""
+    let nginx = Nginx {
+        workers: 2,
+        listen: vec![format!("127.0.0.1:{port}")],
+        requests_per_connection: 1000,
+        has_log: false,
     };
-    let config = format!(
-        "daemon off; {user} worker_processes 2; pid {dir}/nginx.pid; error_log {dir}/nginx.error;\n\
-         events {{ worker_connections 1024; }}\n\
-         http {{ access_log off; client_max_body_size 200m; sendfile on; tcp_nopush on;\n\
-           client_body_temp_path {dir}/nginx-body; proxy_temp_path {dir}/nginx-proxy;\n\
-           fastcgi_temp_path {dir}/nginx-f; uwsgi_temp_path {dir}/nginx-u; scgi_temp_path {dir}/nginx-s;\n\
-           server {{ listen 127.0.0.1:{port}; root {dir}/www; }} }}\n"
-    );
-    fs::create_dir_all(stage.path("www"))?;
-    make_file(&stage.path("www/small"), SMALL)?;
-    make_file(&stage.path("www/large"), LARGE)?;
-    write(&stage.path("nginx.conf"), config)?;
-    let config = text(&stage.path("nginx.conf"));
-    stage.serve(mode, "nginx", &["-c", &config, "-p", &dir], port)
+    let arguments = nginx.prepare(stage.lab.path())?;
+    files::make(&stage.path("www/small"), SMALL)?;
+    files::make(&stage.path("www/large"), LARGE)?;
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    stage.serve(mode, "nginx", &arguments, port)
 }
 
 /// Fetches a file several ways and compares it with the original.
 fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
     let base = format!("http://127.0.0.1:{port}");
     let (small, large) = (format!("{base}/small"), format!("{base}/large"));
-    let (to_small, to_large) = (
-        text(&stage.path("got-small")),
-        text(&stage.path("got-large")),
-    );
+    let (to_small, to_large) = (text(stage.path("got-small")), text(stage.path("got-large")));
     // Several transfers over one connection, small and large by turns.
     stage.run(
         mode,
@@ -76,9 +66,9 @@ fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
             &large,
         ],
     )?;
-    same_file(&stage.path("www/small"), &stage.path("got-small"))?;
-    same_file(&stage.path("www/large"), &stage.path("got-large"))?;
-    same_file(&stage.path("www/large"), &stage.path("again-large"))?;
+    files::check_same(&stage.path("www/small"), &stage.path("got-small"))?;
+    files::check_same(&stage.path("www/large"), &stage.path("got-large"))?;
+    files::check_same(&stage.path("www/large"), &stage.path("again-large"))?;
     stage.run(
         mode,
         "curl",
@@ -96,11 +86,7 @@ fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
 fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
     let url = format!("http://127.0.0.1:{port}/small");
     let outcome = stage.run(mode, "wrk", &["-t", "2", "-c", "50", "-d", "2", &url])?;
-    let output = outcome.text();
-    let clean = output.contains("requests in")
-        && !output.contains("Non-2xx")
-        && !output.contains("Socket errors");
-    ensure(clean, || outcome.describe())?;
+    check_wrk(&outcome)?;
     for keep_alive in [true, false] {
         let mut args = vec!["-q", "-n", "3000", "-c", "20"];
         if keep_alive {
@@ -108,23 +94,7 @@ fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
         }
         args.push(&url);
         let outcome = stage.run(mode, "ab", &args)?;
-        let words: Vec<String> = outcome
-            .text()
-            .split_whitespace()
-            .map(str::to_string)
-            .collect();
-        let number_after = |first: &str, second: &str| {
-            words
-                .windows(3)
-                .find(|w| w[0] == first && w[1] == second)
-                .map(|w| w[2].clone())
-        };
-        let good = number_after("Complete", "requests:").as_deref() == Some("3000")
-            && number_after("Failed", "requests:").as_deref() == Some("0")
-            && outcome
-                .text()
-                .contains(&format!("HTML transferred:       {}", 3000 * SMALL));
-        ensure(good, || outcome.describe())?;
+        check_ab(&outcome, 3000, SMALL)?;
     }
     Ok(())
 }
@@ -152,10 +122,7 @@ fn clients_in_turn() -> Verdict {
     let url = format!("http://127.0.0.1:{port}/small");
     for _ in 0..15 {
         let outcome = stage.run(MODE, "ab", &["-q", "-k", "-n", "3000", "-c", "20", &url])?;
-        let is_whole = outcome
-            .text()
-            .contains(&format!("HTML transferred:       {} bytes", 3000 * SMALL));
-        ensure(is_whole, || outcome.describe())?;
+        check_ab(&outcome, 3000, SMALL)?;
     }
     server.stop(LIMIT)?.success()?;
     stage.lab.require_lane_bytes(10_000_000)
@@ -172,7 +139,7 @@ fn haproxy() -> Verdict {
          listen web\n  bind 127.0.0.1:{front}\n  server one 127.0.0.1:{back}\n"
     );
     write(&stage.path("haproxy.cfg"), config)?;
-    let config = text(&stage.path("haproxy.cfg"));
+    let config = text(stage.path("haproxy.cfg"));
     let proxy = stage.serve(MODE, "haproxy", &["-db", "-f", &config], front)?;
     fetch(&mut stage, MODE, front)?;
     generate_load(&mut stage, MODE, front)?;
@@ -186,14 +153,14 @@ fn python_server() -> Verdict {
     const MODE: Mode = Mode::Accelerated;
     let mut stage = Stage::new()?;
     let port = port()?;
-    make_file(&stage.path("file"), LARGE)?;
+    files::make(&stage.path("file"), LARGE)?;
     let port_text = port.to_string();
     let args = ["-m", "http.server", "--bind", "127.0.0.1", &port_text];
     let server = stage.serve(MODE, "/usr/bin/python3", &args, port)?;
     let url = format!("http://127.0.0.1:{port}/file");
     for _ in 0..3 {
         stage.run(MODE, "curl", &["-sSf", "-o", "got", &url])?;
-        same_file(&stage.path("file"), &stage.path("got"))?;
+        files::check_same(&stage.path("file"), &stage.path("got"))?;
     }
     // http.server ends by SIGINT as from a terminal, and writes its statistics then.
     server.signal(rustix::process::Signal::INT)?;

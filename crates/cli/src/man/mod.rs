@@ -4,6 +4,7 @@ mod capture;
 mod gateway;
 mod sections;
 mod statistics;
+mod verbs_status;
 
 use std::fs;
 use std::io;

@@ -1,6 +1,6 @@
 //! The sections of the man pages that no program can derive.
 
-use super::{capture, statistics};
+use super::{capture, statistics, verbs_status};
 
 /// A section of a page.
 pub struct Section {
@@ -546,6 +546,7 @@ pub static PAGES: [Page; 12] = [
                     ),
                 ],
             },
+            verbs_status::SECTION,
             Section {
                 title: "ENVIRONMENT",
                 blocks: &[SOCKET_VARIABLE, COLOUR_VARIABLE],
@@ -557,11 +558,8 @@ pub static PAGES: [Page; 12] = [
             Section {
                 title: "EXIT STATUS",
                 blocks: &[
-                    Entry("0", "At least one daemon answered."),
-                    Entry(
-                        "1",
-                        "No daemon runs or none answered; standard error says why.",
-                    ),
+                    Entry("0", "A daemon answered, or there is a verbs process."),
+                    Entry("1", "There is neither; standard error says why."),
                     Entry("2", "The command line is wrong."),
                 ],
             },

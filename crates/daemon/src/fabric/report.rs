@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use serde::Serialize;
+use sluice_peering::Counters;
 
 use super::Fabric;
 use super::introducer::LinkState;
@@ -21,7 +22,8 @@ pub struct FabricReport {
     pub lanes: FabricLanes,
     /// Those of the configuration and those that were found, by name.
     pub peers: Vec<PeerReport>,
-    pub control: ControlCounters,
+    /// Control connections since the start.
+    pub control: Counters,
     /// Connections of programs that cannot be preloaded; nothing where none are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Counts>,
@@ -61,20 +63,6 @@ pub struct PeerReport {
     pub received_bytes: u64,
 }
 
-/// Control connections since the start.
-#[derive(Debug, Serialize)]
-pub struct ControlCounters {
-    /// Sessions that began.
-    pub sessions: u64,
-    /// Connections that were accepted, those of them that were too many, and those that came to
-    /// nothing for another reason.
-    pub accepted: u64,
-    pub crowded: u64,
-    pub failed: u64,
-    pub messages_in: u64,
-    pub messages_out: u64,
-}
-
 impl Fabric {
     /// How things are now.
     pub fn report(&self) -> FabricReport {
@@ -111,7 +99,6 @@ impl Fabric {
             report.software = Some(session.software);
             report.version = Some(session.version);
         }
-        let control = self.peering.counters();
         let (in_use, max) = self.introducer.lanes();
         FabricReport {
             device: self.device.clone(),
@@ -119,14 +106,7 @@ impl Fabric {
             lanes: FabricLanes { in_use, max },
             peers: peers.into_values().collect(),
             captured: self.capture.as_ref().map(Capture::counts),
-            control: ControlCounters {
-                sessions: control.sessions,
-                accepted: control.accepted,
-                crowded: control.crowded,
-                failed: control.failed,
-                messages_in: control.messages_in,
-                messages_out: control.messages_out,
-            },
+            control: self.peering.counters(),
         }
     }
 }

@@ -172,6 +172,7 @@ fn tuple(fields: &mut Fields<'_>) -> Option<Tuple> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::check_word;
 
     #[test]
     fn words_come_back_and_pieces_of_them_do_not() {
@@ -208,13 +209,7 @@ mod tests {
         ];
         for word in words {
             let bytes = word.encode();
-            assert_eq!(Word::decode(&bytes), Some(word));
-            for len in 0..bytes.len() {
-                assert_eq!(Word::decode(&bytes[..len]), None, "{word:?}");
-            }
-            let mut longer = bytes.clone();
-            longer.push(0);
-            assert_eq!(Word::decode(&longer), None);
+            check_word(word, &bytes, Word::decode);
         }
         assert_eq!(Word::decode(&[99, 0, 0]), None);
     }

@@ -35,6 +35,7 @@ pub(super) struct Retry {
 impl Server {
     pub(super) fn announce(&mut self, id: ClientId, announce: &Announce, mut received: Received) {
         self.counters.announcements += 1;
+        self.note_change();
         let key = EndKey {
             client: id,
             end: announce.end,

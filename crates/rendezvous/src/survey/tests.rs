@@ -90,6 +90,25 @@ fn what_killed_processes_left_is_counted_and_swept_up_by_the_next() {
 }
 
 #[test]
+fn directories_of_namespaces_that_nobody_is_in_are_left_over() {
+    let parent = make("beside").path;
+    let place = place_of(parent.join("verbs"));
+    let beside = |name: &str| parent.join(name);
+    let used = Rendezvous::open_passing(&beside("verbs-roce-1"), "verbs-roce-").unwrap();
+    for dead in ["verbs-roce-2", "other-roce-3"] {
+        fs::create_dir(beside(dead)).unwrap();
+        fs::write(beside(dead).join(NUMBERS), b"").unwrap();
+    }
+    symlink(beside("verbs-roce-2"), beside("verbs-roce-4")).unwrap();
+    assert_eq!(look(&[place.clone()], PATIENCE).leftovers, 1);
+    // The next one sweeps it up.
+    drop(Rendezvous::open_passing(&beside("verbs-roce-5"), "verbs-roce-").unwrap());
+    assert_eq!(look(&[place], PATIENCE).leftovers, 0);
+    drop(used);
+    fs::remove_dir_all(&parent).unwrap();
+}
+
+#[test]
 fn what_is_no_socket_of_the_owner_is_not_talked_to() {
     let (place, elsewhere) = (make("odd"), make("elsewhere"));
     let other = listen(&elsewhere.path.join("other"), 8);

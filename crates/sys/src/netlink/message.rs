@@ -67,31 +67,37 @@ pub fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(*chunk))
 }
 
-/// A message that is being made.
+/// Bytes of a [`Request`] at most: what is asked here has a few addresses and numbers.
+const REQUEST_BYTES_MAX: usize = 512;
+
+/// A message that is being made. It takes no memory from an allocator: hooks do not enter that of
+/// their program.
 pub struct Request {
-    bytes: Vec<u8>,
+    bytes: [u8; REQUEST_BYTES_MAX],
+    length: usize,
 }
 
 impl Request {
     /// `header` is the fixed part behind the netlink header.
     pub fn new(kind: u16, flags: i32, sequence: u32, header: &[u8]) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend([0; 4]);
-        bytes.extend(kind.to_ne_bytes());
-        bytes.extend((flags as u16).to_ne_bytes());
-        bytes.extend(sequence.to_ne_bytes());
-        bytes.extend([0; 4]);
-        bytes.extend(header);
-        let mut request = Self { bytes };
+        let mut request = Self {
+            bytes: [0; REQUEST_BYTES_MAX],
+            length: 4,
+        };
+        request.push(&kind.to_ne_bytes());
+        request.push(&(flags as u16).to_ne_bytes());
+        request.push(&sequence.to_ne_bytes());
+        request.push(&[0; 4]);
+        request.push(header);
         request.pad();
         request
     }
 
     /// Adds an attribute; `data` is short.
     pub fn attribute(&mut self, kind: u16, data: &[u8]) {
-        self.bytes.extend((data.len() as u16 + 4).to_ne_bytes());
-        self.bytes.extend(kind.to_ne_bytes());
-        self.bytes.extend(data);
+        self.push(&(data.len() as u16 + 4).to_ne_bytes());
+        self.push(&kind.to_ne_bytes());
+        self.push(data);
         self.pad();
     }
 
@@ -103,16 +109,24 @@ impl Request {
         }
     }
 
+    fn push(&mut self, data: &[u8]) {
+        let room = self.bytes.get_mut(self.length..self.length + data.len());
+        debug_assert!(room.is_some(), "requests are short");
+        if let Some(room) = room {
+            room.copy_from_slice(data);
+            self.length += data.len();
+        }
+    }
+
     fn pad(&mut self) {
-        let length = self.bytes.len().next_multiple_of(4);
-        self.bytes.resize(length, 0);
+        self.length = self.length.next_multiple_of(4);
         if let Some(place) = self.bytes.first_chunk_mut() {
-            *place = (length as u32).to_ne_bytes();
+            *place = (self.length as u32).to_ne_bytes();
         }
     }
 
     /// The whole message.
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        self.bytes.get(..self.length).unwrap_or_default()
     }
 }

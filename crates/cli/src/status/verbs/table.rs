@@ -8,7 +8,7 @@ use crate::status::layout::{Column, Keep, fit, line, titles};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     Column::right("PID"),
     Column::left("PROGRAM").shrinks_to(8, Keep::Start),
     Column::left("USER"),
@@ -17,10 +17,11 @@ const COLUMNS: [Column; 13] = [
     Column::left("ADDRESS")
         .sacrifice(2)
         .shrinks_to(9, Keep::Start),
-    Column::left("QUEUE PAIRS").shrinks_to(6, Keep::Start),
+    Column::left("QPS").shrinks_to(6, Keep::Start),
     Column::right("SENDS"),
-    Column::right("BYTES"),
+    Column::right("SENT"),
     Column::right("RECVS"),
+    Column::right("RCVD"),
     Column::right("AGAIN").sacrifice(3),
     Column::right("DROPS").sacrifice(4),
     Column::left("NOTE")
@@ -28,7 +29,7 @@ const COLUMNS: [Column; 13] = [
         .shrinks_to(10, Keep::Start),
 ];
 /// These are left out where they are empty in every line.
-const MAY_BE_EMPTY: [usize; 5] = [2, 5, 10, 11, 12];
+const MAY_BE_EMPTY: [usize; 5] = [2, 5, 11, 12, 13];
 const INDENT: usize = 2;
 
 /// `2 RTS, 1 INIT`; those that can send come first.
@@ -92,7 +93,7 @@ fn cells(process: &Process, device: Option<&Device>, own: u32) -> Vec<String> {
         },
     ];
     let figures = match device {
-        None => vec![String::new(); 9],
+        None => vec![String::new(); 10],
         Some(device) => {
             let count = |number: Option<u64>| number.map_or(String::new(), units::count);
             vec![
@@ -103,6 +104,7 @@ fn cells(process: &Process, device: Option<&Device>, own: u32) -> Vec<String> {
                 units::count(device.sends),
                 units::bytes(device.send_bytes),
                 units::count(device.receives),
+                units::bytes(device.receive_bytes),
                 count(device.repeated()),
                 count(device.dropped()),
             ]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::job::{Job, find_program, run};
-use crate::suite::{Verdict, ensure, skip};
+use crate::job::{Job, run};
+use crate::programs::require;
+use crate::suite::{Verdict, ensure};
 
 /// Where its programs are.
 pub struct Redis {
@@ -18,14 +19,11 @@ pub struct Redis {
 impl Redis {
     /// Skips when it is not installed.
     pub fn find() -> Verdict<Redis> {
-        match ["redis-server", "redis-benchmark", "redis-cli"].map(find_program) {
-            [Some(server), Some(benchmark), Some(cli)] => Ok(Redis {
-                server,
-                benchmark,
-                cli,
-            }),
-            _ => skip("redis is not installed; run scripts/setup test"),
-        }
+        Ok(Redis {
+            server: require("redis-server")?,
+            benchmark: require("redis-benchmark")?,
+            cli: require("redis-cli")?,
+        })
     }
 
     /// Starts the server, which `command` does, at the address; it serves when this returns.
