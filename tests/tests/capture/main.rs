@@ -4,6 +4,7 @@
 mod hosts;
 mod looks;
 mod processes;
+mod sleepers;
 mod troubles;
 
 use std::process::ExitCode;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     trials.extend(looks::trials());
     trials.extend(processes::trials());
+    trials.extend(sleepers::trials());
     trials.extend(troubles::trials());
     // One at a time: programs and daemons poll.
     suite::run(trials, 1).exit_code()
