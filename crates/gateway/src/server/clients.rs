@@ -1,0 +1,207 @@
+//! Clients: accepted, and given to a node.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use sluice_control::message::gateway::Ask;
+use sluice_control::preface::{Carrier, Kind, Preface};
+use sluice_relay::{Interest, PairId, socket};
+
+use super::{ACCEPT_PAUSE, ACCEPTS_PER_TURN_MAX, Attempt, Backend, Server, key};
+use crate::local::is_of_this_host;
+
+impl Server {
+    pub(super) fn accept(&mut self, service: u32, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN_MAX {
+            let Some(listener) = self.listeners.get(&service) else {
+                return;
+            };
+            match socket::accept(listener.fd.as_fd()) {
+                Ok(Some((client, from))) => {
+                    // Whatever happens before both ends are there is no orderly end.
+                    let _ = socket::reset_on_close(client.as_fd(), true);
+                    self.attempt(client, from, service, Vec::new(), now);
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                        tracing::warn!("no descriptor for a client: {error}; raise ulimit -n");
+                    } else {
+                        tracing::warn!(
+                            "clients of {} cannot be accepted: {error}",
+                            listener.address
+                        );
+                    }
+                    self.pause(now);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Otherwise the listener that cannot be served would be ready all the time.
+    fn pause(&mut self, now: Instant) {
+        self.paused_until = Some(now + ACCEPT_PAUSE);
+        for (service, listener) in &self.listeners {
+            let key = key::LISTENER | u64::from(*service);
+            let _ = self.engine.unwatch(listener.fd.as_fd(), key);
+        }
+    }
+
+    /// Begins to connect to a node for a client. With nobody left, the client is reset.
+    fn attempt(
+        &mut self,
+        client: OwnedFd,
+        from: SocketAddr,
+        service: u32,
+        mut tried: Vec<u32>,
+        now: Instant,
+    ) {
+        loop {
+            let backends = self
+                .listeners
+                .get(&service)
+                .map(|it| it.backends.as_slice());
+            let backends = backends.unwrap_or_default();
+            let left = backends.iter().filter(|it| !tried.contains(&it.number));
+            let Some(chosen) = self.balance.choose(left.map(|it| it.number), now) else {
+                return;
+            };
+            let Some(backend) = backends.iter().find(|it| it.number == chosen).copied() else {
+                return;
+            };
+            match self.begin(&backend) {
+                Ok(inside) => {
+                    let number = self.next_attempt;
+                    self.next_attempt = (self.next_attempt + 1) & (key::LISTENER - 1);
+                    let attempt = Attempt {
+                        client,
+                        from,
+                        service,
+                        inside,
+                        backend,
+                        tried,
+                    };
+                    let key = key::ATTEMPT | number;
+                    let inside = attempt.inside.as_fd();
+                    if let Err(error) = self.engine.watch(inside, Interest::Writable, key) {
+                        tracing::warn!("a connection cannot be watched: {error}");
+                        self.balance.ended(chosen, true);
+                        return;
+                    }
+                    self.attempts.insert(number, attempt);
+                    let due = now + self.options.connect;
+                    self.deadlines.push_back((due, number));
+                    return;
+                }
+                Err(error) if is_of_this_host(&error) => {
+                    tracing::warn!("no connection to {} can be made: {error}", backend.target);
+                    self.balance.ended(chosen, true);
+                    if error.raw_os_error() != Some(libc::EADDRNOTAVAIL) {
+                        // Neither to another node.
+                        self.pause(now);
+                        return;
+                    }
+                    tried.push(chosen);
+                }
+                Err(error) => {
+                    self.unreachable(&backend, &error.to_string(), now);
+                    tried.push(chosen);
+                }
+            }
+        }
+    }
+
+    fn begin(&self, backend: &Backend) -> io::Result<OwnedFd> {
+        let inside = socket::tcp(&backend.target)?;
+        // Also what makes small messages go at once from the first one on.
+        socket::send_at_once(inside.as_fd())?;
+        socket::connect(inside.as_fd(), &backend.target)?;
+        Ok(inside)
+    }
+
+    fn unreachable(&mut self, backend: &Backend, why: &str, now: Instant) {
+        tracing::warn!("{} is not reached: {why}", backend.target);
+        self.balance.failed(backend.number, now);
+        let backend = backend.number;
+        self.say(Ask::Unreachable { backend }, now);
+    }
+
+    pub(super) fn fail(&mut self, number: u64, why: &str, now: Instant) {
+        let Some(attempt) = self.attempts.remove(&number) else {
+            return;
+        };
+        let key = key::ATTEMPT | number;
+        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        self.unreachable(&attempt.backend, why, now);
+        let mut tried = attempt.tried;
+        tried.push(attempt.backend.number);
+        self.attempt(attempt.client, attempt.from, attempt.service, tried, now);
+    }
+
+    /// A node has answered, or refused.
+    pub(super) fn connected(&mut self, number: u64, now: Instant) {
+        let Some(attempt) = self.attempts.get(&number) else {
+            return;
+        };
+        if let Err(error) = self.introduce(attempt) {
+            return self.fail(number, &error.to_string(), now);
+        }
+        let Some(attempt) = self.attempts.remove(&number) else {
+            return;
+        };
+        let key = key::ATTEMPT | number;
+        let _ = self.engine.unwatch(attempt.inside.as_fd(), key);
+        self.balance.answered(attempt.backend.number);
+        match self.engine.pair(attempt.client, attempt.inside) {
+            Ok(pair) => {
+                self.pairs.insert(pair, attempt.backend.number);
+            }
+            Err(error) => {
+                tracing::warn!("a client is turned away: {error}");
+                self.balance.ended(attempt.backend.number, true);
+            }
+        }
+    }
+
+    /// Says to the node whom the connection is for.
+    fn introduce(&self, attempt: &Attempt) -> io::Result<()> {
+        let inside = attempt.inside.as_fd();
+        socket::take_error(inside)?;
+        let carrier = Carrier {
+            from: socket::local_address(inside)?,
+            to: socket::remote_address(inside)?,
+        };
+        if carrier.from.ip() != attempt.backend.source {
+            // The node would not expect a preface from there, and take it for the client's bytes.
+            let from = carrier.from.ip();
+            return Err(io::Error::other(format!(
+                "the way there leads from {from} and not from {} any more",
+                attempt.backend.source
+            )));
+        }
+        let outside = socket::local_address(attempt.client.as_fd())?;
+        let preface = Preface {
+            kind: Kind::Client,
+            client: attempt.from,
+            outside,
+            exit: 0,
+        };
+        let bytes = preface.encode(&attempt.backend.key, &carrier);
+        // A connection on which nothing was sent has room for these few bytes.
+        if socket::write(inside, &bytes)? == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
+    }
+
+    pub(super) fn ended(&mut self, pair: PairId) {
+        if let Some(backend) = self.pairs.remove(&pair) {
+            let is_known = self.is_known(backend);
+            self.balance.ended(backend, is_known);
+        }
+    }
+}
