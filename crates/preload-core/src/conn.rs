@@ -166,7 +166,7 @@ pub fn table_file() -> Result<(Fd, bool), Errno> {
 /// that the announcement can ask later.
 pub fn track(fd: i32, role: Role) {
     if process::is_confined() {
-        leave_untracked(fd, Reason::Confined);
+        leave_untracked(fd, process::confinement());
         return;
     }
     let Some((index, generation)) =
@@ -451,7 +451,7 @@ impl Conn {
     #[cold]
     fn announce(&self) {
         if process::is_confined() {
-            self.keep_off(Reason::Confined);
+            self.keep_off(process::confinement());
         } else if self.end.role() == Role::Unknown {
             self.keep_off(Reason::UnknownOrigin);
         } else if self.end.is_pinned() {

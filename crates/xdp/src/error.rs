@@ -17,8 +17,8 @@ pub enum OpenError {
     NotPermitted {
         /// What the kernel refused: "to …".
         what: &'static str,
-        /// Which of CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF this process does not have. Empty in
-        /// a user namespace, where it has them but they do not count.
+        /// Which of CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON this process does not
+        /// have. Empty in a user namespace, where it has them but they do not count.
         missing: Vec<&'static str>,
     },
     /// Somebody else's XDP program is attached, and stays.
@@ -92,7 +92,7 @@ impl fmt::Display for OpenError {
             Self::NotPermitted { what, missing } => write!(
                 f,
                 "not permitted {what}: this process lacks {}; run it as root, or with \
-                 CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
+                 CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON",
                 missing.join(" and ")
             ),
             Self::Attached { interface } => write!(
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(
             missing(&["CAP_NET_RAW", "CAP_BPF"]),
             "not permitted to open an AF_XDP socket: this process lacks CAP_NET_RAW and CAP_BPF; \
-             run it as root, or with CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"
+             run it as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_PERFMON"
         );
         assert!(missing(&[]).contains("user namespace"));
     }

@@ -174,5 +174,10 @@ fn ioctl(socket: &Fd, which: usize, request: &mut libc::ifreq) -> Result<(), Err
 
 /// Those that AF_XDP takes and this process does not have.
 pub(crate) fn missing_capabilities() -> Vec<&'static str> {
-    capability::missing(&[Capability::NetAdmin, Capability::NetRaw, Capability::Bpf])
+    capability::missing(&[
+        Capability::NetAdmin,
+        Capability::NetRaw,
+        Capability::Bpf,
+        Capability::Perfmon,
+    ])
 }

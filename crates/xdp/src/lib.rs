@@ -15,8 +15,9 @@
 //! [`XdpPort::all_descriptors`] say which to close there. The memory is not in the child at all:
 //! a child must not use a port.
 //!
-//! Needed: CAP_NET_ADMIN (attach), CAP_NET_RAW (sockets), CAP_BPF (maps), Linux 5.11; for packets
-//! of more than about 3.8 KB (a path MTU of 4096) Linux 6.6.
+//! Needed: CAP_NET_ADMIN (attach), CAP_NET_RAW (sockets), CAP_BPF (maps), CAP_PERFMON (the program
+//! computes with pointers), Linux 5.11; for packets of more than about 3.8 KB (a path MTU of 4096)
+//! Linux 6.6.
 
 #![warn(missing_docs)]
 

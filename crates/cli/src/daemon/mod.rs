@@ -304,7 +304,8 @@ fn check(config: &Path) -> Outcome {
     let remarks = match Config::load(config) {
         Ok(config) => {
             let mut remarks = config.check();
-            let missing = capability::missing(&[Capability::Bpf, Capability::NetAdmin]);
+            let missing =
+                capability::missing(&[Capability::Bpf, Capability::NetAdmin, Capability::Perfmon]);
             if config.capture.is_some() && !missing.is_empty() {
                 remarks.push(Remark {
                     is_error: false,

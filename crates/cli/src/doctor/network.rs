@@ -18,8 +18,12 @@ const ROCE_PORT: u16 = 4791;
 /// `ARPHRD_ETHER`.
 const ETHERNET: &str = "1";
 /// What AF_XDP needs, and its bit (capabilities(7)).
-const CAPABILITIES: [(&str, u32); 3] =
-    [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 13), ("CAP_BPF", 39)];
+const CAPABILITIES: [(&str, u32); 4] = [
+    ("CAP_NET_ADMIN", 12),
+    ("CAP_NET_RAW", 13),
+    ("CAP_PERFMON", 38),
+    ("CAP_BPF", 39),
+];
 
 /// Every check of the network, in the order of the report.
 pub fn checks() -> Vec<Check> {
@@ -298,8 +302,8 @@ mod tests {
         assert_eq!(missing_capabilities("CapEff:\t000001ffffffffff\n").len(), 0);
         assert_eq!(
             missing_capabilities("CapPrm:\tff\nCapEff:\t0000000000003000\n"),
-            ["CAP_BPF"]
+            ["CAP_PERFMON", "CAP_BPF"]
         );
-        assert_eq!(missing_capabilities("").len(), 3);
+        assert_eq!(missing_capabilities("").len(), 4);
     }
 }

@@ -278,7 +278,7 @@ pub static PAGES: [Page; 12] = [
                         "--device shm, the default, joins processes of one user on one host through \
                          shared memory. --device roce speaks RoCEv2 on the host's Ethernet \
                          interfaces, with any RoCEv2 endpoint as a peer; by AF_XDP where the process \
-                         may (CAP_NET_ADMIN, CAP_BPF, CAP_NET_RAW) and where no other XDP program \
+                         may (CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON) and where no other XDP program \
                          is attached, else over UDP. --device roce-udp uses UDP sockets only, which \
                          needs no rights. sluice doctor says what this machine offers.",
                     ),
