@@ -34,8 +34,13 @@ const FLOWING: u64 = 500;
 const CLIENTS_MAX: u32 = 3;
 /// For what the kernel takes back of the dead.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// What stays for good: the directory of librdmacm's listeners, and the file that locks are taken on.
-const PERMANENT: [&str; 2] = ["sluice-verbs", "cm.lock"];
+/// What stays for good: the directory where processes are asked what they do and librdmacm's listeners
+/// are, and the files that locks are taken on.
+const PERMANENT: [&str; 3] = [
+    "sluice-verbs",
+    "sluice-verbs/numbers",
+    "sluice-verbs/cm.lock",
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
@@ -312,11 +317,11 @@ fn entries(runtime: &Path) -> BTreeSet<String> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            let name = entry.file_name().to_string_lossy().into_owned();
             if path.is_dir() {
                 folders.push(path.clone());
             }
-            if !PERMANENT.contains(&name.as_str()) {
+            let name = path.strip_prefix(runtime).unwrap_or(&path);
+            if !PERMANENT.iter().any(|it| name == Path::new(it)) {
                 found.insert(path.display().to_string());
             }
         }
