@@ -462,9 +462,17 @@ impl WorkloadReport {
     pub fn repetitions(&self) -> Option<String> {
         let mut again: Vec<String> = Vec::new();
         for point in &self.points {
+            let is_other = |other: &&Point| {
+                other.spec.label == point.spec.label
+                    && (other.repeated, other.disturbed) != (point.repeated, point.disturbed)
+            };
+            let name = match self.points.iter().find(is_other) {
+                Some(_) => format!("{}, {}", point.spec.group, point.spec.label),
+                None => point.spec.label.clone(),
+            };
             let counts = format!(
-                "{}: {} measured again, {} disturbed to the end",
-                point.spec.label, point.repeated, point.disturbed
+                "{name}: {} measured again, {} disturbed to the end",
+                point.repeated, point.disturbed
             );
             // Points that were measured together have the same label in different groups.
             if point.repeated + point.disturbed > 0 && !again.contains(&counts) {
@@ -618,7 +626,19 @@ mod tests {
         workload.points[0].repeated = 2;
         workload.points[0].disturbed = 1;
         let remark = workload.repetitions().expect("two were measured again");
-        assert!(remark.contains("2 measured again, 1 disturbed"), "{remark}");
+        assert!(
+            remark.contains("l: 2 measured again, 1 disturbed"),
+            "{remark}"
+        );
+        let mut other = workload.points[0].clone();
+        other.spec.group = "other".to_owned();
+        other.disturbed = 2;
+        workload.points.push(other);
+        let remark = workload.repetitions().expect("both were measured again");
+        assert!(
+            remark.contains("other, l: 2 measured again, 2 disturbed"),
+            "{remark}"
+        );
     }
 
     #[test]

@@ -178,7 +178,9 @@ impl Scales {
         };
         for sockets in &self.sockets {
             held.sockets_bytes += sockets.queued_bytes().map_err(|errno| {
-                BenchError::Failed(format!("the kernel does not tell of sockets: {errno:?}"))
+                BenchError::Failed(format!(
+                    "the kernel does not tell of sockets ({errno}); it may lack its module tcp_diag"
+                ))
             })?;
         }
         Ok(held)
