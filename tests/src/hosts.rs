@@ -9,6 +9,7 @@ pub mod capture;
 pub mod faults;
 pub mod injector;
 pub mod namespace;
+pub mod options;
 pub mod packets;
 pub mod paths;
 pub mod ports;

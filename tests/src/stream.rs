@@ -47,6 +47,13 @@ pub struct Transfer {
     pub records: u32,
 }
 
+/// A transfer whose server listens.
+pub struct Listening {
+    server: Job,
+    port: u16,
+    transfer: Transfer,
+}
+
 /// The ends of a transfer that has begun.
 pub struct Ends {
     pub client: Job,
@@ -58,20 +65,37 @@ impl Transfer {
     /// Starts both ends, which get their arguments here; their outputs go to the directory.
     pub fn start(
         self,
-        mut server: Command,
-        mut client: Command,
+        server: Command,
+        client: Command,
         dir: &Path,
         limit: Duration,
     ) -> Verdict<Ends> {
-        let connections = self.connections.to_string();
-        server.args(["server", self.server, &connections]);
+        self.listen(server, dir, limit)?.connect(client, dir)
+    }
+
+    /// Starts the server alone.
+    pub fn listen(self, mut server: Command, dir: &Path, limit: Duration) -> Verdict<Listening> {
+        server.args(["server", self.server, &self.connections.to_string()]);
         let mut server = Job::start(server, dir, "stream-server")?;
-        let port = await_port(&mut server, limit)?.to_string();
-        client.args(["client", &port, &connections, &self.records.to_string()]);
-        Ok(Ends {
-            client: Job::start(client, dir, "stream-client")?,
+        Ok(Listening {
+            port: await_port(&mut server, limit)?,
             server,
             transfer: self,
+        })
+    }
+}
+
+impl Listening {
+    /// Starts the client.
+    pub fn connect(self, mut client: Command, dir: &Path) -> Verdict<Ends> {
+        let transfer = self.transfer;
+        let numbers = [transfer.connections as u64, transfer.records.into()];
+        client.args(["client", &self.port.to_string()]);
+        client.args(numbers.map(|number| number.to_string()));
+        Ok(Ends {
+            client: Job::start(client, dir, "stream-client")?,
+            server: self.server,
+            transfer,
         })
     }
 }

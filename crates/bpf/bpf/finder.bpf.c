@@ -59,7 +59,8 @@ struct settings {
 	struct key answers; /* That of all who find each other. */
 	__u8 enabled;
 	__u8 other_networks; /* Whether those that are not in the trie are chosen. */
-	__u8 padding[2];
+	__u8 only_unheard; /* Events tell of connections whose SYN was not heard, and no others. */
+	__u8 padding;
 	__u32 wake_bytes; /* So much in the ring wakes who waits for it; 0: anything. */
 };
 
@@ -75,6 +76,7 @@ enum counter {
 	NO_ROOM,  /* SYNs and SYN-ACKs without, as there was no room for it. */
 	LOST,     /* Events for which the ring had no room. */
 	ADOPTED,  /* Listeners of before that answer now. */
+	VERDICTS, /* Connections, by `enum peer`, which begins with 1. */
 };
 
 /* As in event.rs. */
@@ -256,7 +258,10 @@ static ALWAYS_INLINE void decide(struct bpf_sock_ops *context, const struct sett
 	struct event *event;
 
 	map_update(&verdicts, &cookie, verdict, BPF_ANY);
+	count_in(&counters, VERDICTS + verdict->peer - 1);
 	add_callbacks(context, BPF_SOCK_OPS_STATE_CB_FLAG);
+	if (set->only_unheard && verdict->peer != UNHEARD)
+		return;
 	event = ring_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		count_in(&counters, LOST);
@@ -438,10 +443,11 @@ static ALWAYS_INLINE void stop_repeating(struct bpf_sock_ops *context)
 
 static ALWAYS_INLINE void closed(struct bpf_sock_ops *context)
 {
+	struct settings *set = current_settings();
 	__u64 cookie = socket_cookie(context);
 	struct event *event;
 
-	if (map_delete(&verdicts, &cookie))
+	if (map_delete(&verdicts, &cookie) || (set && set->only_unheard))
 		return;
 	event = ring_reserve(&events, sizeof(*event), 0);
 	if (!event) {
@@ -451,7 +457,7 @@ static ALWAYS_INLINE void closed(struct bpf_sock_ops *context)
 	__builtin_memset(event, 0, sizeof(*event));
 	event->cookie = cookie;
 	event->happening = CLOSED;
-	tell(event, current_settings());
+	tell(event, set);
 }
 
 SECTION("sockops")

@@ -24,15 +24,18 @@ pub enum Peer {
 }
 
 impl Peer {
+    /// Every one, in the order of `enum peer` of finder.bpf.c, which begins with 1.
+    pub const ALL: [Self; 5] = [
+        Self::Cannot,
+        Self::Can,
+        Self::Echoed,
+        Self::Foreign,
+        Self::Unheard,
+    ];
+
     fn parse(number: u8) -> Option<Self> {
-        match number {
-            1 => Some(Self::Cannot),
-            2 => Some(Self::Can),
-            3 => Some(Self::Echoed),
-            4 => Some(Self::Foreign),
-            5 => Some(Self::Unheard),
-            _ => None,
-        }
+        let place = usize::from(number).checked_sub(1)?;
+        Self::ALL.get(place).copied()
     }
 }
 

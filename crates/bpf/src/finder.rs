@@ -10,7 +10,7 @@ use sluice_sys::process::random;
 
 use crate::cgroup::Cgroup;
 use crate::error::Error;
-use crate::event::{Event, VERDICT_BYTES, Verdict};
+use crate::event::{Event, Peer, VERDICT_BYTES, Verdict};
 use crate::load::{self, Part};
 use crate::rules::{NETWORK_KEY_BYTES, NETWORKS_MAX, PortMap, Rules};
 
@@ -33,8 +33,10 @@ enum Counter {
     NoRoom,
     Lost,
     Adopted,
+    /// The first of one for each [`Peer`].
+    Verdicts,
 }
-const COUNTERS: u32 = 5;
+const COUNTERS: u32 = Counter::Verdicts as u32 + Peer::ALL.len() as u32;
 
 /// `STATE_OFFSET` of finder.bpf.c.
 const STATE_BITS: u32 = 18 * 8;
@@ -52,6 +54,9 @@ pub struct FinderOptions {
     /// ([`Finder::read`]) by itself. To be woken for each of them costs more than all else, some
     /// 20 µs for each connection. At most half of those for which there is room.
     pub wake_after_events: u32,
+    /// Events tell of connections whose SYN was not heard ([`Peer::Unheard`]) and of nothing else,
+    /// not of their end either: for a reader that asks for verdicts.
+    pub only_unheard: bool,
     /// The key by which answers are made. Ends find each other if they have the same. It keeps
     /// foreign clusters apart; it is no proof of who the peer is, which daemons give each other.
     pub key: [u8; 16],
@@ -64,6 +69,7 @@ impl Default for FinderOptions {
             connections_max: 65536,
             events_bytes: 256 * 1024,
             wake_after_events: 1,
+            only_unheard: false,
             key: *b"sluice option v1",
         }
     }
@@ -82,6 +88,8 @@ pub struct FinderCounters {
     pub lost: u64,
     /// Listeners that [`Finder::adopt_listeners`] has found.
     pub adopted: u64,
+    /// Connections, by what their handshakes have shown, in the order of [`Peer::ALL`].
+    pub verdicts: [u64; Peer::ALL.len()],
 }
 
 /// The attached program. It is detached when this is dropped, and when the process ends.
@@ -96,6 +104,7 @@ pub struct Finder {
     /// Ours alone, and that of the options.
     keys: [[u8; 16]; 2],
     wake_bytes: u32,
+    only_unheard: bool,
     /// What the maps hold.
     trie: BTreeMap<[u8; NETWORK_KEY_BYTES], u8>,
     /// First of all, the program is detached.
@@ -162,6 +171,7 @@ impl Finder {
             events: load::ring("sluice_events", options.events_bytes)?,
             keys: [nonces, options.key],
             wake_bytes,
+            only_unheard: options.only_unheard,
             trie: BTreeMap::new(),
             _link: None,
         };
@@ -247,6 +257,16 @@ impl Finder {
             }
         }
         self.ports.set(&rules.ports)?;
+        self.write_settings(rules)
+    }
+
+    /// Another key and other rules, for connections from now on; see [`Finder::set_rules`].
+    pub fn set_key(&mut self, key: [u8; 16], rules: &Rules) -> Result<(), Error> {
+        self.keys[1] = key;
+        self.set_rules(rules)
+    }
+
+    fn write_settings(&self, rules: &Rules) -> Result<(), Error> {
         let mut settings = [0; SETTINGS_BYTES];
         for (index, half) in self.keys.as_flattened().chunks_exact(8).enumerate() {
             // A key is bytes; the program reads it as numbers, little-endian.
@@ -257,8 +277,10 @@ impl Finder {
         }
         settings[32] = u8::from(rules.enabled);
         settings[33] = u8::from(rules.other_networks);
+        settings[34] = u8::from(self.only_unheard);
         settings[36..].copy_from_slice(&self.wake_bytes.to_ne_bytes());
-        self.settings.set(&[0; 4], &settings).map_err(&update)
+        let update = Error::system("bpf(BPF_MAP_UPDATE_ELEM), the settings");
+        self.settings.set(&[0; 4], &settings).map_err(update)
     }
 
     /// What is known of a connection by its socket's cookie ([`sluice_sys::tcp::cookie`]). None:
@@ -319,7 +341,12 @@ impl Finder {
     /// What the program has done since it was attached.
     pub fn counters(&self) -> Result<FinderCounters, Error> {
         let sum = |counter: Counter| load::counter(&self.counters, counter as u32);
+        let mut verdicts = [0; Peer::ALL.len()];
+        for (at, count) in (Counter::Verdicts as u32..).zip(&mut verdicts) {
+            *count = load::counter(&self.counters, at)?;
+        }
         Ok(FinderCounters {
+            verdicts,
             offered: sum(Counter::Offered)?,
             answered: sum(Counter::Answered)?,
             no_room: sum(Counter::NoRoom)?,

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use common::pair::{Pair, answer_to, default_answer, established, events};
 use common::segment::{ACK, ANSWER, OFFER, Puppet, REPEAT, SYN, Segment, option, proper};
-use common::{can_run, until};
-use sluice_bpf::{Event, Peer};
+use common::{can_run, parse_end, until};
+use sluice_bpf::{Event, Finder, FinderOptions, Peer, Rules};
 
 #[test]
 fn agent() {
@@ -224,4 +224,47 @@ fn a_simultaneous_open_stays_as_it_is() {
     let verdict = established(&mut a, cookie.expect("a number")).verdict;
     // On a machine that stood still the SYN was repeated.
     assert!(matches!(verdict.peer, Peer::Cannot | Peer::Unheard));
+}
+
+/// For a reader that is woken for what is wrong only.
+#[test]
+fn events_can_be_of_unheard_syns_alone() {
+    if !can_run("events_can_be_of_unheard_syns_alone") {
+        return;
+    }
+    let pair = Pair::new();
+    let options = FinderOptions {
+        only_unheard: true,
+        ..FinderOptions::default()
+    };
+    let mut a = Finder::attach(&pair.groups[0].open(), &options, &Rules::all()).expect("attaches");
+    let (mut client, _server) = pair.agents();
+    let mut puppet = Puppet::new(&pair.net.b, &pair.net.a);
+    for (port, repeats) in [(5000, false), (5001, true)] {
+        let to = SocketAddr::new(puppet.address.into(), port);
+        client.tell(&format!("connect {to}"));
+        let mut syn = puppet.receive(port, SYN);
+        let (_, _, nonce) = syn.ours().expect("an offer");
+        let mut reply = proper(ANSWER, 0, default_answer(nonce));
+        if repeats {
+            syn = puppet.receive(port, SYN);
+            reply.clear();
+        }
+        puppet.answer(&syn, SYN | ACK, 1000, reply);
+        let connected = parse_end(&client.answer().expect("connects"));
+        puppet.receive(port, ACK);
+        let verdict = a.verdict(connected.cookie).expect("works").expect("known");
+        let expected = if repeats { Peer::Unheard } else { Peer::Can };
+        assert_eq!(verdict.peer, expected);
+        client.close(connected.id);
+    }
+    let told: Vec<_> = events(&mut a)
+        .into_iter()
+        .map(|event| match event {
+            Event::Established(connection) => (connection.remote.port(), connection.verdict.peer),
+            Event::Closed { .. } => panic!("ends are not told of"),
+        })
+        .collect();
+    assert_eq!(told, [(5001, Peer::Unheard)]);
+    assert_eq!(a.counters().expect("counters").verdicts, [0, 1, 0, 0, 1]);
 }

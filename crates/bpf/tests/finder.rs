@@ -91,6 +91,7 @@ fn both_ends_find_each_other() {
             no_room: 0,
             lost: 0,
             adopted: 0,
+            verdicts: [0, 2, 0, 0, 0],
         };
         assert_eq!(finder.counters(), Ok(counters));
     }
@@ -468,6 +469,12 @@ fn ends_with_other_keys_are_foreign() {
     let (connected, _) = meet(&mut client, &mut server, &listener);
     let verdict = established(&mut finders[0], connected.cookie).verdict;
     assert_eq!(verdict.peer, Peer::Foreign);
+    // With the same one they find each other.
+    let done = finders[0].set_key([1; 16], &Rules::all());
+    assert_eq!(done, Ok(()));
+    let (connected, _) = meet(&mut client, &mut server, &listener);
+    let verdict = established(&mut finders[0], connected.cookie).verdict;
+    assert_eq!(verdict.peer, Peer::Can);
 }
 
 #[test]

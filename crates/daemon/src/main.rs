@@ -17,6 +17,7 @@ use clap::{Parser, ValueEnum};
 use sluice_control::{files, paths};
 use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
+use sluice_daemon::fabric::finding::Finding;
 use sluice_daemon::fabric::{self, Fabric};
 use sluice_daemon::listener::Listener;
 use sluice_daemon::notify::Manager;
@@ -222,6 +223,14 @@ fn serve(arguments: Arguments) -> Outcome {
     };
     let limits = Limits::of_this_process();
     let listener = Listener::bind(&config.socket, config.allow_all_users)?;
+    // With capabilities that are needed for no more than this.
+    let finding = match &peering {
+        Some(peering) if peering.discovery.option => {
+            let identity = sluice_peering::Identity::load(peering)?;
+            Some(Finding::start(peering, &identity))
+        }
+        _ => None,
+    };
     // Before there are threads, each of which would keep what it has.
     let keep = privileges::needed(&Needs {
         socket: Some(&config.socket),
@@ -245,6 +254,9 @@ fn serve(arguments: Arguments) -> Outcome {
         Some(peering) => {
             let choice = peering.capture.clone();
             let mut fabric = start_fabric(peering, &config, arguments.eager)?;
+            if let Some(finding) = finding {
+                fabric.set_finding(finding);
+            }
             if let (Some(choice), Some(file)) = (choice, &arguments.config) {
                 let start = capture::Start {
                     config: std::path::absolute(file)?,

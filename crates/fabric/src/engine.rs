@@ -183,6 +183,9 @@ impl<W: Wire> Engine<W> {
             if lane.is_resume_owed() && self.link_mut(link).is_up {
                 self.resume(number.place());
             }
+            // The far daemon may have spoken of the lane before, on the link, and wait for an
+            // answer.
+            self.heat(number.place());
             self.expect_traffic(now_ns);
         }
         Ok(())

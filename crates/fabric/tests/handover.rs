@@ -3,7 +3,8 @@
 mod pair;
 
 use pair::Pair;
-use pair::common::{self, BLOCK, DONTWAIT, bytes_at, check_bytes};
+use pair::common::{self, BLOCK, DONTWAIT, SMALL_RING, Side, bytes_at, check_bytes};
+use sluice_lane::wait;
 use sluice_sys::errno::Errno;
 
 /// Small messages there and back by TCP until the daemons have noticed and made offers.
@@ -277,4 +278,28 @@ fn a_lane_that_the_far_host_never_had_goes_on_by_tcp() {
     assert_eq!(reader.recv(&mut got, DONTWAIT), Ok(200));
     check_bytes(at, &got[..200]);
     assert_eq!(reader.recv(&mut got, DONTWAIT), Ok(0));
+}
+
+#[test]
+fn an_offer_to_a_daemon_that_hears_late_of_the_lane_ends() {
+    let mut pair = Pair::strangers([SMALL_RING; 2], true);
+    pair.meet(0);
+    let ready = pair.hosts[0].program.look();
+    assert!(ready.is_some(), "nothing keeps it from adopting");
+    // Offered, and taken back, since nothing comes.
+    pair.run(2_000_000);
+    let Side {
+        end, generation, ..
+    } = pair.hosts[0].program;
+    assert!(
+        wait::announce(end, generation).is_none(),
+        "a ring is offered"
+    );
+    pair.meet(1);
+    let slept = (0..100).any(|_| {
+        pair.run(50_000);
+        let announced = wait::announce(end, generation);
+        announced.inspect(|it| wait::withdraw(end, *it)).is_some()
+    });
+    assert!(slept, "the program can never sleep");
 }

@@ -1,6 +1,6 @@
-//! Random programs on both hosts, daemons that are late, and links that fail. Whatever happens, each
-//! stream arrives whole and in order, its end behind its last byte, and nobody who sleeps misses a
-//! byte.
+//! Random programs on both hosts, daemons that are late or hear late of each other, and links that
+//! fail. Whatever happens, each stream arrives whole and in order, its end behind its last byte, and
+//! nobody who sleeps misses a byte.
 #![allow(unsafe_code)]
 
 mod pair;
@@ -48,7 +48,7 @@ impl Machine {
         let sizes = [16 * 1024, 32 * 1024, 64 * 1024];
         let rings = [0, 1].map(|_| sizes[random.below(3) as usize]);
         Self {
-            pair: Pair::with_rings(rings),
+            pair: Pair::strangers(rings, random.below(4) == 0),
             streams: Default::default(),
             asleep: [None, None],
             is_cut: false,
@@ -129,6 +129,9 @@ impl Machine {
 
     fn step(&mut self, random: &mut Random) {
         let host = random.below(2) as usize;
+        if random.below(12) == 0 {
+            self.pair.meet(host);
+        }
         match random.below(40) {
             0..=9 => {
                 let len = match random.below(3) {
@@ -186,6 +189,7 @@ impl Machine {
             self.pair.mend();
         }
         for host in 0..2 {
+            self.pair.meet(host);
             self.wake_up(host);
             self.shut(host);
         }

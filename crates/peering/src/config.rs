@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub mod capture;
+mod cgroup;
 mod changes;
 pub mod gateway;
 pub mod network;
@@ -149,6 +150,10 @@ pub struct Discovery {
     /// Where: others are neither asked nor served.
     pub networks: Vec<Network>,
     pub port: u16,
+    /// Whether an option in the handshakes of programs' connections says whom to ask.
+    pub option: bool,
+    /// Of programs in this cgroup and below; `None`: of all.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// A file that cannot be used. Its text has the place, and what to write instead.
@@ -241,8 +246,10 @@ impl Config {
                 text,
             }));
         }
-        let problem = self.capture.as_ref().and_then(Capture::problem);
-        remarks.extend(problem.map(|text| Remark {
+        let captured = self.capture.as_ref().and_then(|it| it.cgroup.as_deref());
+        let problems = [captured, self.discovery.cgroup.as_deref()];
+        let problems = problems.into_iter().flatten().filter_map(cgroup::problem);
+        remarks.extend(problems.map(|text| Remark {
             is_error: true,
             text,
         }));

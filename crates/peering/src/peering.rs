@@ -294,6 +294,15 @@ impl Peering {
         self.look_for(address.to_canonical())
     }
 
+    /// The same for an address of which something has shown that a daemon is there now. If none was
+    /// there before, it is asked again, as often as [`Timing::absent_min`] lets it.
+    pub fn seek_anew(&mut self, address: IpAddr, now: Instant) -> Sought {
+        self.now = now.max(self.now);
+        let address = address.to_canonical();
+        self.places.hint(address, &self.timing);
+        self.look_for(address)
+    }
+
     /// The session with the daemon of the host with this address. Asks nobody.
     pub fn peer_at(&self, address: IpAddr) -> Option<PeerId> {
         let address = address.to_canonical();

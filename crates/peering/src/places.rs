@@ -16,7 +16,7 @@ pub enum Place {
     /// The peer of the session with this number is there.
     At(u64),
     /// Nobody is there, or nobody to talk to; not asked again before then.
-    Nobody { until: Instant },
+    Nobody { since: Instant, until: Instant },
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Places {
     pub fn get(&self, address: IpAddr, now: Instant) -> Option<Place> {
         let place = self.entries.get(&address)?.place;
         match place {
-            Place::Nobody { until } if until <= now => None,
+            Place::Nobody { until, .. } if until <= now => None,
             other => Some(other),
         }
     }
@@ -66,7 +66,17 @@ impl Places {
         if let Some(entry) = self.entries.get_mut(&address) {
             entry.failures = entry.failures.saturating_add(1);
             let wait = backoff(timing.absent_min, timing.absent_max, entry.failures, random);
-            entry.place = Place::Nobody { until: now + wait };
+            let (since, until) = (now, now + wait);
+            entry.place = Place::Nobody { since, until };
+        }
+    }
+
+    /// Somebody may be there who was not: it is left alone no longer than after a first failure.
+    pub fn hint(&mut self, address: IpAddr, timing: &Timing) {
+        if let Some(entry) = self.entries.get_mut(&address)
+            && let Place::Nobody { since, until } = &mut entry.place
+        {
+            *until = (*until).min(*since + timing.absent_min);
         }
     }
 
@@ -117,7 +127,7 @@ mod tests {
             assert_eq!(places.get(address, now), None);
             assert!(places.set(address, Place::Waiting));
             places.fail(address, &timing, u32::MAX, now);
-            let Some(Place::Nobody { until }) = places.get(address, now) else {
+            let Some(Place::Nobody { until, .. }) = places.get(address, now) else {
                 panic!("{places:?}");
             };
             waits.push((until - now).as_secs());
@@ -127,6 +137,28 @@ mod tests {
         places.found(address, 7);
         places.fail(address, &timing, u32::MAX, now);
         assert_eq!(places.get(address, now + Duration::from_secs(5)), None);
+    }
+
+    #[test]
+    fn a_hint_ends_a_long_wait_and_no_short_one() {
+        let (mut places, timing) = (Places::default(), Timing::default());
+        let address = "10.0.0.1".parse().unwrap();
+        let start = Instant::now();
+        places.hint(address, &timing);
+        assert_eq!(places.get(address, start), None);
+        assert!(places.set(address, Place::Waiting));
+        places.hint(address, &timing);
+        assert_eq!(places.get(address, start), Some(Place::Waiting));
+        for _ in 0..10 {
+            places.fail(address, &timing, u32::MAX, start);
+        }
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert!(places.get(address, at(599)).is_some());
+        for _ in 0..100 {
+            places.hint(address, &timing);
+        }
+        assert!(places.get(address, at(4)).is_some());
+        assert_eq!(places.get(address, at(5)), None);
     }
 
     #[test]

@@ -233,21 +233,7 @@ pub fn let_go(conn: &Conn) {
     let state = conn.end.state();
     // As TCP does: closing with unread bytes resets the connection (RFC 1122, 4.2.2.13).
     if state == State::Attached && conn.end.unread_ring_bytes(conn.generation) > 0 {
-        let linger = libc::linger {
-            l_onoff: 1,
-            l_linger: 0,
-        };
-        // SAFETY: setsockopt reads one struct linger.
-        unsafe {
-            sluice_sys::raw::syscall5(
-                libc::SYS_setsockopt,
-                conn.fd as usize,
-                libc::SOL_SOCKET as usize,
-                libc::SO_LINGER as usize,
-                &raw const linger as usize,
-                size_of::<libc::linger>(),
-            );
-        }
+        let _ = sluice_sys::unix::reset_at_close(conn.fd);
     }
     if state != State::Attached || conn.end.reason() == Reason::Broken {
         log!(

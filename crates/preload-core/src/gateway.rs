@@ -43,7 +43,7 @@ const PREFACE_MS_MAX: u64 = if cfg!(test) { 3_000 } else { 50 };
 
 /// Seconds that the kernel holds back a connection on which nothing was said, for a client that
 /// reaches the published port past the gateway and waits for the server to speak first.
-static DEFER_S: c_int = 1;
+const DEFER_S: c_int = 1;
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
@@ -180,16 +180,7 @@ fn publish(fd: c_int, limit: Duration) -> Result<Listener, Errno> {
 
 /// A connection is accepted when its first bytes are there: the preface, as a rule.
 fn defer_accept(fd: c_int) {
-    // SAFETY: the option reads an int.
-    unsafe {
-        (real().setsockopt)(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const DEFER_S).cast(),
-            size_of::<c_int>() as socklen_t,
-        );
-    }
+    let _ = unix::set_option(fd, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, &DEFER_S);
 }
 
 /// How connections of the gateway that come to the socket are recognised.
@@ -349,16 +340,7 @@ fn low_water(fd: c_int) -> Option<c_int> {
 }
 
 fn set_low_water(fd: c_int, bytes: c_int) {
-    // SAFETY: the option reads an int.
-    unsafe {
-        (real().setsockopt)(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
-            size_of::<c_int>() as socklen_t,
-        );
-    }
+    let _ = unix::set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes);
 }
 
 /// Reads without waiting, past every hook.
@@ -379,21 +361,9 @@ pub(crate) fn receive(fd: c_int, buffer: &mut [u8], flags: c_int) -> Result<usiz
 
 /// Closes a connection that the program has not seen, with a reset.
 fn reset(fd: c_int) {
-    let at_once = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
-    // SAFETY: the option reads a struct; the descriptor is nobody else's.
-    unsafe {
-        (real().setsockopt)(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const at_once).cast(),
-            size_of::<libc::linger>() as socklen_t,
-        );
-        (real().close)(fd);
-    }
+    let _ = unix::reset_at_close(fd);
+    // SAFETY: the descriptor is nobody else's.
+    unsafe { (real().close)(fd) };
 }
 
 /// The bytes that there are for an address, before the kernel says how many it has.

@@ -9,6 +9,7 @@ use libc::socklen_t;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
 use sluice_lane::wait;
+use sluice_sys::unix;
 
 const F_SETSIG: c_int = 10;
 const F_SETOWN_EX: c_int = 15;
@@ -66,38 +67,16 @@ pub unsafe fn before_set(
 /// carry the acknowledgement. Answers by the ring carry none, so each message that goes by TCP
 /// after another would wait for the peer's delayed acknowledgement, 40 ms.
 pub fn turn_nagle_off(conn: &Conn) {
-    let before = errno();
-    let mut on: c_int = 0;
-    let mut len = size_of::<c_int>() as socklen_t;
-    // SAFETY: an int and its length, both on this stack.
-    let known = unsafe {
-        (real().getsockopt)(
-            conn.fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw mut on).cast(),
-            &raw mut len,
-        )
-    };
-    if known == 0 && on == 0 && set_nodelay(conn.fd) {
+    let mut on = [0; size_of::<c_int>()];
+    let known = unix::get_option(conn.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &mut on);
+    if known.is_ok() && c_int::from_ne_bytes(on) == 0 && set_nodelay(conn.fd) {
         conn.end.set_our_nodelay(true);
     }
-    set_errno(before);
 }
 
 fn set_nodelay(fd: c_int) -> bool {
     let on: c_int = 1;
-    let len = size_of::<c_int>() as socklen_t;
-    // SAFETY: as above.
-    unsafe {
-        (real().setsockopt)(
-            fd,
-            libc::IPPROTO_TCP,
-            libc::TCP_NODELAY,
-            (&raw const on).cast(),
-            len,
-        ) == 0
-    }
+    unix::set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &on).is_ok()
 }
 
 /// After `setsockopt` succeeded: what the program wants of Nagle is remembered, see

@@ -319,16 +319,7 @@ fn send_timeout(fd: c_int) -> Option<libc::timeval> {
 }
 
 fn set_send_timeout(fd: c_int, timeout: &libc::timeval) {
-    // SAFETY: the option reads a struct.
-    unsafe {
-        (real().setsockopt)(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_SNDTIMEO,
-            core::ptr::from_ref(timeout).cast(),
-            size_of::<libc::timeval>() as socklen_t,
-        );
-    }
+    let _ = unix::set_option(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO, timeout);
 }
 
 /// A new connection has room for so little.

@@ -243,6 +243,31 @@ pub fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> Result<
     Ok((len as usize).min(value.len()))
 }
 
+/// `setsockopt` with a number or a structure of the kernel's.
+pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> Result<(), Errno> {
+    // SAFETY: the kernel reads the value, which has this size.
+    let ret = unsafe {
+        syscall5(
+            libc::SYS_setsockopt,
+            int(fd),
+            int(level),
+            int(name),
+            core::ptr::from_ref(value) as usize,
+            size_of::<T>(),
+        )
+    };
+    check(ret).map(drop)
+}
+
+/// From now on closing the socket resets its connection (`SO_LINGER`, socket(7)).
+pub fn reset_at_close(fd: RawFd) -> Result<(), Errno> {
+    let at_once = libc::linger {
+        l_onoff: 1,
+        l_linger: 0,
+    };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &at_once)
+}
+
 /// Room for one `SCM_RIGHTS` header and its descriptors, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL_BYTES]);

@@ -40,6 +40,10 @@ struct Way {
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
+/// What a middlebox makes of a frame: nothing, to let it pass, or another one. An empty one: the
+/// frame is lost.
+pub type Rewrite = Box<dyn FnMut(&[u8]) -> Option<Vec<u8>> + Send>;
+
 /// What the test and the thread share.
 struct State {
     judge: Judge,
@@ -48,6 +52,8 @@ struct State {
     delay: Duration,
     /// RoCE frames that come through wait here.
     queue: Option<Queue>,
+    /// Sees frames before anything else happens to them.
+    rewrite: Option<Rewrite>,
 }
 
 impl Injector {
@@ -72,6 +78,7 @@ impl Injector {
                 cut: false,
                 delay: Duration::ZERO,
                 queue: None,
+                rewrite: None,
             }));
             let carrier = Carrier {
                 source,
@@ -116,6 +123,11 @@ impl Injector {
     /// with a delay, and what is held to be overtaken is not held up by it.
     pub fn narrow(&self, direction: Direction, link: Bottleneck) {
         self.state(direction).queue = Some(Queue::new(link));
+    }
+
+    /// A middlebox sees every frame, from the next one on. What it makes has no further fate.
+    pub fn rewrite(&self, direction: Direction, rewrite: Rewrite) {
+        self.state(direction).rewrite = Some(rewrite);
     }
 
     /// Nothing passes any more in this direction, of whatever kind.
@@ -275,6 +287,15 @@ impl Carrier {
             if state.cut {
                 state.judge.counts.cut += 1;
                 continue;
+            }
+            let rewrite = state.rewrite.as_mut();
+            match rewrite.and_then(|rewrite| rewrite(batch.frame(index))) {
+                Some(other) if other.is_empty() => continue,
+                Some(other) => {
+                    ready.push(Ready::Kept(other));
+                    continue;
+                }
+                None => {}
             }
             match state.judge.judge(batch.frame_mut(index)) {
                 Fate::Lose => continue,

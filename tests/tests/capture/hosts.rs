@@ -223,4 +223,28 @@ impl Two {
         let command = self.program(Side::Left, ends, &arguments);
         self.fleet.start_program(command, "rounds")
     }
+    /// A server on the right host, and a client on the left one whose rounds go on.
+    pub fn talk(&self) -> Verdict<Talk> {
+        let ends = self.ends()?;
+        let mut server = self.server(&ends, "server")?;
+        let to = self.listening(&mut server)?;
+        let open = self.start_rounds(&ends, &to)?;
+        Ok(Talk {
+            ends,
+            server,
+            to,
+            open,
+        })
+    }
+}
+
+/// A connection that stays open, and its server, which takes others.
+pub struct Talk {
+    /// The program of both ends.
+    pub ends: PathBuf,
+    pub server: Job,
+    /// Where it listens.
+    pub to: String,
+    /// The client.
+    pub open: Job,
 }

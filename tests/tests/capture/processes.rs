@@ -17,7 +17,7 @@ use sluice_tests::hosts::Side;
 use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::hosts::Two;
+use crate::hosts::{Talk, Two};
 use crate::troubles::more_rounds;
 
 pub fn trials() -> Vec<Trial> {
@@ -108,10 +108,9 @@ fn orders_of(relay: Pid) -> Verdict<OwnedFd> {
 /// A relay that has left its sluiced ends with its last connection, and leaves no process behind.
 fn an_end_is_seen() -> Verdict {
     let two = Two::new(4)?;
-    let ends = two.ends()?;
-    let mut server = two.server(&ends, "server")?;
-    let to = two.listening(&mut server)?;
-    let mut open = two.start_rounds(&ends, &to)?;
+    let Talk {
+        server, mut open, ..
+    } = two.talk()?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     shutdown(orders_of(relay)?, Shutdown::Both).map_err(io::Error::from)?;

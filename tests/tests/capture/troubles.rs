@@ -10,7 +10,7 @@ use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::hosts::Two;
+use crate::hosts::{Talk, Two};
 
 const CONNECTIONS: usize = 4;
 
@@ -54,10 +54,12 @@ fn expect_reset(client: Job) -> Verdict {
 /// Captured connections go on when a daemon is killed, and new ones are captured by the next one.
 fn daemon_killed(side: Side) -> Verdict {
     let mut two = Two::new(4)?;
-    let ends = two.ends()?;
-    let mut server = two.server(&ends, "server")?;
-    let to = two.listening(&mut server)?;
-    let mut open = two.start_rounds(&ends, &to)?;
+    let Talk {
+        ends,
+        server,
+        to,
+        mut open,
+    } = two.talk()?;
     let records = two.start_stream(CONNECTIONS, 20_000)?;
     more_rounds(&mut open, 50)?;
     two.fleet.end(side, Signal::KILL)?;
@@ -76,10 +78,12 @@ fn daemon_killed(side: Side) -> Verdict {
 /// A relay's connections are reset with it; the next one captures new ones.
 fn relay_killed(side: Side) -> Verdict {
     let two = Two::new(4)?;
-    let ends = two.ends()?;
-    let mut server = two.server(&ends, "server")?;
-    let to = two.listening(&mut server)?;
-    let mut open = two.start_rounds(&ends, &to)?;
+    let Talk {
+        ends,
+        server,
+        to,
+        mut open,
+    } = two.talk()?;
     more_rounds(&mut open, 20)?;
     let before = two.relay(side)?;
     two.kill_relay(side)?;
@@ -99,10 +103,12 @@ fn relay_killed(side: Side) -> Verdict {
 /// After a clean end connections have their time, new ones go their own way, and nothing stays.
 fn ended() -> Verdict {
     let mut two = Two::with_choice(4, ["drain_seconds = 3", ""])?;
-    let ends = two.ends()?;
-    let mut server = two.server(&ends, "server")?;
-    let to = two.listening(&mut server)?;
-    let mut open = two.start_rounds(&ends, &to)?;
+    let Talk {
+        ends,
+        server,
+        to,
+        mut open,
+    } = two.talk()?;
     more_rounds(&mut open, 20)?;
     let relay = two.relay(Side::Left)?;
     // What comes to the other host from here by relays is known there.

@@ -4,6 +4,8 @@
 //! A run has the rows that each module's `is_usual` names; `SLUICE_ROWS=all` has all of them, which
 //! takes most of an hour.
 
+#[path = "../roce/attacks.rs"]
+mod attacks;
 mod hosts;
 mod matrix;
 mod plain;

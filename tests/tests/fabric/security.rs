@@ -1,6 +1,6 @@
 //! Who may not: daemons with another key, certificate or version, and users who claim what is
 //! somebody else's. What is said again is of `crates/peering/tests/replay.rs`, keys of memory that
-//! nobody was given are of suite `rdma`.
+//! nobody was given are of suite `rdma`; here is what becomes of streams when they are tried.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,16 +9,21 @@ use std::path::Path;
 use std::thread::JoinHandle;
 
 use libtest_mimic::Trial;
+use serde_json::Value;
 use sluice_peering::authority::{create_authority, issue_certificate};
 use sluice_peering::frame::Kind;
 use sluice_peering::hello::Hello;
 use sluice_peering::{VERSIONS, Versions};
 use sluice_tests::fleet::LIMIT;
+use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::{SIDES, Side};
 use sluice_tests::job::find_program;
+use sluice_tests::random::Random;
 use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_wire::{Frame, Headers, Psn, Qpn};
 
-use crate::hosts::Two;
+use crate::attacks::{Seen, everything, under_attack};
+use crate::hosts::{Two, Way};
 use crate::matrix::complete;
 use crate::programs::WAYS;
 use crate::wire::Raw;
@@ -31,6 +36,10 @@ pub fn trials() -> Vec<Trial> {
         trial("version/older", || version(Versions { first: 0, last: 0 })),
         trial("version/newer", || version(Versions { first: 7, last: 9 })),
         trial("claimed", claimed),
+        trial("forged-keys/roce-udp", || forged_keys(WAYS[0])),
+        trial("forged-keys/roce", || forged_keys(WAYS[1])),
+        trial("wrong-keys/roce-udp", || wrong_keys(WAYS[0])),
+        trial("wrong-keys/roce", || wrong_keys(WAYS[1])),
     ]
 }
 
@@ -152,6 +161,107 @@ fn version(theirs: Versions) -> Verdict {
     let said = format!("speaks version {theirs}, this one {VERSIONS}: update the older");
     two.await_log(Side::Left, &said)?;
     stays_on_tcp(&two, [true, false])
+}
+
+/// From the right address to the right queue pair, or another one, with any number and any key.
+fn guesses(seen: &Seen<'_>, random: &mut Random) -> Option<Vec<u8>> {
+    if seen.frame.packet().headers().reth.is_none() {
+        return everything(seen, random);
+    }
+    seen.with(|headers| {
+        headers.bth.psn = Psn::new(random.next() as u32 & 0xff_ffff);
+        if random.below(4) == 0 {
+            headers.bth.destination = Qpn::new(random.next() as u32 & 0xff_ffff);
+        }
+        if let Some(reth) = &mut headers.reth {
+            reth.rkey = random.next() as u32;
+        }
+    })
+}
+
+/// Strangers on the path send packets to the daemons' queue pairs, with keys and packet numbers that
+/// they guess: every stream is what it was, and the daemons count what they did not take.
+fn forged_keys(way: Way) -> Verdict {
+    const DROPS: [&str; 3] = ["rx_unknown_qp", "rx_wrong_peer", "out_of_sequence"];
+    let two = Way {
+        faults: true,
+        ..way
+    }
+    .set_up()?;
+    let between = two.hosts.between()?;
+    under_attack(between, guesses, || complete(&two, "thread", [true; 2]))?;
+    two.require_ring_bytes()?;
+    for side in SIDES {
+        let counts = network_counts(&two, side)?;
+        let losses = &two.peer_status(side)["link_losses"];
+        println!("{}: {losses} links ended; {counts}", side.name());
+        let is_counted = |name: &&str| counts[*name].as_u64().is_some_and(|count| count > 0);
+        ensure(DROPS.iter().all(is_counted), || {
+            format!("{}: {counts}", side.name())
+        })?;
+    }
+    // And afterwards all is as before.
+    two.await_links()?;
+    complete(&two, "thread", [true; 2])
+}
+
+/// A peer writes where it may not: now and then a packet of its, right in everything else, has a key
+/// that nobody was given. Nothing is written, the link ends, and with the next one every stream goes on.
+fn wrong_keys(way: Way) -> Verdict {
+    const EVERY: u64 = 16;
+    let two = Way {
+        faults: true,
+        ..way
+    }
+    .set_up()?;
+    let mut count = 0;
+    let lie = move |bytes: &[u8]| {
+        let frame = Frame::parse(bytes).ok()?;
+        let seen = Seen {
+            bytes,
+            frame,
+            age: 0,
+        };
+        seen.frame.packet().headers().reth?;
+        count += 1;
+        let change = |headers: &mut Headers| {
+            if let Some(reth) = &mut headers.reth {
+                // Its secret part is in the upper bits.
+                reth.rkey ^= 0x0100_0000 << (count / EVERY % 8);
+            }
+        };
+        (count % EVERY == 1).then(|| seen.with(change)).flatten()
+    };
+    let injector = two.hosts.injector()?;
+    injector.rewrite(Direction::LeftToRight, Box::new(lie));
+    complete(&two, "thread", [true; 2])?;
+    two.require_ring_bytes()?;
+    let refused = network_counts(&two, Side::Right)?["refused_requests"].take();
+    let losses = two.peer_status(Side::Left)["link_losses"].take();
+    println!("{refused} requests were refused, {losses} links ended");
+    ensure(
+        refused.as_u64().is_some_and(|count| count > 0) && losses.as_u64() >= Some(1),
+        || two.describe(),
+    )
+}
+
+/// What the daemon's own device has counted.
+fn network_counts(two: &Two, side: Side) -> Verdict<Value> {
+    let output = two.sluice(side, &["status", "--json"]).output()?;
+    let mut all: Value = serde_json::from_slice(&output.stdout)
+        .or_else(|error| fail(format!("{error}: {output:?}")))?;
+    let daemon = two.daemon(side)?.id();
+    let processes = all["verbs"]["processes"].as_array_mut();
+    let found = processes
+        .into_iter()
+        .flatten()
+        .find(|it| it["pid"] == daemon);
+    match found {
+        Some(process) => Ok(process["report"]["devices"][0]["counters"].take()),
+        None => fail(format!(
+            "the daemon is not among the verbs processes: {all}"
+        )),
+    }
 }
 
 /// Answers each byte by its own one, for one connection.

@@ -278,7 +278,7 @@ fn check_unit(analyze: &Path, two: &Two, text: &str) -> Verdict {
 }
 
 /// Starts the daemon of a host by setpriv(1) with these options.
-fn start_confined(two: &mut Two, side: Side, options: &[&str]) -> Verdict {
+pub fn start_confined(two: &mut Two, side: Side, options: &[&str]) -> Verdict {
     let daemon = two.daemon_command(side);
     let mut command = two.host(side).command(require("setpriv")?);
     command

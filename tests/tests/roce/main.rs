@@ -4,6 +4,7 @@
 //! A run has the rows that [`is_usual`] chooses: each kind of program with both devices and both
 //! versions of IP. `SLUICE_ROWS=all` has all of them, which takes most of an hour (docs/roce.md).
 
+mod attacks;
 mod devices;
 mod engines;
 mod hostile;

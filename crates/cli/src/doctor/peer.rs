@@ -17,7 +17,7 @@ use sluice_peering::{Config, Event, Identity, Peering};
 use super::Check;
 use crate::error::reason;
 use crate::status::Source;
-use crate::status::model::{Fabric, Peer};
+use crate::status::model::{Fabric, Handshakes, Peer};
 use crate::units;
 
 /// How long something on the way may take.
@@ -69,6 +69,10 @@ pub fn checks(address: &str, config: Option<&Path>, socket: Option<&Path>) -> Ve
     }
     checks.push(session(target, known.as_ref(), config));
     checks.push(roce(target.ip(), known.as_ref()));
+    let seen = known
+        .as_ref()
+        .and_then(|known| known.fabric.option.as_ref());
+    checks.extend(seen.map(option));
     checks
 }
 
@@ -341,6 +345,8 @@ fn handshake(target: SocketAddr, mut config: Config) -> Result<String, String> {
         enabled: config.peers.is_empty(),
         networks: vec![Network::single(ip)],
         port: target.port(),
+        option: false,
+        cgroup: None,
     };
     let mut peering = Peering::new(config, identity).map_err(|error| error.to_string())?;
     let started = Instant::now();
@@ -375,6 +381,39 @@ fn wait(peering: &Peering, until: Instant) {
     let fd = peering.fd();
     // An interrupted wait is a short one.
     let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout));
+}
+
+/// Whether the option in handshakes does what it is for.
+fn option(seen: &Handshakes) -> Check {
+    const NAME: &str = "handshake option";
+    if !seen.in_use {
+        return Check::note(
+            NAME,
+            format!(
+                "not used: {}",
+                seen.reason.as_deref().unwrap_or("no reason is known")
+            ),
+            "hosts are found by asking each, which takes a connection to each; or leave option out \
+             of [discovery]",
+        );
+    }
+    let found = format!(
+        "{} connections found the other end, {} did not",
+        units::count(seen.can),
+        units::count(seen.cannot + seen.echoed + seen.foreign + seen.unheard),
+    );
+    let hint = if seen.echoed > 0 {
+        "something on the way sends options back that it does not know; hosts behind it are not \
+         found: name them as [[peer]]"
+    } else if seen.unheard > 0 {
+        "something on the way may drop SYNs with options that it does not know, which costs a \
+         second: 'sluice status' says how many; leave option out of [discovery] if there are more"
+    } else if seen.foreign > 0 {
+        "hosts with another key answer: give all the same one, or leave it at that"
+    } else {
+        return Check::ok(NAME, found);
+    };
+    Check::note(NAME, found, hint)
 }
 
 /// Whether the fabric gets through.

@@ -1,6 +1,16 @@
-//! What the page of `sluice up` says of captured connections.
+//! What the pages of `sluice up` and `sluice status` say of captured connections.
 
-use super::sections::{Block::Text, Section};
+use super::sections::{
+    Block::{self, Text},
+    Section,
+};
+
+/// Of `sluice status`.
+pub(super) const OUTPUT: Block = Text(
+    "Where connections are captured, a line says how many of programs here are open and were \
+     captured, how many of these went to their destination by TCP because no relay took them, \
+     and what was done for programs of other hosts.",
+);
 
 pub(super) const SECTION: Section = Section {
     title: "CAPTURE",

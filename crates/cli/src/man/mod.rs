@@ -1,6 +1,7 @@
 //! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
 
 mod capture;
+mod finding;
 mod gateway;
 mod sections;
 mod statistics;

@@ -1,6 +1,6 @@
 //! The sections of the man pages that no program can derive.
 
-use super::{capture, statistics, verbs_status};
+use super::{capture, finding, statistics, verbs_status};
 
 /// A section of a page.
 pub struct Section {
@@ -522,12 +522,8 @@ pub static PAGES: [Page; 12] = [
                          without a control connection. PATH is lane for shared memory, fabric for \
                          a lane to another host, tcp for neither.",
                     ),
-                    Text(
-                        "Where connections are captured, a line says how many of programs here \
-                         are open and were captured, how many of these went to their destination \
-                         by TCP because no relay took them, and what was done for programs of \
-                         other hosts.",
-                    ),
+                    finding::OUTPUT,
+                    capture::OUTPUT,
                     Text(
                         "With --json one document: an object whose member daemons is a list with \
                          an object for each daemon, with its socket and owner (uid), and either \
@@ -696,6 +692,7 @@ pub static PAGES: [Page; 12] = [
                     ),
                 ],
             },
+            finding::SECTION,
             capture::SECTION,
             Section {
                 title: "SIGNALS",

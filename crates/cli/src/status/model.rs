@@ -42,9 +42,35 @@ pub struct Fabric {
     pub address: String,
     pub lanes: Lanes,
     pub peers: Vec<Peer>,
+    /// The option in handshakes, where the configuration wants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub option: Option<Handshakes>,
     /// Connections of programs that cannot be preloaded, where they are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
+}
+
+/// What the option in handshakes has shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Handshakes {
+    pub in_use: bool,
+    /// Why it is not.
+    pub reason: Option<String>,
+    /// SYNs and SYN-ACKs with it, and those that had no room for it.
+    pub offered: u64,
+    pub answered: u64,
+    pub no_room: u64,
+    /// Connections, by what became of it.
+    pub can: u64,
+    pub cannot: u64,
+    pub echoed: u64,
+    pub foreign: u64,
+    pub unheard: u64,
+    /// Addresses with which it is not used for a while.
+    pub left_alone: u64,
+    /// Ends whose hosts were not asked for a daemon.
+    pub not_asked: u64,
 }
 
 /// What became of captured connections.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::layout::{Column, Keep, fit_with_reasons, line, titles};
-use super::model::{Captured, Fabric, Peer};
+use super::model::{Captured, Fabric, Handshakes, Peer};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
@@ -47,6 +47,31 @@ fn captured(captured: &Captured) -> String {
     )
 }
 
+/// `handshakes: 40 found, 3 not, 1 echoed, 0 foreign, 0 unheard; 5 ends did not ask`.
+fn handshakes(seen: &Handshakes) -> String {
+    if !seen.in_use {
+        let reason = harmless(seen.reason.as_deref().unwrap_or("not known"));
+        return format!("handshakes: the option is not used, every host is asked: {reason}");
+    }
+    let mut text = format!(
+        "handshakes: {} found, {} not, {} echoed, {} foreign, {} unheard; {} did not ask",
+        units::count(seen.can),
+        units::count(seen.cannot),
+        units::count(seen.echoed),
+        units::count(seen.foreign),
+        units::count(seen.unheard),
+        units::plural(seen.not_asked, "end"),
+    );
+    if seen.left_alone > 0 {
+        let addresses = match seen.left_alone {
+            1 => "1 address".to_owned(),
+            count => format!("{} addresses", units::count(count)),
+        };
+        let _ = write!(text, "; {addresses} without the option for a while");
+    }
+    text
+}
+
 fn cells(peer: &Peer) -> Vec<String> {
     let why = match (&peer.link_failure, peer.is_up) {
         (Some(why), true) => why.clone(),
@@ -70,6 +95,10 @@ fn cells(peer: &Peer) -> Vec<String> {
 /// The heading, and the table if there are hosts. `limit`: the width that lines may have.
 pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
     let mut text = format!("{}\n", style.dim(&heading(fabric)));
+    if let Some(seen) = &fabric.option {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", style.dim(&handshakes(seen)));
+    }
     if let Some(counts) = &fabric.captured {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", style.dim(&captured(counts)));
@@ -113,6 +142,7 @@ mod tests {
                 max: 100,
             },
             peers: vec![peer("beta", true), peer("gamma", false)],
+            option: None,
             captured: None,
         }
     }
@@ -149,6 +179,36 @@ mod tests {
         let line =
             "captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused\n";
         assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
+    }
+
+    #[test]
+    fn what_handshakes_have_shown_is_a_line() {
+        let mut host = fabric();
+        assert!(!render(&host, Style::PLAIN, None).contains("handshakes"));
+        let seen = Handshakes {
+            in_use: true,
+            can: 40,
+            cannot: 3,
+            echoed: 1,
+            not_asked: 4,
+            ..Handshakes::default()
+        };
+        host.option = Some(seen.clone());
+        let line =
+            "handshakes: 40 found, 3 not, 1 echoed, 0 foreign, 0 unheard; 4 ends did not ask\n";
+        assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
+        host.option = Some(Handshakes {
+            left_alone: 1,
+            ..seen
+        });
+        let more = "did not ask; 1 address without the option for a while\n";
+        assert!(render(&host, Style::PLAIN, None).contains(more));
+        host.option = Some(Handshakes {
+            reason: Some("no cgroups".to_owned()),
+            ..Handshakes::default()
+        });
+        let unused = "handshakes: the option is not used, every host is asked: no cgroups\n";
+        assert!(render(&host, Style::PLAIN, None).contains(unused));
     }
 
     #[test]

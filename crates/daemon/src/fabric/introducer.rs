@@ -37,8 +37,9 @@ pub type PeerName = Arc<str>;
 pub enum Action {
     /// Say something on the control connection of a peer.
     Say(PeerName, Word),
-    /// Find out whether there is a sluiced at this address.
-    Seek(IpAddr),
+    /// Find out whether there is a sluiced at this address, of the other end of the socket with
+    /// this cookie.
+    Seek { address: IpAddr, cookie: u64 },
     /// Tell the carrier.
     Carry(Command),
     /// The peer breaks the rules: end its control connection.
@@ -239,7 +240,10 @@ impl Introducer {
                 self.say(&name, Word::End { token, tuple });
                 self.look_for_match(token, programs);
             }
-            None => self.actions.push(Action::Seek(address)),
+            None => {
+                let cookie = announced.cookie;
+                self.actions.push(Action::Seek { address, cookie });
+            }
         }
     }
 

@@ -25,6 +25,7 @@ use crate::matching::{Announced, ClientId, EndKey};
 use crate::program::Program;
 
 pub mod carrier;
+pub mod finding;
 mod gateway;
 pub mod introducer;
 pub mod memory;
@@ -33,6 +34,7 @@ pub mod traffic;
 pub mod words;
 
 use carrier::Carrier;
+use finding::{Advice, Finding};
 use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
@@ -86,6 +88,8 @@ pub struct Fabric {
     board: Arc<OwnBoard>,
     boards: Boards,
     capture: Option<Capture>,
+    /// Where handshakes have an option.
+    finding: Option<Finding>,
     /// For gateways.
     heard: Vec<Heard>,
 }
@@ -157,6 +161,7 @@ impl Fabric {
             board,
             boards: Boards::default(),
             capture: None,
+            finding: None,
             heard: Vec::new(),
         })
     }
@@ -164,6 +169,11 @@ impl Fabric {
     /// Gives lanes to connections of programs that cannot be preloaded, too.
     pub fn set_capture(&mut self, capture: Capture) {
         self.capture = Some(capture);
+    }
+
+    /// Asks hosts as their handshakes advise.
+    pub fn set_finding(&mut self, finding: Finding) {
+        self.finding = Some(finding);
     }
 
     /// What was captured, if anything is.
@@ -175,6 +185,7 @@ impl Fabric {
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         let mut fds = vec![self.peering.fd(), self.carrier.reported().as_fd()];
         fds.extend(self.capture.as_ref().map(Capture::fd));
+        fds.extend(self.finding.as_ref().and_then(Finding::fd));
         fds
     }
 
@@ -184,6 +195,7 @@ impl Fabric {
             self.peering.next_deadline(),
             self.introducer.next_deadline(),
             self.capture.as_ref().and_then(Capture::next_deadline),
+            self.finding.as_ref().and_then(Finding::next_deadline),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -204,6 +216,9 @@ impl Fabric {
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
+        if let Some(finding) = &mut self.finding {
+            finding.turn(now);
+        }
         if let Some(capture) = &mut self.capture {
             capture.turn(now);
             for (name, bytes) in capture.take_words() {
@@ -299,8 +314,14 @@ impl Fabric {
     /// # Errors
     /// As [`Peering::reload`]; then everything is as it was.
     pub fn reload(&mut self, config: Config, identity: Identity) -> Result<Changes, PeeringError> {
+        let key = identity.cluster();
         let changes = self.peering.reload(config.clone(), identity)?;
         self.config = config;
+        if !self.config.discovery.option {
+            self.finding = None;
+        } else if let Some(finding) = &mut self.finding {
+            finding.reload(&self.config, key);
+        }
         for session in self.peering.status() {
             if let Some(name) = self.sessions.get(&session.peer).cloned() {
                 let addresses = self.addresses_of(&name, session.address);
@@ -389,15 +410,30 @@ impl Fabric {
         for action in self.introducer.take_actions() {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
-                Action::Seek(address) => {
-                    self.peering.seek(address, Instant::now());
-                }
+                Action::Seek { address, cookie } => self.seek(address, cookie),
                 Action::Carry(command) => self.carrier.tell(command),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");
                     if let Some(peer) = self.ids.get(&name) {
                         self.peering.hang_up(*peer, Why::Unexpected);
                     }
+                }
+            }
+        }
+    }
+
+    /// Asks the host with this address for its sluiced, unless the handshake of the socket with this
+    /// cookie advises against it.
+    fn seek(&mut self, address: IpAddr, cookie: u64) {
+        let advice = self.finding.as_mut();
+        let advice = advice.map_or(Advice::Ask, |finding| finding.advice(cookie));
+        match advice {
+            Advice::Ask => drop(self.peering.seek(address, Instant::now())),
+            Advice::AskAnew => drop(self.peering.seek_anew(address, Instant::now())),
+            Advice::Leave => {
+                tracing::debug!(%address, "{address} is not asked, as its handshake advises");
+                if let Some(finding) = &mut self.finding {
+                    finding.count_not_asked();
                 }
             }
         }

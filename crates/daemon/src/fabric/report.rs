@@ -8,6 +8,7 @@ use serde::Serialize;
 use sluice_peering::Counters;
 
 use super::Fabric;
+use super::finding::{Finding, FindingReport};
 use super::introducer::LinkState;
 use crate::capture::Capture;
 use crate::capture::orders::Counts;
@@ -24,6 +25,9 @@ pub struct FabricReport {
     pub peers: Vec<PeerReport>,
     /// Control connections since the start.
     pub control: Counters,
+    /// The option in handshakes, where the configuration wants it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub option: Option<FindingReport>,
     /// Connections of programs that cannot be preloaded; nothing where none are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Counts>,
@@ -105,6 +109,7 @@ impl Fabric {
             address: self.address,
             lanes: FabricLanes { in_use, max },
             peers: peers.into_values().collect(),
+            option: self.finding.as_ref().map(Finding::report),
             captured: self.capture.as_ref().map(Capture::counts),
             control: self.peering.counters(),
         }

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::Family;
 use crate::capture::orders::Counts;
 use crate::counters::Counters;
+use crate::fabric::finding::FindingReport;
 use crate::fabric::report::{FabricReport, PeerReport};
 use crate::lanes::Lanes;
 use crate::matching::ClientId;
@@ -65,6 +66,9 @@ impl Seen {
         all.extend(about_announcements(sources.counters));
         if let Some(fabric) = &sources.fabric {
             all.extend(about_hosts(fabric));
+            if let Some(option) = &fabric.option {
+                all.extend(about_handshakes(option));
+            }
             if let Some(captured) = &fabric.captured {
                 all.extend(about_captured(captured));
             }
@@ -349,6 +353,52 @@ fn about_hosts(fabric: &FabricReport) -> Vec<Family> {
                 ("sent", control.messages_out),
             ],
         ),
+    ]
+}
+
+fn about_handshakes(seen: &FindingReport) -> Vec<Family> {
+    vec![
+        Family::gauge(
+            "sluice_handshake_option_in_use",
+            "Whether the option that finds other hosts is in handshakes.",
+        )
+        .value(f64::from(u8::from(seen.in_use))),
+        Family::counter(
+            "sluice_handshakes",
+            "Connections, by what the option has shown of the other end.",
+        )
+        .by(
+            "peer",
+            [
+                ("can", seen.can),
+                ("cannot", seen.cannot),
+                ("echoed", seen.echoed),
+                ("foreign", seen.foreign),
+                ("unheard", seen.unheard),
+            ],
+        ),
+        Family::counter(
+            "sluice_handshake_options",
+            "SYNs and SYN-ACKs with the option, and those that had no room for it.",
+        )
+        .by(
+            "segment",
+            [
+                ("syn", seen.offered),
+                ("syn_ack", seen.answered),
+                ("no_room", seen.no_room),
+            ],
+        ),
+        Family::gauge(
+            "sluice_handshake_addresses_left_alone",
+            "Addresses that drop the option and are reached without it for a while.",
+        )
+        .value(seen.left_alone as f64),
+        Family::counter(
+            "sluice_ends_not_asked",
+            "Ends whose hosts were not asked for a sluiced, as their handshakes advise.",
+        )
+        .value(seen.not_asked as f64),
     ]
 }
 

@@ -75,6 +75,7 @@ impl Server {
             }
         };
         for (what, has_changed) in [
+            ("option", changes.option),
             ("device", changes.device),
             ("capture", changes.capture),
             ("metrics", metrics_changed),

@@ -84,6 +84,8 @@ pub struct Host {
 pub struct Pair {
     pub hosts: [Host; 2],
     pub now_ns: u64,
+    /// What the daemons have not heard of each other's halves yet.
+    unmet: [Option<Far>; 2],
 }
 
 impl Pair {
@@ -94,6 +96,21 @@ impl Pair {
 
     /// The same with rings of different sizes on the two hosts.
     pub fn with_rings(ring_bytes: [u32; 2]) -> Self {
+        let mut pair = Self::strangers(ring_bytes, false);
+        for host in 0..2 {
+            pair.meet(host);
+            assert!(
+                pair.hosts[host].program.look().is_some(),
+                "nothing keeps it from adopting"
+            );
+        }
+        pair
+    }
+
+    /// The same, but neither program has adopted its lane, and neither daemon knows of the other's
+    /// half yet: that comes by another way than the link, on which the one who knows may speak of
+    /// the lane before, if it is eager.
+    pub fn strangers(ring_bytes: [u32; 2], is_eager: bool) -> Self {
         let fds = common::sockets();
         let mut local = ring_bytes.map(common::Pair::announced);
         let spare = [local[0].b.fd, local[1].a.fd, local[0].a.fd, local[1].b.fd];
@@ -120,6 +137,10 @@ impl Pair {
             let cable = Cable::default();
             *cable.room.borrow_mut() = 64;
             let mut engine = Engine::new(cable, daemon.board);
+            if is_eager {
+                engine.set_eager();
+            }
+            engine.link_up(LINK);
             let near = Near {
                 chunk,
                 lane: 0,
@@ -134,7 +155,7 @@ impl Pair {
                 number,
             }
         };
-        let mut hosts = [
+        let hosts = [
             make(&local[0], local[0].a, local[0].b),
             make(&local[1], local[1].b, local[1].a),
         ];
@@ -147,19 +168,21 @@ impl Pair {
             ring_bytes,
         };
         let fars = [far(&hosts[0], ring_bytes[0]), far(&hosts[1], ring_bytes[1])];
-        for (host, far) in hosts.iter_mut().zip([fars[1], fars[0]]) {
-            host.engine.link_up(LINK);
-            host.engine
-                .connect(host.number, far, 0)
+        Self {
+            hosts,
+            now_ns: 0,
+            unmet: [Some(fars[1]), Some(fars[0])],
+        }
+    }
+
+    /// The daemon of `host` hears of the other's half, if it has not.
+    pub fn meet(&mut self, host: usize) {
+        if let Some(far) = self.unmet[host].take() {
+            let Host { engine, number, .. } = &mut self.hosts[host];
+            engine
+                .connect(*number, far, self.now_ns)
                 .expect("a far lane");
         }
-        for host in &hosts {
-            assert!(
-                host.program.look().is_some(),
-                "nothing keeps it from adopting"
-            );
-        }
-        Self { hosts, now_ns: 0 }
     }
 
     /// One turn of a daemon, and time passes.

@@ -1,7 +1,7 @@
 //! Connections of programs that cannot be preloaded.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::network::Network;
@@ -54,28 +54,6 @@ impl Capture {
     pub fn serves(&self, port: u16) -> bool {
         self.serve_ports.is_none_or(|ports| ports.contains(port))
     }
-
-    /// Why the cgroup cannot be used.
-    pub(super) fn problem(&self) -> Option<String> {
-        let path = self.cgroup.as_deref()?;
-        is_cgroup(path).err().map(|why| {
-            format!(
-                "the cgroup {} cannot be used ({why}): name a directory of the hierarchy of \
-                 version 2, /sys/fs/cgroup as a rule",
-                path.display()
-            )
-        })
-    }
-}
-
-/// Every directory of the hierarchy of version 2 has this file (cgroups(7)).
-fn is_cgroup(path: &Path) -> Result<(), String> {
-    match path.join("cgroup.controllers").try_exists() {
-        Ok(true) => Ok(()),
-        Ok(false) if path.is_dir() => Err("it is no cgroup of version 2".to_owned()),
-        Ok(false) => Err("there is no such directory".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 #[cfg(test)]
@@ -115,17 +93,5 @@ mod tests {
         };
         assert!(all.wants("::1".parse().unwrap(), 1));
         assert!(all.serves(22) && !all.serves(23));
-    }
-
-    #[test]
-    fn a_directory_that_is_no_cgroup_is_named() {
-        let at = |path: &str| Capture {
-            cgroup: Some(path.into()),
-            ..capture()
-        };
-        assert_eq!(capture().problem(), None);
-        let problem = at("/proc").problem().unwrap();
-        assert!(problem.contains("/proc") && problem.contains("version 2"));
-        assert!(at("/nothing/here").problem().unwrap().contains("no such"));
     }
 }

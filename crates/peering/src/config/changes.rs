@@ -17,6 +17,9 @@ pub struct Changes {
     pub rules: bool,
     /// The fabric's device: takes effect when sluiced is started again.
     pub device: bool,
+    /// An option in handshakes that there was not, or for other programs: takes effect when sluiced is
+    /// started again. It ends at once.
+    pub option: bool,
     /// What is captured: takes effect when sluiced is started again.
     pub capture: bool,
     /// `[gateway]` or `[node]`: takes effect when sluiced is started again.
@@ -41,6 +44,8 @@ impl Changes {
             listen: old.listen != new.listen,
             discovery: old.discovery != new.discovery,
             rules: old.rules != new.rules,
+            option: new.discovery.option
+                && (!old.discovery.option || old.discovery.cgroup != new.discovery.cgroup),
             device: old.device != new.device,
             capture: old.capture != new.capture,
             gateway: old.gateway != new.gateway || old.publishing != new.publishing,

@@ -47,6 +47,8 @@ pub struct Discovery {
     pub enabled: Option<bool>,
     pub networks: Option<Vec<Text>>,
     pub port: Option<Spanned<u16>>,
+    pub option: Option<bool>,
+    pub cgroup: Option<Text>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -111,8 +111,10 @@ impl Reader<'_> {
         let is_known =
             |name: &str| peers.iter().any(|peer| peer.name == name) || file.discovery.is_some();
         let gateway = file.gateway.as_ref();
-        let gateway = gateway.map(|raw| self.gateway(raw, is_known)).transpose()?;
-        let publishing = self.publishing(file.node.unwrap_or_default(), is_known)?;
+        let gateway = gateway
+            .map(|raw| self.gateway(raw, &peers, is_known))
+            .transpose()?;
+        let publishing = self.publishing(file.node.unwrap_or_default(), &peers, is_known)?;
         Ok(Config {
             path: self.path.to_owned(),
             gateway,
@@ -286,6 +288,15 @@ impl Reader<'_> {
                 parsed.map_err(|error| self.whole(format!("{error}")))?
             }
         };
+        let option = raw.as_ref().and_then(|raw| raw.option) == Some(true);
+        let cgroup = match raw.as_ref().and_then(|raw| raw.cgroup.as_ref()) {
+            Some(text) if !option => {
+                let problem = "cgroup says whose handshakes have the option: write option = true";
+                return Err(self.about(text, problem));
+            }
+            Some(text) => Some(self.path_of(text)?),
+            None => None,
+        };
         let port = match raw.and_then(|raw| raw.port) {
             Some(port) if *port.get_ref() == 0 => {
                 return Err(self.about(&port, "write a port from 1 to 65535"));
@@ -297,6 +308,8 @@ impl Reader<'_> {
             enabled,
             networks,
             port,
+            option: option && enabled,
+            cgroup,
         })
     }
 
@@ -412,6 +425,27 @@ impl Reader<'_> {
         texts.iter().map(parse).collect()
     }
 
+    /// What a gateway and its nodes are told of one another's addresses, that of the control
+    /// connection among them, has room for [`NETWORKS_MAX`].
+    fn few_addresses(&self, name: &Text, peers: &[Peer]) -> Result<()> {
+        let named = |peer: &&Peer| peer.name == *name.get_ref();
+        let Some(peer) = peers.iter().find(named) else {
+            return Ok(());
+        };
+        let control = Network::single(peer.control.ip());
+        let others = peer.addresses.iter().filter(|it| **it != control).count();
+        if others < NETWORKS_MAX {
+            return Ok(());
+        }
+        let problem = format!(
+            "the [[peer]] {} has {} addresses, with that of control, and {NETWORKS_MAX} is the most \
+             for a gateway and its nodes: write networks (10.1.0.0/28) in their place",
+            peer.name,
+            others + 1
+        );
+        Err(self.about(name, problem))
+    }
+
     /// As many as programs are told of.
     fn few_networks(&self, texts: &[Text]) -> Result<Vec<Network>> {
         if let Some(text) = texts.get(NETWORKS_MAX) {
@@ -423,6 +457,7 @@ impl Reader<'_> {
     fn gateway(
         &self,
         raw: &Spanned<raw::Gateway>,
+        peers: &[Peer],
         is_known: impl Fn(&str) -> bool,
     ) -> Result<Gateway> {
         let table = raw.get_ref();
@@ -442,6 +477,7 @@ impl Reader<'_> {
                 let problem = format!("{name} is no peer: write a [[peer]] with that name");
                 return Err(self.about(&node.name, problem));
             }
+            self.few_addresses(&node.name, peers)?;
             let ports = node.ports.as_ref().map(|text| {
                 let parsed = Ports::parse(text.get_ref());
                 parsed.map_err(|error| self.about(text, error.to_string()))
@@ -471,7 +507,12 @@ impl Reader<'_> {
         Ok(Gateway { addresses, nodes })
     }
 
-    fn publishing(&self, raw: raw::Node, is_known: impl Fn(&str) -> bool) -> Result<Publishing> {
+    fn publishing(
+        &self,
+        raw: raw::Node,
+        peers: &[Peer],
+        is_known: impl Fn(&str) -> bool,
+    ) -> Result<Publishing> {
         let mut gateways = Vec::new();
         for text in raw.gateways.as_deref().unwrap_or_default() {
             let name = self.name(text)?;
@@ -479,6 +520,7 @@ impl Reader<'_> {
                 let problem = format!("{name} is no peer: write a [[peer]] with that name");
                 return Err(self.about(text, problem));
             }
+            self.few_addresses(text, peers)?;
             gateways.push(name);
         }
         Ok(Publishing {

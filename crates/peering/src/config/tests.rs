@@ -215,6 +215,11 @@ fn errors_have_their_line_and_what_to_write() {
         ),
         ("[discovery]\nport = 0\n", "5: write a port from 1"),
         ("[discovery]\nport = 65536\n", "5: "),
+        (
+            "[discovery]\ncgroup = '/sys/fs/cgroup'\n",
+            "5: cgroup says whose handshakes have the option",
+        ),
+        ("[discovery]\noption = 'yes'\n", "5: "),
     ] {
         let error = error(&format!("{PSK}{text}"));
         assert!(error.starts_with(expected), "{text}\n{error}\n{expected}");
@@ -287,6 +292,44 @@ fn capture_is_read_and_wants_a_proof() {
     let remarks = parse(&nowhere).unwrap().check();
     let found = |remark: &Remark| remark.is_error && remark.text.starts_with("the cgroup /proc");
     assert!(remarks.iter().any(found), "{remarks:?}");
+}
+
+#[test]
+fn the_option_in_handshakes_is_asked_for() {
+    let option = |text: &str| parse(&format!("{PSK}{text}")).unwrap().discovery.option;
+    assert!(!option(""));
+    assert!(!option("[discovery]\n"));
+    assert!(option("[discovery]\noption = true\n"));
+    assert!(!option("[discovery]\noption = false\n"));
+    // There is nobody to be found then.
+    assert!(!option("[discovery]\nenabled = false\noption = true\n"));
+    let wrong = format!("{PSK}[discovery]\noption = true\ncgroup = '/proc'\n");
+    let remarks = parse(&wrong).unwrap().check();
+    let found = |remark: &Remark| remark.is_error && remark.text.starts_with("the cgroup /proc");
+    assert!(remarks.iter().any(found), "{remarks:?}");
+}
+
+#[test]
+fn gateways_and_nodes_have_no_more_addresses_than_are_told() {
+    let text = |addresses: u8, users: &str| {
+        let all: Vec<String> = (2..2 + addresses)
+            .map(|last| format!("'10.0.0.{last}'"))
+            .collect();
+        let all = all.join(",");
+        format!("{PSK}[[peer]]\nname='b'\ncontrol='10.0.0.2'\naddresses=[{all}]\n{users}")
+    };
+    let node = "[node]\ngateways=['b']\n";
+    let gateway = "[gateway]\naddresses=['::']\n[[gateway.node]]\nname='b'\n";
+    for users in [node, gateway] {
+        assert!(parse(&text(8, users)).is_ok(), "{users}");
+        let error = error(&text(9, users));
+        assert!(error.contains("b has 9 addresses"), "{error}");
+        assert!(error.contains("8 is the most"), "{error}");
+    }
+    assert!(parse(&text(200, "")).is_ok(), "others may have any number");
+    // That of control is one more.
+    let far = text(8, node).replace("control='10.0.0.2'", "control='10.9.9.9'");
+    assert!(error(&far).contains("b has 9 addresses"));
 }
 
 #[test]

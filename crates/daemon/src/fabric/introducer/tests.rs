@@ -89,7 +89,7 @@ impl Daemon {
             for action in actions {
                 match action {
                     Action::Say(_, word) => words.push(word),
-                    Action::Seek(_) => {}
+                    Action::Seek { .. } => {}
                     Action::Drop(_, why) => self.dropped.push(why),
                     Action::Carry(Command::OpenLane { token, .. }) => {
                         let half = half(token.0 as u32);
