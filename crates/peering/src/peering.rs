@@ -303,6 +303,19 @@ impl Peering {
         self.look_for(address)
     }
 
+    /// Whether somebody at this address is being connected to, so that more is known soon. Asks
+    /// nobody.
+    pub fn is_asking(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        match self.config.peer_at(address) {
+            Some(peer) => self.is_dialing(&peer.name),
+            None => matches!(
+                self.places.get(address, self.now),
+                Some(Place::Waiting | Place::Asking(_))
+            ),
+        }
+    }
+
     /// The session with the daemon of the host with this address. Asks nobody.
     pub fn peer_at(&self, address: IpAddr) -> Option<PeerId> {
         let address = address.to_canonical();

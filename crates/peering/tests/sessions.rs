@@ -451,8 +451,11 @@ fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
     // It listens, and never answers.
     let _mute = std::net::TcpListener::bind((there, PORT_DEFAULT)).unwrap();
     let now = alpha.now();
+    assert!(!alpha.get().is_asking(there.into()));
     assert_eq!(alpha.get().seek(there.into(), now), Sought::Asking);
+    assert!(alpha.get().is_asking(there.into()));
     alpha.turn();
+    assert!(alpha.get().is_asking(there.into()));
     alpha.reload(lab.config("alpha", here, &psk));
     run([&mut alpha], "an answer", |[alpha]| {
         !alpha.unreachable().is_empty()
@@ -469,6 +472,7 @@ fn a_reload_gives_up_what_is_not_to_be_asked_any_more() {
         alpha.unreachable().len() == 2
     });
     assert_eq!(alpha.unreachable()[1], (there.into(), Why::Slow));
+    assert!(!alpha.get().is_asking(there.into()));
 }
 
 #[test]

@@ -326,12 +326,23 @@ impl Introducer {
         let Progress::Waiting = end.progress else {
             return true;
         };
-        let (Some(name), false) = (end.peer.clone(), end.is_alone) else {
+        if end.is_alone {
             return false;
+        }
+        let Some(name) = end.peer.clone() else {
+            // A peer that has just come up is told of it soon.
+            return self.peer_at(end.announced.tuple.peer.ip()).is_some();
         };
         let tuple = end.announced.tuple;
         self.say(&name, Word::Ask { token, tuple });
         true
+    }
+
+    /// Where the other end of this one is, if nobody is known there.
+    pub fn unknown_host(&self, key: EndKey) -> Option<IpAddr> {
+        let end = self.ends.get(self.by_key.get(&key)?)?;
+        let address = end.announced.tuple.peer.ip();
+        end.peer.is_none().then_some(address)
     }
 
     /// Ends that wait in vain, as peers have said.

@@ -280,7 +280,9 @@ impl Fabric {
     pub fn may_come(&mut self, key: EndKey) -> bool {
         let may_come = self.introducer.may_come(key);
         self.act();
-        may_come
+        // A daemon that is being asked for may know of it.
+        let unknown = self.introducer.unknown_host(key);
+        may_come || unknown.is_some_and(|address| self.peering.is_asking(address))
     }
 
     /// Ends whose other ends are nobody's, as the hosts where they would be have said.

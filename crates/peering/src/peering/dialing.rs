@@ -195,6 +195,13 @@ impl Peering {
             .unwrap_or_default()
     }
 
+    /// Whether a connection to this peer is under way.
+    pub(super) fn is_dialing(&self, name: &str) -> bool {
+        self.dials
+            .get(name)
+            .is_some_and(|dial| dial.token.is_some())
+    }
+
     /// A connection of our own has found the peer, with which there is a session.
     pub(super) fn dial_settled(&mut self, name: &str) {
         if let Some(dial) = self.dials.get_mut(name) {

@@ -349,6 +349,23 @@ fn an_end_whose_other_one_is_on_its_way_does_not_settle() {
 }
 
 #[test]
+fn an_end_waits_for_a_peer_that_has_just_come() {
+    let mut daemon = Daemon::new(1, "b", "10.0.0.9");
+    daemon.announce(1, "10.0.0.1:4000", "10.0.0.2:80");
+    let key = EndKey { client: 7, end: 1 };
+    assert!(!daemon.introducer.may_come(key));
+    let address = "10.0.0.2".parse().expect("an address");
+    assert_eq!(daemon.introducer.unknown_host(key), Some(address));
+    // It has not said hello yet.
+    let name: PeerName = "c".into();
+    let addresses = vec![Network::single(address)];
+    daemon.introducer.peer_up(&name, addresses);
+    assert!(daemon.introducer.may_come(key));
+    daemon.introducer.peer_down(&name, Instant::now());
+    assert!(!daemon.introducer.may_come(key));
+}
+
+#[test]
 fn ends_that_get_no_lane_settle() {
     let mut both = [Daemon::new(1, "b", B), Daemon::new(2, "a", A)];
     // The second has no room.
