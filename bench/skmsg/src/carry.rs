@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::BorrowedFd;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use sluice_sys::bpf::RingBuffer;
 
+use crate::say;
 use crate::steering::{Ends, Steering};
 
 /// A frame between proxies: whose bytes, as the program that wrote them sees its connection; how
@@ -70,6 +71,7 @@ impl Proxy {
     /// Sends what programs write to the other proxy.
     fn give_out(&self, arrivals: &mut RingBuffer) -> io::Result<()> {
         let mut frame = vec![0; HEADER_BYTES + PAYLOAD_BYTES_MAX];
+        let mut carried = HashSet::new();
         loop {
             let (new, readable) = self.wait(arrivals)?;
             // First, as what is readable may be of a connection that is new.
@@ -83,6 +85,9 @@ impl Proxy {
                 let header = header(program, length);
                 frame[..HEADER_BYTES].copy_from_slice(&header);
                 (&self.link).write_all(&frame[..HEADER_BYTES + length])?;
+                if carried.insert(socket) {
+                    say("carries")?;
+                }
             }
         }
     }

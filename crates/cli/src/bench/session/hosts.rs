@@ -127,6 +127,12 @@ impl<'a> Hosts<'a> {
         daemon_number(&self.socket(Side::Client), "/fabric/captured/captured")
     }
 
+    /// Whether both proxies that use SK_MSG have got bytes of programs.
+    pub fn carried(&self) -> bool {
+        let has_carried = |proxy: &Process| proxy.output_so_far().contains("carries");
+        self.daemons.iter().all(has_carried)
+    }
+
     /// Starts a server and waits until it is up.
     pub fn server(&self, words: &[String], ready: &Ready) -> Result<Process> {
         let mut server = self.start(Side::Server, words, false)?;

@@ -253,7 +253,7 @@ fn stalled(session: &Session, variant: Variant, sleep_s: u32) -> Result<Vec<Samp
         ..Sample::default()
     };
     hosts.note_lanes(lanes_before, &mut sample)?;
-    ensure_captured(&hosts, captured_before)?;
+    ensure_taken(&hosts, variant, captured_before)?;
     let summary = [
         slept.most_mib,
         slept.sockets_most_mib,
@@ -327,7 +327,7 @@ fn kept_up(session: &Session, variant: Variant) -> Result<Sample> {
     let said = reader.wait_output("}", PATIENCE)?;
     let drained: Drained = super::super::stall::last_line(&said)?;
     check(&flowed, &drained)?;
-    ensure_captured(&hosts, captured_before)?;
+    ensure_taken(&hosts, variant, captured_before)?;
     sample.bytes = drained.bytes as f64;
     sample.value = 8.0 * sample.bytes / drained.seconds / 1e9;
     Ok(sample)
@@ -373,17 +373,20 @@ fn await_capture(hosts: &Hosts<'_>, variant: Variant) -> Result<Option<u64>> {
     }
 }
 
-/// Fails unless there was another one since.
-fn ensure_captured(hosts: &Hosts<'_>, before: Option<u64>) -> Result<()> {
-    let Some(before) = before else {
+/// Fails if the bytes did not go the variant's way: unless a connection was captured since, or the
+/// proxies got something.
+fn ensure_taken(hosts: &Hosts<'_>, variant: Variant, captured_before: Option<u64>) -> Result<()> {
+    let failed = |what: &str| Err(BenchError::Failed(what.to_owned()));
+    if variant == Variant::SkMsg && !hosts.carried() {
+        return failed("no bytes came to the proxies: they went by the connection itself");
+    }
+    let Some(before) = captured_before else {
         return Ok(());
     };
     let deadline = Instant::now() + CAPTURE_PATIENCE;
     while hosts.captured()? == before {
         if Instant::now() > deadline {
-            return Err(BenchError::Failed(
-                "the connection was not captured".to_owned(),
-            ));
+            return failed("the connection was not captured");
         }
         signals::pause(CAPTURE_RETRY)?;
     }
