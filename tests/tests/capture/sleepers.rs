@@ -1,17 +1,24 @@
 //! Readers that sleep, and what becomes of what their peers write.
 
+use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
+use serde_json::Value;
 use sluice_tests::fleet::LIMIT;
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::slow;
-use sluice_tests::suite::{Verdict, ensure, trial};
+use sluice_tests::lab::find_sluice;
+use sluice_tests::suite::{Verdict, ensure, fail, skip, trial};
+use sluice_tests::{job, slow};
 
 use crate::hosts::Two;
 
 pub fn trials() -> Vec<Trial> {
-    vec![trial("slow_reader/bounds", bounds)]
+    vec![
+        trial("slow_reader/bounds", bounds),
+        trial("slow_reader/benchmark", benchmark),
+    ]
 }
 
 /// Bytes that are written while the reader sleeps and afterwards.
@@ -60,4 +67,48 @@ fn bounds() -> Verdict {
         format!("relays and daemons had {before:?} bytes, and have {now:?}")
     })?;
     sleeper.wake(LIMIT)
+}
+
+/// `sluice bench fabric --only stall` with one repetition: nine runs of five to ten seconds.
+const BENCH_LIMIT: Duration = Duration::from_secs(300);
+
+/// The benchmark's own sleepers: every path carries all bytes, ours stay within their bounds, and the one
+/// that has none holds many times more than TCP does.
+fn benchmark() -> Verdict {
+    let sluice = find_sluice()?;
+    if !sluice.with_file_name("sluice-skmsg").is_file() {
+        return skip("sluice-skmsg is not built (cargo build --release)");
+    }
+    let dir = tempfile::tempdir()?;
+    let mut command = job::command(&sluice);
+    let words = "bench fabric --only stall --quick --reps 1 --repeats 0 --out";
+    command
+        .args(words.split(' '))
+        .arg(dir.path().join("report"));
+    job::run(command, dir.path(), "bench", BENCH_LIMIT)?.success()?;
+    let report = fs::read_to_string(dir.path().join("report/report.json"))?;
+    let report: Value = serde_json::from_str(&report).or_else(|error| fail(error.to_string()))?;
+    let list = |of: &Value, name| of[name].as_array().cloned().unwrap_or_default();
+    let verdicts = list(&report, "verdicts");
+    let is_memory = |verdict: &&Value| {
+        let what = verdict["what"].as_str().unwrap_or_default();
+        what.starts_with("sleeping reader") && what.ends_with("memory of both hosts")
+    };
+    let memory: Vec<&Value> = verdicts.iter().filter(is_memory).collect();
+    let is_ok = |verdict: &&Value| verdict["outcome"] == "ok";
+    ensure(memory.len() == 2 && memory.iter().all(is_ok), || {
+        format!("{memory:?}")
+    })?;
+    let points = list(&report["workloads"][0], "points");
+    let most = points.iter().find(|point| point["label"] == "most memory");
+    let held = |variant: &str| {
+        let series = list(most?, "series");
+        let series = series.iter().find(|series| series["variant"] == variant)?;
+        series["median"].as_f64()
+    };
+    let (tcp, skmsg) = (held("tcp"), held("sk-msg"));
+    let times = tcp.zip(skmsg).map(|(tcp, skmsg)| skmsg / tcp);
+    ensure(times.is_some_and(|times| times > 10.0), || {
+        format!("TCP held {tcp:?} MiB, SK_MSG {skmsg:?}")
+    })
 }

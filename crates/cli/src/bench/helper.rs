@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+pub mod flow;
 mod memcpy;
 pub mod ping;
 pub mod stall;
@@ -73,6 +74,21 @@ pub enum Helper {
         #[arg(default_value_t = Ipv4Addr::LOCALHOST)]
         address: Ipv4Addr,
     },
+    /// Accepts one connection, sleeps until its input ends, reads slowly for so long, then everything
+    #[command(hide = true)]
+    FlowReader {
+        port: u16,
+        address: Ipv4Addr,
+        slow_s: u32,
+    },
+    /// When its input ends, writes for so many seconds, with a bound for what was not read
+    #[command(hide = true)]
+    FlowWriter {
+        port: u16,
+        address: Ipv4Addr,
+        seconds: u32,
+        window_mib: u32,
+    },
 }
 
 /// Is the helper; returns when it has failed or has nothing more to do.
@@ -103,6 +119,17 @@ pub fn run(helper: &Helper) -> ExitCode {
             seconds,
             address,
         } => stall::writer((address, port), seconds),
+        Helper::FlowReader {
+            port,
+            address,
+            slow_s,
+        } => flow::reader((address, port), slow_s),
+        Helper::FlowWriter {
+            port,
+            address,
+            seconds,
+            window_mib,
+        } => flow::writer((address, port), seconds, window_mib),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

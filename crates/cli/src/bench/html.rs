@@ -242,7 +242,12 @@ mod tests {
             &workloads::SOCKETS,
             verdict::tests::reports(|_, _, _| Some(120.0)),
         );
-        for suite in [&workloads::VERBS, &workloads::ROCE, &workloads::RXE] {
+        for suite in [
+            &workloads::VERBS,
+            &workloads::ROCE,
+            &workloads::FABRIC,
+            &workloads::RXE,
+        ] {
             check_page(
                 suite,
                 verdict::verbs::tests::reports(suite, |_, _| Some(0.1)),

@@ -62,6 +62,29 @@ impl Machine {
     }
 }
 
+/// Up to how many bytes all TCP sockets of the machine have as much memory as they like (the first
+/// number of `tcp_mem`, tcp(7), in pages).
+pub fn tcp_memory_plenty_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").unwrap_or_default();
+    let first = text.split_whitespace().next();
+    first
+        .and_then(|pages| pages.parse::<u64>().ok())
+        .unwrap_or(0)
+        * rustix::param::page_size() as u64
+}
+
+/// What the kernel allows the queues of one TCP connection in one direction, in bytes: what its writer
+/// has written, and what its reader has not read (the last numbers of `tcp_wmem` and `tcp_rmem`, tcp(7)).
+pub fn tcp_queues_max_bytes() -> u64 {
+    let last = |name| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+        let number = text.split_whitespace().last()?.parse::<u64>();
+        number.ok()
+    };
+    let numbers = ["tcp_wmem", "tcp_rmem"].map(|name| last(name).unwrap_or(0));
+    numbers.iter().sum()
+}
+
 /// Memory that programs can still take, in bytes.
 pub fn memory_available_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -96,18 +119,23 @@ fn memory_kib(meminfo: &str, key: &str) -> Option<u64> {
 /// folder beside the folder of `sluice` itself.
 pub const PING_PONG: &str = "examples/pingpong";
 
+/// The proxy that takes bytes by SK_MSG: a program of `bench/skmsg`, beside `sluice` itself.
+pub const SKMSG: &str = "sluice-skmsg";
+
 /// How a program that is missing comes to this machine, in words that follow "not found;".
 pub fn remedy(program: &str) -> &'static str {
-    if program == PING_PONG {
-        "'cargo build --release -p sluice-xdp --example pingpong' builds it beside sluice"
-    } else {
-        "'scripts/setup bench' installs it"
+    match program {
+        PING_PONG => {
+            "'cargo build --release -p sluice-xdp --example pingpong' builds it beside sluice"
+        }
+        SKMSG => "'cargo build --release -p sluice-skmsg' builds it beside sluice",
+        _ => "'scripts/setup bench' installs it",
     }
 }
 
 /// Finds a program in `PATH`, or where distributions put servers that are not in everybody's.
 pub fn find_program(name: &str) -> Option<PathBuf> {
-    if name == PING_PONG {
+    if matches!(name, PING_PONG | SKMSG) {
         let sluice = std::env::current_exe().ok()?;
         return Some(sluice.parent()?.join(name)).filter(|path| is_executable(path));
     }
@@ -127,8 +155,8 @@ fn is_executable(path: &Path) -> bool {
 pub fn program_version(name: &str) -> Option<String> {
     let (program, flag) = match name {
         "nginx" | "wrk" | "haproxy" => (name, "-v"),
-        // It only measures.
-        PING_PONG => return None,
+        // They only measure.
+        PING_PONG | SKMSG => return None,
         // Another program of the same package knows.
         "ucx_perftest" => ("ucx_info", "-v"),
         "fi_pingpong" => ("fi_info", "--version"),

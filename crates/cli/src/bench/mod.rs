@@ -4,6 +4,7 @@
 //! alternate within one run, warm-up is not counted, and a ratio exists only if every run of both
 //! of its sides succeeded.
 
+mod cgroup;
 mod error;
 mod helper;
 mod html;
@@ -18,6 +19,7 @@ mod progress;
 mod runner;
 mod session;
 mod signals;
+mod sockets;
 mod stats;
 mod table;
 mod text;
@@ -138,7 +140,10 @@ enum BenchCommand {
     /// The hosts are two network namespaces joined by a veth pair, which this command makes and
     /// which end with it: it needs root. Runs sockperf, redis and iperf3 over TCP and under 'sluice
     /// run', with CPU time that includes both daemons, and reports as 'sluice bench' does. Without
-    /// --quick also with daemons that put bytes on rings whether that pays or not.
+    /// --quick also with daemons that put bytes on rings whether that pays or not. 'stall' has a writer
+    /// push to a reader that sleeps, and shows what both hosts hold meanwhile over TCP, under 'sluice
+    /// run', captured, and by a proxy of SK_MSG; that writer stops by itself before it harms the
+    /// machine.
     Fabric {
         #[command(flatten)]
         common: CommonArgs,

@@ -16,6 +16,9 @@ pub const OTHERS_SHARE_TOLERATED: f64 = 0.1;
 /// The detail that says how many connections got a lane during a run.
 pub const LANES: &str = "lanes";
 
+/// The detail that says after which time a writer was stopped by nothing but itself.
+pub const STOPPED_AFTER_S: &str = "stopped_itself_after_s";
+
 /// How the two programs of a workload are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -58,6 +61,10 @@ pub enum Variant {
     VerbsShm,
     /// Both programs under `sluice run`, whose daemons offer rings to every reader that is awake.
     SluiceRings,
+    /// Programs as they are, whose connections the daemons capture.
+    SluiceCaptured,
+    /// Programs as they are, whose bytes two proxies get by SK_MSG.
+    SkMsg,
 }
 
 impl Variant {
@@ -83,6 +90,8 @@ impl Variant {
             Self::RxeOneDevice => "rxe, one device",
             Self::VerbsShm => "Sluice shm",
             Self::SluiceRings => "Sluice, all by rings",
+            Self::SluiceCaptured => "Sluice, captured",
+            Self::SkMsg => "SK_MSG",
         }
     }
 
@@ -93,6 +102,7 @@ impl Variant {
             Self::Libfabric => Some("fi_pingpong"),
             Self::TcpPolling => Some("sockperf"),
             Self::RawXdp => Some(machine::PING_PONG),
+            Self::SkMsg => Some(machine::SKMSG),
             _ => None,
         }
     }
@@ -105,9 +115,9 @@ impl Variant {
         matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings)
     }
 
-    /// Whether anything in it runs under `sluice run`.
+    /// Whether anything in it needs a daemon.
     pub fn needs_sluice(self) -> bool {
-        self.server_accelerated() || self.client_accelerated()
+        self.server_accelerated() || self.client_accelerated() || self == Self::SluiceCaptured
     }
 }
 
@@ -431,13 +441,38 @@ impl WorkloadReport {
         })
     }
 
+    /// A sentence that names the variants whose writers nothing has held back.
+    pub fn without_backpressure(&self) -> Option<String> {
+        let mut names: Vec<String> = Vec::new();
+        for series in self.points.iter().flat_map(|point| &point.series) {
+            let after = series.details.get(STOPPED_AFTER_S);
+            let name = after.map(|s| format!("{} after {s:.1} s", series.variant.title()));
+            names.extend(name.filter(|name| !names.contains(name)));
+        }
+        (!names.is_empty()).then(|| {
+            format!(
+                "Nothing held the writer back: it stopped by itself, for the machine's sake, and what \
+                 is shown from then on is no limit of the path: {}.",
+                names.join("; ")
+            )
+        })
+    }
+
     /// A sentence about repetitions that were measured again.
     pub fn repetitions(&self) -> Option<String> {
         let mut again: Vec<String> = Vec::new();
         for point in &self.points {
+            let is_other = |other: &&Point| {
+                other.spec.label == point.spec.label
+                    && (other.repeated, other.disturbed) != (point.repeated, point.disturbed)
+            };
+            let name = match self.points.iter().find(is_other) {
+                Some(_) => format!("{}, {}", point.spec.group, point.spec.label),
+                None => point.spec.label.clone(),
+            };
             let counts = format!(
-                "{}: {} measured again, {} disturbed to the end",
-                point.spec.label, point.repeated, point.disturbed
+                "{name}: {} measured again, {} disturbed to the end",
+                point.repeated, point.disturbed
             );
             // Points that were measured together have the same label in different groups.
             if point.repeated + point.disturbed > 0 && !again.contains(&counts) {
@@ -456,7 +491,12 @@ impl WorkloadReport {
 
     /// Everything that a reader must know beside the figures.
     pub fn remarks(&self) -> Vec<String> {
-        let remarks = [self.disturbance(), self.repetitions(), self.without_lanes()];
+        let remarks = [
+            self.disturbance(),
+            self.repetitions(),
+            self.without_lanes(),
+            self.without_backpressure(),
+        ];
         let missing = self.missing.iter().cloned();
         missing.chain(remarks.into_iter().flatten()).collect()
     }
@@ -586,7 +626,19 @@ mod tests {
         workload.points[0].repeated = 2;
         workload.points[0].disturbed = 1;
         let remark = workload.repetitions().expect("two were measured again");
-        assert!(remark.contains("2 measured again, 1 disturbed"), "{remark}");
+        assert!(
+            remark.contains("l: 2 measured again, 1 disturbed"),
+            "{remark}"
+        );
+        let mut other = workload.points[0].clone();
+        other.spec.group = "other".to_owned();
+        other.disturbed = 2;
+        workload.points.push(other);
+        let remark = workload.repetitions().expect("both were measured again");
+        assert!(
+            remark.contains("other, l: 2 measured again, 2 disturbed"),
+            "{remark}"
+        );
     }
 
     #[test]

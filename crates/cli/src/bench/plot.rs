@@ -57,6 +57,8 @@ fn colour(variant: Variant) -> &'static str {
         Variant::RxeOneDevice => "#adb5bd",
         Variant::VerbsShm => "#2b8a3e",
         Variant::SluiceRings => "#f08c00",
+        Variant::SluiceCaptured => "#f08c00",
+        Variant::SkMsg => "#2f7fc1",
     }
 }
 
@@ -149,15 +151,22 @@ fn curve(points: &[&Point]) -> String {
     }
     let _ = writeln!(
         svg,
-        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">clients</text>",
+        "<text x=\"{:.0}\" y=\"{:.0}\" text-anchor=\"middle\">{}</text>",
         f64::midpoint(MARGIN_LEFT, WIDTH),
-        CURVE_HEIGHT - 8.0
+        CURVE_HEIGHT - 8.0,
+        escape(axis_title(points))
     );
     for index in 0..points[0].series.len() {
         line(&mut svg, points, index, x_axis, y_axis);
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// What the places are numbers of: the words behind them in the last label, which is of several.
+fn axis_title<'a>(points: &[&'a Point]) -> &'a str {
+    let label = points.last().map_or("", |point| &point.spec.label);
+    label.split_once(' ').map_or("", |(_, words)| words)
 }
 
 fn grid(svg: &mut String, axis: Axis, step: f64, unit: &str) {
@@ -322,7 +331,7 @@ mod tests {
     fn point(x: Option<f64>, values: [f64; 2]) -> Point {
         let spec = PointSpec {
             group: "a<b".to_owned(),
-            label: "l&m".to_owned(),
+            label: "1 of l&m".to_owned(),
             x,
             unit: "requests/s",
             better: Better::Higher,
@@ -369,6 +378,7 @@ mod tests {
         let svg = render(&places.iter().collect::<Vec<_>>());
         assert_eq!(svg.matches("<path ").count(), 2, "{svg}");
         assert_eq!(svg.matches("<circle ").count(), 6, "{svg}");
+        assert!(svg.contains(">of l&amp;m</text>"), "{svg}");
         let labels = [point(None, [1.0, 3.0])];
         let svg = render(&labels.iter().collect::<Vec<_>>());
         assert!(svg.contains("(3.00×)") && svg.contains("l&amp;m"), "{svg}");

@@ -17,8 +17,6 @@ use super::usage;
 
 /// Beyond the time that a client was told to take, for start, warm-up and a slow machine.
 const CLIENT_GRACE: Duration = Duration::from_secs(60);
-/// The same between two hosts, where no client warms up.
-const REMOTE_CLIENT_GRACE: Duration = Duration::from_secs(15);
 
 const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -184,8 +182,7 @@ impl Session {
 
     /// Runs a command line that is told to take so many seconds.
     fn to_its_end(&self, host: Option<&End>, argv: &[String], seconds: u32) -> Result<Output> {
-        let grace = host.map_or(CLIENT_GRACE, |_| REMOTE_CLIENT_GRACE);
-        let limit = Duration::from_secs(u64::from(seconds)) + grace;
+        let limit = Duration::from_secs(u64::from(seconds)) + CLIENT_GRACE;
         Process::start_on(host, argv, self.scratch.path(), false)?.finish(limit)
     }
 

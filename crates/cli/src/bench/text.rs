@@ -103,8 +103,18 @@ pub fn failures(workload: &WorkloadReport) -> Vec<String> {
     }
     failures
         .into_iter()
-        .map(|(text, places)| format!("failed ({}): {text}", places.join("; ")))
+        .map(|(text, places)| format!("failed ({}): {text}", few(&places)))
         .collect()
+}
+
+/// The first places by name: a curve has many.
+fn few(places: &[String]) -> String {
+    const NAMED_MAX: usize = 6;
+    let named = places.get(..NAMED_MAX).unwrap_or(places).join("; ");
+    match places.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        others => format!("{named}; and {others} more"),
+    }
 }
 
 /// What "ratio" means in a group.
@@ -179,6 +189,17 @@ mod tests {
         assert_eq!(number(0.0625), "0.062");
         assert_eq!(number(0.0), "0");
         assert_eq!(number(-123.0), "-123");
+    }
+
+    #[test]
+    fn many_places_are_counted() {
+        let places = |count: usize| {
+            (0..count)
+                .map(|number| number.to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(few(&places(6)), "0; 1; 2; 3; 4; 5");
+        assert_eq!(few(&places(8)), "0; 1; 2; 3; 4; 5; and 2 more");
     }
 
     #[test]

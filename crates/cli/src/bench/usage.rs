@@ -108,6 +108,13 @@ fn sleeps(pid: i32) -> u64 {
         .sum()
 }
 
+/// The processes that the process has started and that have not ended.
+pub fn children(pid: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let numbers = text.split_whitespace();
+    numbers.filter_map(|number| number.parse().ok()).collect()
+}
+
 /// The processes of the groups, by `/proc/PID/stat`.
 fn members(groups: &[i32]) -> Vec<i32> {
     let Ok(processes) = fs::read_dir("/proc") else {

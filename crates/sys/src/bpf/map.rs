@@ -32,6 +32,9 @@ pub enum Kind {
     LongestPrefix = 11,
     /// AF_XDP sockets by queue.
     Sockets = 17,
+    /// TCP connections by any key. User space puts descriptors there, of four bytes, and reads
+    /// nothing.
+    SocketHash = 18,
     /// Records from programs to user space ([`super::RingBuffer`]). Keys and values have no size,
     /// the number of entries is one of bytes, a power of two of whole pages.
     RingBuffer = 27,

@@ -26,6 +26,7 @@ const MAP_UPDATE: usize = 2;
 const MAP_DELETE: usize = 3;
 const MAP_NEXT_KEY: usize = 4;
 const PROGRAM_LOAD: usize = 5;
+const PROGRAM_ATTACH: usize = 8;
 const LINK_CREATE: usize = 28;
 const ITERATOR_CREATE: usize = 33;
 

@@ -5,7 +5,7 @@ use core::ffi::CStr;
 use std::os::fd::RawFd;
 
 use super::map::Map;
-use super::{ITERATOR_CREATE, LINK_CREATE, PROGRAM_LOAD, bpf, name};
+use super::{ITERATOR_CREATE, LINK_CREATE, PROGRAM_ATTACH, PROGRAM_LOAD, bpf, name};
 use crate::errno::Errno;
 use crate::private::Private;
 use crate::raw::{check, int, syscall3};
@@ -31,6 +31,8 @@ pub enum ProgramKind {
     CgroupSocket = 9,
     /// What happens to TCP connections of a cgroup.
     SocketOperations = 13,
+    /// Messages that are written to the sockets of a map.
+    SocketMessage = 16,
     /// Addresses in socket calls of a cgroup.
     CgroupAddress = 18,
     /// A function of the kernel, or what it goes through.
@@ -41,6 +43,7 @@ pub enum ProgramKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachType {
     SocketOperations = 3,
+    SocketMessage = 7,
     Connect4 = 10,
     Connect6 = 11,
     Iterator = 28,
@@ -90,6 +93,15 @@ struct ProgramLoad {
 struct LinkCreate {
     program: u32,
     target: u32,
+    attach_type: u32,
+    flags: u32,
+}
+
+/// Of `bpf_attr` without a name, for places that are not left when a descriptor is closed.
+#[repr(C)]
+struct ProgramAttach {
+    target: u32,
+    program: u32,
     attach_type: u32,
     flags: u32,
 }
@@ -217,6 +229,19 @@ impl Program {
     /// `EPERM`: one is there, or above, that was attached so that it is the only one.
     pub fn attach_to_cgroup(&self, cgroup: RawFd) -> Result<Link, Errno> {
         self.attach(cgroup as u32, 0)
+    }
+
+    /// Attaches the program to a map of sockets ([`super::Kind::SocketHash`]) as long as that exists:
+    /// for those that are put there from now on.
+    pub fn attach_to_map(&self, map: &Map) -> Result<(), Errno> {
+        let mut attribute = ProgramAttach {
+            target: map.raw() as u32,
+            program: self.fd.raw() as u32,
+            attach_type: self.attach_type as u32,
+            flags: 0,
+        };
+        // SAFETY: this is PROGRAM_ATTACH's attribute, and it has no address.
+        unsafe { bpf(PROGRAM_ATTACH, &mut attribute) }.map(drop)
     }
 
     /// Runs an iterator's program for all that it goes through (Linux 5.8). Of sockets: those of

@@ -171,13 +171,13 @@ impl Checksum {
     }
 }
 
-fn say(line: &str) -> io::Result<()> {
+pub(super) fn say(line: &str) -> io::Result<()> {
     let mut output = io::stdout();
     writeln!(output, "{line}")?;
     output.flush()
 }
 
-fn say_json(result: &impl Serialize) -> io::Result<()> {
+pub(super) fn say_json(result: &impl Serialize) -> io::Result<()> {
     say(&serde_json::to_string(result)?)
 }
 

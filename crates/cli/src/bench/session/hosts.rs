@@ -1,5 +1,5 @@
 //! Two hosts whose programs have lanes between them: a network and, where a variant wants them, a
-//! `sluiced` on each.
+//! `sluiced` on each, or another proxy to compare with.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -7,16 +7,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{Session, daemon_number, path_text, private, words};
+use crate::bench::cgroup::Cgroup;
 use crate::bench::error::{BenchError, Result};
+use crate::bench::machine;
 use crate::bench::model::{LANES, Sample, Variant};
 use crate::bench::network::{End, Network};
 use crate::bench::process::{Output, Process, Ready};
 use crate::bench::signals;
+use crate::bench::usage;
 
 /// Of the link, in bytes: what most networks have.
 const MTU: u32 = 1500;
 /// Where the daemons listen for each other. The namespaces are our own.
 const CONTROL_PORT: u16 = 4797;
+/// Where the proxies that use SK_MSG find each other.
+const SKMSG_PORT: u16 = 4799;
 /// How long two daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,8 +51,10 @@ impl Side {
 pub struct Hosts<'a> {
     session: &'a Session,
     variant: Variant,
-    // Before the network that they are in. None in variants without Sluice.
+    // Before the network that they are in. Of Sluice, or what it is compared with; none of kernel TCP.
     daemons: Vec<Process>,
+    /// The programs' groups, where the variant takes the connections of programs in a group.
+    groups: Vec<Cgroup>,
     /// What accelerated programs write when they end.
     stats: PathBuf,
     folder: PathBuf,
@@ -66,17 +73,30 @@ impl<'a> Hosts<'a> {
             session,
             variant,
             daemons: Vec::new(),
+            groups: Vec::new(),
             stats: folder.join("stats"),
             folder,
             network,
         };
+        if matches!(variant, Variant::SluiceCaptured | Variant::SkMsg) {
+            let group = |side: Side| Cgroup::new(&format!("{number}-{}", side.name()));
+            hosts.groups = SIDES.into_iter().map(group).collect::<Result<_>>()?;
+        }
         if variant.needs_sluice() {
             for side in SIDES {
                 hosts.start_daemon(side)?;
             }
             hosts.await_peers()?;
         }
+        if variant == Variant::SkMsg {
+            hosts.start_proxies()?;
+        }
         Ok(hosts)
+    }
+
+    /// What programs are started with.
+    pub fn session(&self) -> &'a Session {
+        self.session
     }
 
     /// Where programs on the server's host listen.
@@ -92,9 +112,25 @@ impl<'a> Hosts<'a> {
         }
     }
 
-    /// The process groups of both daemons.
+    /// The process groups of both daemons and of what they have started, or of both proxies.
     pub fn daemon_groups(&self) -> Vec<i32> {
-        self.daemons.iter().map(Process::group).collect()
+        let mut groups: Vec<i32> = self.daemons.iter().map(Process::group).collect();
+        // A relay of captured connections has a group of its own.
+        let relays = groups.iter().flat_map(|daemon| usage::children(*daemon));
+        groups.extend(relays.collect::<Vec<i32>>());
+        groups
+    }
+
+    /// How many connections of programs on the client's host the daemon has captured; it hears of
+    /// them a second later at most.
+    pub fn captured(&self) -> Result<u64> {
+        daemon_number(&self.socket(Side::Client), "/fabric/captured/captured")
+    }
+
+    /// Whether both proxies that use SK_MSG have got bytes of programs.
+    pub fn carried(&self) -> bool {
+        let has_carried = |proxy: &Process| proxy.output_so_far().contains("carries");
+        self.daemons.iter().all(has_carried)
     }
 
     /// Starts a server and waits until it is up.
@@ -131,7 +167,7 @@ impl<'a> Hosts<'a> {
 
     /// How many connections have got a lane to the other host; `None` in variants without Sluice.
     pub fn lanes_given(&self) -> Result<Option<u64>> {
-        if self.daemons.is_empty() {
+        if !self.variant.needs_sluice() {
             return Ok(None);
         }
         let socket = self.socket(Side::Client);
@@ -168,7 +204,10 @@ impl<'a> Hosts<'a> {
             let variable = format!("SLUICE_STATS_FILE={}", path_text(&self.stats));
             argv.splice(0..0, words!["env", variable]);
         }
-        argv
+        match self.groups.get(side as usize) {
+            Some(group) => group.with(&argv),
+            None => argv,
+        }
     }
 
     fn file(&self, side: Side, what: &str) -> PathBuf {
@@ -187,7 +226,22 @@ impl<'a> Hosts<'a> {
         let sluiced = crate::locate::daemon().map_err(|e| BenchError::Failed(e.to_string()))?;
         crate::locate::library().map_err(|e| BenchError::Failed(e.to_string()))?;
         let config = self.file(side, "toml");
-        write(&config, &configuration(side, own, other))?;
+        let group = self.groups.get(side as usize);
+        let text = match group.map(|group| path_text(group.path())) {
+            // Nobody else is on this network, so nobody has to prove anything.
+            None => configuration(side, own, other, "authentication = \"none\""),
+            // But what captures wants it.
+            Some(group) => {
+                let key = self.file(side, "key");
+                write(&key, &format!("{}\n", "5a".repeat(32)))?;
+                fs::set_permissions(&key, secret())
+                    .map_err(|error| BenchError::io("protect a key", &error))?;
+                let proof = format!("psk_file = \"{}\"", path_text(&key));
+                configuration(side, own, other, &proof)
+                    + &format!("[capture]\ncgroup = \"{group}\"\ndrain_seconds = 0\n")
+            }
+        };
+        write(&config, &text)?;
         let mut words = words![
             path_text(&sluiced),
             "--foreground",
@@ -208,6 +262,25 @@ impl<'a> Hosts<'a> {
         let mut daemon = Process::start_on(Some(own), &words, folder, false)?;
         daemon.wait_ready(&Ready::Unix(self.socket(side)))?;
         self.daemons.push(daemon);
+        Ok(())
+    }
+
+    /// Starts both proxies that use SK_MSG; they have found each other.
+    fn start_proxies(&mut self) -> Result<()> {
+        let program = machine::find_program(machine::SKMSG)
+            .ok_or_else(|| BenchError::Failed(format!("{} is gone", machine::SKMSG)))?;
+        let at = format!("{}:{SKMSG_PORT}", self.address());
+        for (side, role, said) in [
+            (Side::Server, "--listen", "listening"),
+            (Side::Client, "--connect", "up"),
+        ] {
+            let group = path_text(self.groups[side as usize].path());
+            let words = words![path_text(&program), "--cgroup", group, role, at];
+            let folder = self.session.scratch.path();
+            let mut proxy = Process::start_on(Some(self.host(side)), &words, folder, false)?;
+            proxy.wait_output(said, PATIENCE)?;
+            self.daemons.push(proxy);
+        }
         Ok(())
     }
 
@@ -237,20 +310,25 @@ impl<'a> Hosts<'a> {
 impl Drop for Hosts<'_> {
     fn drop(&mut self) {
         self.daemons.clear();
+        self.groups.clear();
         // Best effort: the scratch folder, which it is in, goes at the end.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Nobody else is on this network, so nobody has to prove anything.
-fn configuration(side: Side, own: &End, other: &End) -> String {
+fn secret() -> fs::Permissions {
+    <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600)
+}
+
+/// `proof` is how daemons prove to each other who they are, a line of `[daemon]`.
+fn configuration(side: Side, own: &End, other: &End, proof: &str) -> String {
     let (own, other_address) = (own.address(), other.address());
     let other = match side {
         Side::Server => Side::Client,
         Side::Client => Side::Server,
     };
     format!(
-        "[daemon]\nname = \"{}\"\nlisten = [\"{own}:{CONTROL_PORT}\"]\nauthentication = \"none\"\n\
+        "[daemon]\nname = \"{}\"\nlisten = [\"{own}:{CONTROL_PORT}\"]\n{proof}\n\
          [fabric]\ndevice = \"roce\"\n\
          [[peer]]\nname = \"{}\"\naddresses = [\"{other_address}\"]\n\
          control = \"{other_address}:{CONTROL_PORT}\"\n",

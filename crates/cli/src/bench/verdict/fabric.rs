@@ -3,7 +3,7 @@
 use super::verbs::{Floor, Limit, points};
 use super::{Label, Verdict};
 use crate::bench::model::{Variant, WorkloadReport};
-use crate::bench::workloads::fabric::{idle, iperf, latency, redis};
+use crate::bench::workloads::fabric::{idle, iperf, latency, redis, stall};
 
 /// Against the programs as they are, sleeping in the kernel.
 const POLLING_TIMES_MIN: f64 = 5.0;
@@ -14,6 +14,14 @@ const FEW_CLIENTS_TIMES_MIN: f64 = 2.0;
 const CPU_TIMES_MAX: f64 = 1.5;
 /// What shows as 0.0 %, of one processor.
 const IDLE_CPU_PERCENT_MAX: f64 = 0.05;
+
+/// Whose memory is bounded while a reader sleeps.
+const STALLED: [(&str, Variant); 2] = [
+    ("preloaded", Variant::Sluice),
+    ("captured", Variant::SluiceCaptured),
+];
+/// In the second half of the sleep, when all that is bounded is full: nothing but a few pages.
+const STALL_GROWTH_MIB_MAX: f64 = 1.0;
 
 /// Every floor, in the order in which they are promised.
 pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
@@ -69,6 +77,27 @@ pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
         variant: Variant::Sluice,
         limit: Limit::Processor(IDLE_CPU_PERCENT_MAX),
     });
+    for (what, variant) in STALLED {
+        let floor = |measure, floor, label, limit| Floor {
+            what: format!("sleeping reader, {what}: {measure}"),
+            floor,
+            points: points(stall::WORKLOAD.name, stall::SUMMARY, Label::Is(label)),
+            variant,
+            limit,
+        };
+        floors.push(floor(
+            "memory of both hosts",
+            "what tcp_rmem and tcp_wmem allow, and 24 MiB".to_owned(),
+            stall::MEMORY_MOST,
+            Limit::AtMostDetail(stall::ALLOWED_MIB),
+        ));
+        floors.push(floor(
+            "growth in its second half",
+            format!("{STALL_GROWTH_MIB_MAX} MiB at most"),
+            stall::GROWTH,
+            Limit::AtMost(STALL_GROWTH_MIB_MAX),
+        ));
+    }
     floors
         .iter()
         .map(|floor| floor.verdict(workloads))

@@ -168,7 +168,9 @@ pub(super) struct Floor {
 pub(super) enum Limit {
     /// In the points' unit.
     AtMost(f64),
-    /// The same, with what it is of bare AF_XDP's figure at the point, if that was measured.
+    /// At most a detail of the same run, in the points' unit.
+    AtMostDetail(&'static str),
+    /// As the first, with what it is of bare AF_XDP's figure at the point, if that was measured.
     AtMostBesideRaw(f64),
     /// In the points' unit.
     AtLeast(f64),
@@ -222,6 +224,12 @@ impl Limit {
     fn judge(self, found: &[Found]) -> Option<(String, bool)> {
         match self {
             Self::AtMost(most) => Some((figures(found)?, worst(found, f64::max)? <= most)),
+            Self::AtMostDetail(name) => {
+                let (point, series) = found.first()?;
+                let (own, most) = (series.median?, *series.details.get(name)?);
+                let measured = format!("{} of {} {}", number(own), number(most), point.spec.unit);
+                Some((measured + &beside(point, series.variant), own <= most))
+            }
             Self::AtMostBesideRaw(most) => {
                 let (point, series) = found.first()?;
                 let own = series.median?;

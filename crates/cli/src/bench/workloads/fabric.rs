@@ -4,16 +4,18 @@ pub mod idle;
 pub mod iperf;
 pub mod latency;
 pub mod redis;
+pub mod stall;
 
 use super::{Cell, Options, Workload};
 use crate::bench::model::Variant;
 
 /// Every workload of sockets between two hosts.
-pub const ALL: [Workload; 4] = [
+pub const ALL: [Workload; 5] = [
     latency::WORKLOAD,
     redis::WORKLOAD,
     iperf::WORKLOAD,
     idle::WORKLOAD,
+    stall::WORKLOAD,
 ];
 
 /// What is compared: with `--quick` without what has no floor.

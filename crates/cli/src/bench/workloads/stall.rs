@@ -113,7 +113,7 @@ fn measure(session: &Session, variant: Variant, seconds: u32) -> Result<Vec<Samp
 }
 
 /// The result of a helper is JSON behind what it said before.
-fn last_line<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
+pub(super) fn last_line<T: serde::de::DeserializeOwned>(text: &str) -> Result<T> {
     let line = text.lines().last().unwrap_or_default();
     serde_json::from_str(line)
         .map_err(|error| BenchError::Failed(format!("a helper said '{line}': {error}")))

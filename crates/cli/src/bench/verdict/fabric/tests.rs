@@ -11,7 +11,7 @@ fn outcome(what: &str, value: impl Fn(&PointSpec) -> (f64, f64)) -> Verdict {
     let report = |workload| {
         report_of(workload, |spec, variant| {
             let (value, cpu_s) = match variant {
-                Variant::Sluice => value(spec),
+                Variant::Sluice | Variant::SluiceCaptured => value(spec),
                 _ => (100.0, 100.0),
             };
             Some(Sample {
@@ -19,7 +19,7 @@ fn outcome(what: &str, value: impl Fn(&PointSpec) -> (f64, f64)) -> Verdict {
                 cpu_client_s: cpu_s,
                 operations: 1.0,
                 bytes: 1e9,
-                details: [(WATCHED_S, 10.0)].into(),
+                details: [(WATCHED_S, 10.0), (stall::ALLOWED_MIB, 60.0)].into(),
                 ..Sample::default()
             })
         })
@@ -70,6 +70,15 @@ fn floors_are_judged_against_tcp() {
     // Milliseconds of ten seconds.
     let idle = "idle connections with lanes: CPU of both sluiced";
     edge(idle, (4.9, cpu), (5.1, cpu));
+}
+
+#[test]
+fn what_is_held_for_a_sleeping_reader_is_bounded_and_flat() {
+    for what in ["preloaded", "captured"] {
+        let floor = |measure| format!("sleeping reader, {what}: {measure}");
+        edge(&floor("memory of both hosts"), (60.0, 0.0), (60.1, 0.0));
+        edge(&floor("growth in its second half"), (1.0, 0.0), (1.1, 0.0));
+    }
 }
 
 #[test]
