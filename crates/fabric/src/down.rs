@@ -70,6 +70,8 @@ pub struct Down {
     is_used: bool,
     /// The far program has left the ring since the offer.
     has_left: bool,
+    /// There was an offer, ever.
+    was_offered: bool,
     retry_at_ns: u64,
     retry_ns: u64,
     /// When the far daemon was called last, and whether it has yet to answer; how long that took,
@@ -116,6 +118,7 @@ impl Down {
             busy_ns: 0,
             is_used: false,
             has_left: false,
+            was_offered: false,
             retry_at_ns: 0,
             retry_ns: RETRY_NS,
             called_ns: None,
@@ -146,6 +149,11 @@ impl Down {
     /// Whether the far program writes no more, and the far daemon was told that this is known.
     pub fn is_done(&self) -> bool {
         self.is_done && !self.is_finish_owed
+    }
+
+    /// Whether the ring was never offered to the far program.
+    pub fn is_unused(&self) -> bool {
+        !self.was_offered
     }
 
     /// The local program has closed, or has ended.
@@ -409,6 +417,7 @@ impl Down {
     fn try_to_offer(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
         if self.direction.begin_write(self.board) {
             self.offer = Offer::Standing;
+            self.was_offered = true;
             self.busy_ns = now_ns;
             self.is_used = false;
             self.has_left = false;

@@ -1,5 +1,7 @@
 //! All lanes of a host that go to others.
 
+use std::collections::BTreeSet;
+
 use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
 
@@ -22,6 +24,10 @@ const TRIAL_EVERY_NS_MAX: u64 = 1_000_000_000;
 /// Bytes of notes for one link that may wait for room, beyond which the less important ones are
 /// said later.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
+
+/// Lanes that ended unused without a link and are remembered. A far half of any other is taken for
+/// one that may miss bytes.
+const UNUSED_MAX: usize = 16 * 1024;
 
 /// What waits to be said on a link.
 #[derive(Debug, Default)]
@@ -86,6 +92,22 @@ struct Watched {
 struct Link {
     outbox: Outbox,
     is_up: bool,
+    /// Lanes that ended while there was no link, and were never used.
+    unused: BTreeSet<LaneNumber>,
+}
+
+impl Link {
+    /// The far daemon has this lane, and here it is over.
+    fn answer_present(&mut self, number: LaneNumber, theirs: LaneNumber) {
+        if self.unused.contains(&number) {
+            // What it would have heard, had there been a link.
+            for note in [Note::Closed, Note::Done, Note::Finished] {
+                self.outbox.note(theirs, note);
+            }
+        } else {
+            self.outbox.note(theirs, Note::Gone);
+        }
+    }
 }
 
 /// What the daemon does when there is nothing left to do.
@@ -167,7 +189,8 @@ impl<W: Wire> Engine<W> {
             }
             None => return None,
         };
-        self.link_mut(link);
+        let number = self.places[place].number;
+        self.link_mut(link).unused.remove(&number);
         self.watch(&near, place);
         let slot = &mut self.places[place];
         slot.lane = Some(Lane::new(link, near, self.is_eager));
@@ -195,8 +218,10 @@ impl<W: Wire> Engine<W> {
     pub fn program_gone(&mut self, number: LaneNumber) {
         if let Some(lane) = self.lane_mut(number) {
             lane.program_gone();
+            let link = lane.link;
             self.heat(number.place());
             self.looked_ns = 0;
+            self.end_unused(link);
         }
     }
 
@@ -233,6 +258,26 @@ impl<W: Wire> Engine<W> {
         for lane in self.lanes_of(link) {
             lane.up.suspend();
         }
+        self.end_unused(link);
+    }
+
+    /// Lanes that nobody here uses and that were never used end without a link.
+    fn end_unused(&mut self, id: LinkId) {
+        let Self { links, places, .. } = self;
+        let Some(link) = links.get_mut(id.0 as usize).filter(|link| !link.is_up) else {
+            return;
+        };
+        for Place { number, lane, .. } in places {
+            if let Some(lane) = lane.as_mut().filter(|lane| lane.link == id)
+                && lane.end_if_unused()
+            {
+                link.unused.insert(*number);
+            }
+        }
+        while link.unused.len() > UNUSED_MAX {
+            link.unused.pop_first();
+        }
+        self.collect();
     }
 
     /// The far daemon is gone, or broke the rules: its lanes end.
@@ -241,6 +286,8 @@ impl<W: Wire> Engine<W> {
         for lane in self.lanes_of(link) {
             lane.abandon();
         }
+        // The next daemon there knows none of them.
+        self.link_mut(link).unused.clear();
         self.collect();
     }
 
@@ -276,7 +323,7 @@ impl<W: Wire> Engine<W> {
             // What was under way when the lane ended here means nothing any more.
             let Some(lane) = self.lane_on(link, record.lane)? else {
                 if let Note::Present(theirs) = record.note {
-                    self.link_mut(link).outbox.note(theirs, Note::Gone);
+                    self.link_mut(link).answer_present(record.lane, theirs);
                 }
                 continue;
             };

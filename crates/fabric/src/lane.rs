@@ -106,6 +106,16 @@ impl Lane {
         self.is_program_gone && self.up.is_done() && self.down.is_done()
     }
 
+    /// There is no link. If neither ring was ever offered and nobody here uses the lane any more, it
+    /// ends: the link may never come. Says whether it did.
+    pub fn end_if_unused(&mut self) -> bool {
+        let ends = self.is_program_gone && self.up.is_unused() && self.down.is_unused();
+        if ends {
+            self.abandon();
+        }
+        ends
+    }
+
     /// Whether it has to be looked at all the time.
     pub fn is_standing(&self) -> bool {
         self.up.is_standing() || self.down.is_standing()

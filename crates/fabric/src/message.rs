@@ -14,7 +14,7 @@ pub const MESSAGE_BYTES_MAX: usize = RECORD_BYTES * RECORDS_MAX;
 
 /// The number of a lane at one daemon: its place in a table, and which life of that place it is.
 /// It is also the immediate value of payload for this lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneNumber(pub u32);
 
 impl LaneNumber {

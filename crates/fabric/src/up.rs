@@ -118,6 +118,11 @@ impl Up {
         Ok(())
     }
 
+    /// Whether the far ring was never offered to the local program.
+    pub fn is_unused(&self) -> bool {
+        !self.is_adopted
+    }
+
     /// Bytes that were ever placed in the far ring.
     pub fn placed(&self) -> u64 {
         self.placed

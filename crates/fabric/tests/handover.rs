@@ -303,3 +303,23 @@ fn an_offer_to_a_daemon_that_hears_late_of_the_lane_ends() {
     });
     assert!(slept, "the program can never sleep");
 }
+
+#[test]
+fn lanes_that_never_had_a_link_end_with_their_programs() {
+    let mut pair = Pair::strangers([SMALL_RING; 2], false);
+    pair.cut();
+    pair.meet(0);
+    pair.meet(1);
+    pair.run(1_000_000);
+    let number = pair.hosts[0].number;
+    pair.hosts[0].engine.program_gone(number);
+    assert_eq!(pair.hosts[0].engine.take_over(), [number]);
+    // The other host has its half when the link comes after all, and hears that it is alone.
+    pair.mend();
+    pair.run(1_000_000);
+    let number = pair.hosts[1].number;
+    pair.hosts[1].engine.program_gone(number);
+    pair.run(1_000_000);
+    assert_eq!(pair.hosts[1].engine.take_over(), [number]);
+    assert_eq!(pair.hosts[0].engine.take_over(), []);
+}

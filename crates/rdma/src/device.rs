@@ -128,8 +128,6 @@ pub(crate) struct Port {
     pub number: u8,
     pub gid_index: u8,
     pub gid: [u8; 16],
-    /// A code, `IBV_MTU_256` and so on.
-    pub mtu: u8,
 }
 
 impl Device {
@@ -243,7 +241,6 @@ impl Device {
                             number,
                             gid_index,
                             gid,
-                            mtu: port.active_mtu.clamp(IBV_MTU_256, IBV_MTU_4096) as u8,
                         });
                     }
                     _ => found.push(address_of(gid)),
@@ -255,6 +252,13 @@ impl Device {
             wanted: address,
             found,
         })
+    }
+
+    /// The port's MTU as it is now, a code, `IBV_MTU_256` and so on. It follows that of the network
+    /// interfaces, which may come up after the device was opened.
+    pub fn mtu(&self, port: u8) -> Result<u8, Error> {
+        let mtu = self.port_attributes(port)?.active_mtu;
+        Ok(mtu.clamp(IBV_MTU_256, IBV_MTU_4096) as u8)
     }
 
     /// An entry of a port's table, if it is one of RoCEv2.

@@ -89,6 +89,8 @@ pub(crate) struct Link {
     pub qp: *mut ibv_qp,
     pub qpn: u32,
     pub psn: u32,
+    /// The port's MTU when it was made, which the peer was told.
+    pub mtu: u8,
     pub queue: SendQueue,
     /// Of the last write, for a marker.
     pub remote: Remote,
@@ -109,6 +111,7 @@ impl Link {
             qp: ptr::null_mut(),
             qpn: 0,
             psn: 0,
+            mtu: 0,
             queue: SendQueue::new(1, 1),
             remote: Remote::default(),
             listed: false,

@@ -179,6 +179,7 @@ impl Node {
     pub fn create_link(&mut self) -> Result<(LinkId, Endpoint), Error> {
         let link = self.links.free_slot().ok_or(Error::TooManyLinks)?;
         let psn = random_24_bits()?;
+        let mtu = self.device.mtu(self.port.number)?;
         let mut init = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: self.cq,
@@ -207,6 +208,7 @@ impl Node {
         // SAFETY: the queue pair exists.
         link.qpn = unsafe { (*qp).qp_num };
         link.psn = psn;
+        link.mtu = mtu;
         link.state = State::New;
         link.queue = SendQueue::new(self.limits.send_depth, self.limits.messages_max);
         self.inline_bytes = init.cap.max_inline_data.min(self.limits.inline_bytes);
@@ -215,7 +217,7 @@ impl Node {
             gid: self.port.gid,
             qpn: link.qpn,
             psn,
-            mtu: self.port.mtu,
+            mtu,
         };
         let mut attr = no_attributes();
         attr.qp_state = IBV_QPS_INIT;
@@ -245,7 +247,7 @@ impl Node {
         }
         let mut attr = no_attributes();
         attr.qp_state = IBV_QPS_RTR;
-        attr.path_mtu = u32::from(self.port.mtu.min(peer.mtu));
+        attr.path_mtu = u32::from(link.mtu.min(peer.mtu));
         attr.dest_qp_num = peer.qpn;
         attr.rq_psn = peer.psn;
         attr.max_dest_rd_atomic = 1;

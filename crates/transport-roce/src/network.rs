@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use sluice_packet::Path;
 use sluice_packet::routes::{Hop, Interface, RouteError, Routes};
@@ -28,7 +29,8 @@ const CONFIRM_NS: u64 = 10_000_000_000;
 
 /// The host's network, as far as the transport looks at it.
 pub struct Network {
-    mtu: Mtu,
+    /// The code of the device's MTU, as the interfaces are now.
+    mtu: AtomicU8,
     /// Interfaces may be served by AF_XDP.
     xdp: bool,
     descriptor: Option<RawFd>,
@@ -115,7 +117,7 @@ impl Network {
 
     fn with(directions: Directions, xdp: bool) -> Self {
         Self {
-            mtu: device_mtu(&directions.interfaces()),
+            mtu: AtomicU8::new(device_mtu(&directions.interfaces()).code()),
             xdp,
             descriptor: directions.descriptor(),
             state: Mutex::new(State {
@@ -142,6 +144,8 @@ impl Network {
             return false;
         }
         state.hops.clear();
+        let mtu = device_mtu(&state.directions.interfaces());
+        self.mtu.store(mtu.code(), Ordering::Relaxed);
         let own = state.own_addresses();
         for served in &mut state.served {
             // Addresses that cannot be steered come by the kernel.
@@ -170,7 +174,7 @@ impl Network {
 
     /// The port's MTU.
     pub fn mtu(&self) -> Mtu {
-        self.mtu
+        Mtu::from_code(self.mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::Bytes256)
     }
 
     /// The way of a path. `mtu`: the path MTU's code, or 0.

@@ -6,11 +6,11 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use sluice_tests::apps::{self, BUILDS};
-use sluice_tests::fleet::LIMIT;
+use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::faults::Faults;
 use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::Job;
+use sluice_tests::job::{Job, wait_until};
 use sluice_tests::stream::{self, Ends};
 use sluice_tests::suite::{Verdict, ensure, trial};
 
@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
     for seconds in [1, 5, 10, 100] {
         trials.push(trial(format!("cut/{seconds}-s"), move || cut(seconds)));
     }
+    trials.push(trial("before-the-network", before_the_network));
     for (number, way) in [(4, WAYS[0]), (6, WAYS[1])] {
         trials.push(trial(format!("lost/5-percent/ipv{number}"), move || {
             lossy(way)
@@ -50,12 +51,13 @@ pub fn trials() -> Vec<Trial> {
 
 /// What every run has. The rest takes minutes.
 pub fn is_usual(name: &str) -> bool {
-    const ROWS: [&str; 7] = [
+    const ROWS: [&str; 8] = [
         "killed/stream/left",
         "killed/stream/right",
         "killed/under-load/right",
         "cut/1-s",
         "cut/5-s",
+        "before-the-network",
         "lost/5-percent/ipv4",
         "churn/usual",
     ];
@@ -121,6 +123,28 @@ fn cut(seconds: u64) -> Verdict {
         checked.map_err(|problem| problem.with(|| two.describe()))?;
     }
     // And afterwards all is as before.
+    two.await_links()?;
+    complete(&two, "thread", [true; 2])
+}
+
+/// Daemons that each started while the other host's end of the link was down: the only interface
+/// with an address that worked then was the loopback one, whose MTU is another.
+fn before_the_network() -> Verdict {
+    let way = WAYS[0];
+    let mut two = way.hosts()?;
+    for side in [Side::Right, Side::Left] {
+        let other = two.hosts.host(side.other());
+        other.ip(&format!("link set dev {} down", other.device()))?;
+        // The kernel tells the other end of the cable after a while.
+        let host = two.hosts.host(side);
+        let is_idle = || Ok(!host.describe_link()?.contains("state UP"));
+        ensure(wait_until(LIMIT, is_idle)?, || "the link stays up".into())?;
+        let text = two.head(side, KEY, way.device)? + &two.peer(side.other());
+        two.write_config(side, &text)?;
+        two.start(side)?;
+        let other = two.hosts.host(side.other());
+        other.ip(&format!("link set dev {} up", other.device()))?;
+    }
     two.await_links()?;
     complete(&two, "thread", [true; 2])
 }

@@ -231,7 +231,6 @@ impl Introducer {
         if own.0 > life.0 {
             if attempt == peer.attempt {
                 peer.is_connected = true;
-                peer.retry = RETRY;
                 self.actions.push(Action::Carry(Command::ConnectLink {
                     link: peer.link,
                     endpoint,
@@ -287,6 +286,7 @@ impl Introducer {
         if let Some(peer) = self.peers.get_mut(&name) {
             tracing::info!(peer = %name, "the link to {name} is up");
             peer.is_proven = true;
+            peer.retry = RETRY;
             peer.failure = None;
         }
     }
@@ -295,10 +295,15 @@ impl Introducer {
         let Some(name) = self.peer_of(link) else {
             return;
         };
-        tracing::info!(peer = %name, reason = why, "the link to {name} failed: {why}");
         let Some(peer) = self.peers.get_mut(&name) else {
             return;
         };
+        // Every attempt may fail in the same way, for days.
+        if peer.is_proven || peer.failure.as_deref() != Some(why) {
+            tracing::info!(peer = %name, reason = why, "the link to {name} failed: {why}");
+        } else {
+            tracing::debug!(peer = %name, reason = why, "the link to {name} failed again: {why}");
+        }
         peer.is_connected = false;
         peer.losses += 1;
         peer.failure = Some(why.to_owned());
