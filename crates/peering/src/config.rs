@@ -266,6 +266,13 @@ impl Config {
                     .to_owned(),
             );
         }
+        if self.discovery.enabled && self.authentication == Some(Authentication::Psk { file: None })
+        {
+            warn(
+                "[discovery] asks nobody without a key that all have: write psk_file in [daemon]"
+                    .to_owned(),
+            );
+        }
         let all = self.rules.0.iter().position(Rule::is_about_all);
         if let Some(at) = all.filter(|at| at + 1 < self.rules.0.len()) {
             warn(format!(

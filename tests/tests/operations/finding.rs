@@ -19,6 +19,7 @@ use sluice_tests::stream::{self, Transfer};
 use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::lab::{DEVICE, Two, scrape};
+use crate::pair::Opinion;
 use crate::service::{bounding, start_confined};
 
 const TRANSFER: Transfer = Transfer {
@@ -29,7 +30,9 @@ const TRANSFER: Transfer = Transfer {
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        trial("finding/found", found),
+        trial("finding/found/ipv4", || found(4)),
+        trial("finding/found/ipv6", || found(6)),
+        trial("finding/peer-of-the-configuration", named),
         trial("finding/nobody-there", nobody_there),
         trial("finding/asked-without-it", asked_without_it),
         trial("finding/one-host-has-it", one_host_has_it),
@@ -54,19 +57,27 @@ struct Hosts {
 
 impl Hosts {
     fn new(settings: Settings) -> Verdict<Hosts> {
+        Hosts::by(4, settings)
+    }
+
+    /// That talk by this version of IP.
+    fn by(family: u8, settings: Settings) -> Verdict<Hosts> {
         Ok(Hosts {
             groups: [Cgroup::new("finding-left")?, Cgroup::new("finding-right")?],
-            two: Fleet::new(Pair::new(settings)?, 4, &["--eager"])?,
+            two: Fleet::new(Pair::new(settings)?, family, &["--eager"])?,
         })
     }
 
-    /// Both have a daemon that uses the option.
-    fn started(settings: Settings) -> Verdict<Hosts> {
-        let mut hosts = Hosts::new(settings)?;
+    /// Both get a daemon that uses the option.
+    fn start_both(mut self) -> Verdict<Hosts> {
         for side in SIDES {
-            hosts.start(side, KEY)?;
+            self.start(side, KEY)?;
         }
-        Ok(hosts)
+        Ok(self)
+    }
+
+    fn started(settings: Settings) -> Verdict<Hosts> {
+        Hosts::new(settings)?.start_both()
     }
 
     fn discovery(&self, side: Side) -> String {
@@ -77,7 +88,8 @@ impl Hosts {
     /// A configuration that names no peer, with more in `[discovery]`.
     fn configure(&self, side: Side, key: u8, discovery: &str) -> Verdict {
         let head = self.two.head(side, key, DEVICE)?;
-        let text = format!("{head}[discovery]\nnetworks = [\"10.44.0.0/24\"]\n{discovery}");
+        let networks = "networks = [\"10.44.0.0/24\", \"fd44::/64\"]\n";
+        let text = format!("{head}[discovery]\n{networks}{discovery}");
         self.two.write_config(side, &text)?;
         Ok(())
     }
@@ -168,8 +180,8 @@ fn count(seen: &Value, what: &str) -> u64 {
 }
 
 /// Both ends know it, both daemons meet, and lanes are used.
-fn found() -> Verdict {
-    let hosts = Hosts::started(Settings::default())?;
+fn found(family: u8) -> Verdict {
+    let hosts = Hosts::by(family, Settings::default())?.start_both()?;
     hosts.exchange_by_rings()?;
     for side in SIDES {
         hosts.require(side, "found", |seen| {
@@ -181,7 +193,27 @@ fn found() -> Verdict {
     hosts.require(Side::Right, "answers", |seen| count(seen, "answered") >= 2)?;
     let output = hosts.two.sluice(Side::Left, &["status"]).output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    ensure(text.contains(" found, 0 not, 0 echoed"), || text.clone())
+    ensure(text.contains(" found, 0 not, 0 echoed"), || text.clone())?;
+    let opinion = Opinion::of(&hosts.two, Side::Left, &[])?;
+    opinion.require("handshake option", "ok", "found the other end, 0 did not")
+}
+
+/// Connections with a peer that the configuration names have no option: it is asked anyway.
+fn named() -> Verdict {
+    let mut hosts = Hosts::new(Settings::default())?;
+    for side in SIDES {
+        let discovery = hosts.discovery(side) + &hosts.two.peer(side.other());
+        hosts.configure(side, KEY, &discovery)?;
+        hosts.two.start(side)?;
+    }
+    hosts.two.await_links()?;
+    hosts.exchange_by_rings()?;
+    for side in SIDES {
+        hosts.require(side, "no option", |seen| {
+            seen["in_use"] == true && count(seen, "offered") + count(seen, "answered") == 0
+        })?;
+    }
+    Ok(())
 }
 
 /// Where the control port of a daemon would be.

@@ -23,14 +23,14 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// What the doctor says: whether there are lanes, and each check's verdict, finding and hint.
-struct Opinion {
+pub struct Opinion {
     lanes: bool,
     status: Option<i32>,
     checks: Value,
 }
 
 impl Opinion {
-    fn of(two: &Two, side: Side, more: &[&str]) -> Verdict<Opinion> {
+    pub fn of(two: &Two, side: Side, more: &[&str]) -> Verdict<Opinion> {
         let address = two.address(side.other()).to_string();
         let mut command = two.sluice(side, &["doctor", "--json", "--peer", &address]);
         let output = command.args(more).output()?;
@@ -56,7 +56,7 @@ impl Opinion {
         }
     }
 
-    fn require(&self, name: &str, verdict: &str, words: &str) -> Verdict {
+    pub fn require(&self, name: &str, verdict: &str, words: &str) -> Verdict {
         let (found, text) = self.check(name)?;
         ensure(found == verdict && text.contains(words), || {
             format!("{name}: {found} instead of {verdict} with {words:?}: {text}")

@@ -310,6 +310,16 @@ fn the_option_in_handshakes_is_asked_for() {
 }
 
 #[test]
+fn discovery_without_a_common_key_is_said_to_find_nobody() {
+    let keyless = "[daemon]\nname='a'\nauthentication='psk'\n[discovery]\n";
+    let remarks = parse(keyless).unwrap().check();
+    let found = |remark: &Remark| !remark.is_error && remark.text.contains("asks nobody");
+    assert!(remarks.iter().any(found), "{remarks:?}");
+    let remarks = parse(&keyless.replace("[discovery]", "")).unwrap().check();
+    assert!(!remarks.iter().any(found), "{remarks:?}");
+}
+
+#[test]
 fn gateways_and_nodes_have_no_more_addresses_than_are_told() {
     let text = |addresses: u8, users: &str| {
         let all: Vec<String> = (2..2 + addresses)
