@@ -33,10 +33,12 @@ const CONNECTIONS: u32 = 100;
 /// From the last message to the beginning of the watch: the daemons look at lanes less and less
 /// often while nothing moves.
 const SETTLING: Duration = Duration::from_secs(5);
+/// A daemon wakes up a few times a second: in less time one that was disturbed would decide.
+const WATCHED_S_MIN: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn cells(options: &Options) -> Vec<Cell> {
-    let seconds = options.idle_seconds;
+    let seconds = options.idle_seconds.max(WATCHED_S_MIN);
     let point = |group, unit| {
         let label = format!("{CONNECTIONS} connections, {seconds} s");
         PointSpec::cost(group, label, unit, Variant::Sluice)
