@@ -38,8 +38,12 @@ pub const XDP: u64 = 1;
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well.
 const UDP_LOOKS: u32 = 64;
+/// After so many it lets others have the processor, if any want it.
+const YIELD_LOOKS: u32 = 8;
 /// How long a watching thread waits.
 const WATCH_NS: u64 = 1_000_000;
+/// So many looks in a row are left to programs that poll.
+const WATCHES_LEFT_OUT: u32 = 64;
 /// Packets of one look from which on more are expected soon ([`Stream`]).
 const BULK_PACKETS: usize = 12;
 /// How long a nap is, about; the kernel may make it 50 µs longer. No window is that short.
@@ -233,18 +237,24 @@ impl Stream {
 }
 
 /// For how long the thread looks for the next packet before it sleeps. As long as packets come
-/// within a time that is worth it, sleeping costs more than looking; a single one that comes later
-/// ends that. So a rate below one packet in [`Patience::most_ns`] costs nothing but its packets.
+/// within a time that is worth it, sleeping costs more than looking; some that come later end that. So
+/// a rate below one packet in [`Patience::most_ns`] costs nothing but its packets. One alone does not:
+/// each of the next ones would wake the thread until the window has grown again.
 struct Patience {
     window_ns: u64,
     most_ns: u64,
+    /// To yield the processor takes longer only if somebody else wants it.
+    yield_ns_max: u64,
 }
 
 impl Patience {
     /// What looking may cost at most for one packet, in system calls that do nothing: to be put to
     /// sleep and woken costs some tens, and delays the packet by more.
     const CALLS: u64 = 250;
+    /// What yielding the processor to nobody may cost, likewise.
+    const YIELD_CALLS: u64 = 10;
     /// The same, whatever a system call takes.
+    const YIELD_NS_MIN: u64 = 3_000;
     const LIMITS_NS: core::ops::RangeInclusive<u64> = 20_000..=1_000_000;
 
     /// `call_ns`: what a system call takes that does nothing.
@@ -254,15 +264,26 @@ impl Patience {
             window_ns: 0,
             // Who looks keeps the only processor from whoever sends.
             most_ns: if processors > 1 { most } else { 0 },
+            yield_ns_max: (call_ns * Self::YIELD_CALLS).max(Self::YIELD_NS_MIN),
         }
+    }
+
+    /// Somebody else wants the processor that it looks on. Woken again, it may get another one. Says
+    /// how many packets came: none.
+    fn crowded(&mut self) -> usize {
+        self.window_ns = 0;
+        0
     }
 
     /// A packet woke it, so long after the last one.
     fn woken(&mut self, gap_ns: u64) {
-        self.window_ns = if gap_ns > self.most_ns {
-            0
+        let least = self.most_ns / 8;
+        self.window_ns = if gap_ns <= self.most_ns {
+            (2 * self.window_ns).clamp(least, self.most_ns)
+        } else if self.window_ns > least {
+            self.window_ns / 2
         } else {
-            (2 * self.window_ns).clamp(self.most_ns / 8, self.most_ns)
+            0
         };
     }
 }
@@ -282,8 +303,9 @@ fn call_ns() -> u64 {
     least
 }
 
-/// Looks for packets until some come or the time is over. How many came.
-fn look(node: &Node, lane: &Lane, until: u64) -> usize {
+/// Looks for packets until some come or the time is over. How many came. `None`: others want this
+/// processor, perhaps the one who waits for our answer, or who is to send the next packet.
+fn look(node: &Node, lane: &Lane, until: u64, patience: &Patience) -> Option<usize> {
     let mut looks = 0_u32;
     loop {
         // The sockets cost a system call.
@@ -291,12 +313,19 @@ fn look(node: &Node, lane: &Lane, until: u64) -> usize {
         if let Some(found) = lane.progress(node, Worker::Engine { udp })
             && found > 0
         {
-            return found;
+            return Some(found);
         }
-        if now_ns() >= until || node.stop.load(Ordering::Acquire) {
-            return 0;
+        let now = now_ns();
+        if now >= until || node.stop.load(Ordering::Acquire) {
+            return Some(0);
         }
         looks += 1;
+        if looks.is_multiple_of(YIELD_LOOKS) {
+            std::thread::yield_now();
+            if now_ns().saturating_sub(now) > patience.yield_ns_max {
+                return None;
+            }
+        }
         core::hint::spin_loop();
     }
 }
@@ -346,7 +375,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let naps = asleep && stream.looked(found.unwrap_or(0));
         let window = found_at + patience.window_ns;
         if asleep && !naps && now < window {
-            let more = look(&node, lane, window);
+            let more = look(&node, lane, window, &patience).unwrap_or_else(|| patience.crowded());
             now = now_ns();
             if more > 0 {
                 alone.looked(more, false);
@@ -383,7 +412,19 @@ fn run(weak: &Weak<Node>, number: usize) {
         } else {
             &sleeper.watching
         };
-        let ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]);
+        let mut ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+        // Programs that have taken packets meanwhile have done everything else, too: a look would
+        // only be in their way.
+        for _ in 0..WATCHES_LEFT_OUT {
+            let polled = lane.polled.load(Ordering::Relaxed);
+            if asleep || ready > 0 || polled == before {
+                break;
+            }
+            before = polled;
+            alone.looked(0, true);
+            ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+        }
+        let ready = &tokens[..ready];
         // Who was not woken by another port looks at all.
         let by = |kind| ready.contains(&token(PORT, kind));
         udp = !by(XDP) || by(UDP);
@@ -436,8 +477,11 @@ mod tests {
             windows,
             [most / 8, most / 8 * 2, most / 8 * 4, most, most, most]
         );
-        patience.woken(most + 1);
-        assert_eq!(patience.window_ns, 0);
+        let windows = [most + 1; 4].map(|gap| {
+            patience.woken(gap);
+            patience.window_ns
+        });
+        assert_eq!(windows, [most / 2, most / 4, most / 8, 0]);
         // One processor is left to whoever sends, however slow it is.
         let mut patience = Patience::new(5_000, 1);
         patience.woken(10);
