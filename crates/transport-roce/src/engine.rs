@@ -422,6 +422,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             }
             before = polled;
             alone.looked(0, true);
+            quiet = 0;
             ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
         }
         let ready = &tokens[..ready];
