@@ -65,17 +65,18 @@ fn mtu_of(ip_bytes: u32) -> Mtu {
         .unwrap_or(Mtu::Bytes256)
 }
 
-/// The MTU of the device: what every interface with an address can carry. The loopback interface
-/// counts where it is alone.
+/// The MTU of the device: what every interface with an address can carry. One that is down counts only
+/// while all are, so that the MTU is the same when it comes up again; the loopback interface counts
+/// where it is alone.
 fn device_mtu(interfaces: &[Interface]) -> Mtu {
-    let least = |loopback: bool| {
-        interfaces
-            .iter()
-            .filter(|each| each.up && each.loopback == loopback && !each.addresses.is_empty())
-            .map(|each| each.mtu)
-            .min()
+    let least = |fits: &dyn Fn(&Interface) -> bool| {
+        let usable = interfaces.iter().filter(|each| !each.addresses.is_empty());
+        usable.filter(|each| fits(each)).map(|each| each.mtu).min()
     };
-    mtu_of(least(false).or_else(|| least(true)).unwrap_or(1500))
+    let mtu = least(&|each| each.up && !each.loopback)
+        .or_else(|| least(&|each| !each.loopback))
+        .or_else(|| least(&|each| each.up));
+    mtu_of(mtu.unwrap_or(1500))
 }
 
 /// An error of the routing table as the verbs' error.
@@ -361,5 +362,6 @@ mod tests {
         assert_eq!(of(&[&lo, &large, &small]), Mtu::Bytes1024);
         let down = Interface { up: false, ..small };
         assert_eq!(of(&[&lo, &large, &down]), Mtu::Bytes4096);
+        assert_eq!(of(&[&lo, &down]), Mtu::Bytes1024);
     }
 }
