@@ -218,10 +218,9 @@ impl<W: Wire> Engine<W> {
     pub fn program_gone(&mut self, number: LaneNumber) {
         if let Some(lane) = self.lane_mut(number) {
             lane.program_gone();
-            let link = lane.link;
             self.heat(number.place());
             self.looked_ns = 0;
-            self.end_unused(link);
+            self.end_if_unused(number.place());
         }
     }
 
@@ -258,26 +257,27 @@ impl<W: Wire> Engine<W> {
         for lane in self.lanes_of(link) {
             lane.up.suspend();
         }
-        self.end_unused(link);
+        for at in 0..self.places.len() {
+            self.end_if_unused(at);
+        }
     }
 
-    /// Lanes that nobody here uses and that were never used end without a link.
-    fn end_unused(&mut self, id: LinkId) {
-        let Self { links, places, .. } = self;
-        let Some(link) = links.get_mut(id.0 as usize).filter(|link| !link.is_up) else {
+    /// A lane that nobody here uses and that was never used ends if it has no link.
+    fn end_if_unused(&mut self, at: usize) {
+        let Place { number, lane, .. } = &mut self.places[at];
+        let Some(lane) = lane else {
             return;
         };
-        for Place { number, lane, .. } in places {
-            if let Some(lane) = lane.as_mut().filter(|lane| lane.link == id)
-                && lane.end_if_unused()
-            {
-                link.unused.insert(*number);
+        let link = self.links.get_mut(lane.link.0 as usize);
+        if let Some(link) = link.filter(|link| !link.is_up)
+            && lane.end_if_unused()
+        {
+            link.unused.insert(*number);
+            if link.unused.len() > UNUSED_MAX {
+                link.unused.pop_first();
             }
+            self.retire(at);
         }
-        while link.unused.len() > UNUSED_MAX {
-            link.unused.pop_first();
-        }
-        self.collect();
     }
 
     /// The far daemon is gone, or broke the rules: its lanes end.
@@ -608,17 +608,19 @@ impl<W: Wire> Engine<W> {
     /// Takes lanes out that are over.
     fn collect(&mut self) {
         for at in 0..self.places.len() {
-            if !self.places[at].lane.as_ref().is_some_and(Lane::is_over) {
-                continue;
-            }
-            if let Some(lane) = self.places[at].lane.take() {
-                self.unwatch(lane.near());
-            }
-            let place = &mut self.places[at];
-            self.over.push(place.number);
-            place.number = place.number.next_life();
-            self.free.push(at);
+            self.retire(at);
         }
+    }
+
+    fn retire(&mut self, at: usize) {
+        let place = &mut self.places[at];
+        let Some(lane) = place.lane.take_if(|lane| lane.is_over()) else {
+            return;
+        };
+        self.over.push(place.number);
+        place.number = place.number.next_life();
+        self.free.push(at);
+        self.unwatch(lane.near());
     }
 }
 

@@ -75,8 +75,9 @@ pub enum Note {
     Finished,
     /// Sender: bytes of the stream are missing here, and will not come.
     Missing,
-    /// After a link came back: the lane is there, under this number. To be answered with `Gone`, to
-    /// that number, where nothing is known of it.
+    /// After a link came back: the lane is there, under this number. Where nothing is known of it, the
+    /// answer to that number is `Gone`; where it ended without ever being used, `Closed`, `Done` and
+    /// `Finished`.
     Present(LaneNumber),
     /// The lane was over here before the link came back.
     Gone,
