@@ -251,11 +251,11 @@ impl Patience {
     /// What looking may cost at most for one packet, in system calls that do nothing: to be put to
     /// sleep and woken costs some tens, and delays the packet by more.
     const CALLS: u64 = 250;
-    /// What yielding the processor to nobody may cost, likewise.
-    const YIELD_CALLS: u64 = 10;
     /// The same, whatever a system call takes.
-    const YIELD_NS_MIN: u64 = 3_000;
     const LIMITS_NS: core::ops::RangeInclusive<u64> = 20_000..=1_000_000;
+    /// What yielding the processor to nobody may cost, in such calls, and in any case.
+    const YIELD_CALLS: u64 = 10;
+    const YIELD_NS_MIN: u64 = 3_000;
 
     /// `call_ns`: what a system call takes that does nothing.
     fn new(call_ns: u64, processors: usize) -> Self {
