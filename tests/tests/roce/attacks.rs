@@ -63,6 +63,22 @@ impl Seen<'_> {
         emit(&self.outer(), &headers, self.frame.packet().payload())
     }
 
+    /// The same frame with another transport packet, whose number is far from what the peer expects:
+    /// its own would make the packet the peer's.
+    fn with_far_number(&self, mut transport: Vec<u8>, random: &mut Random) -> Option<Vec<u8>> {
+        let number = self
+            .frame
+            .packet()
+            .bth()
+            .psn
+            .get()
+            .wrapping_sub(far(random));
+        transport
+            .get_mut(9..12)?
+            .copy_from_slice(number.to_be_bytes().get(1..)?);
+        self.with_transport(&transport)
+    }
+
     /// The same frame with another transport packet and a checksum that is right for it.
     fn with_transport(&self, transport: &[u8]) -> Option<Vec<u8>> {
         wrap(&self.outer(), transport)
@@ -116,18 +132,7 @@ fn damage(seen: &Seen<'_>, random: &mut Random) -> Option<Vec<u8>> {
         let bit = random.below(transport.len() as u64 * 8) as usize;
         *transport.get_mut(bit / 8)? ^= 1 << (bit % 8);
     }
-    // The packet number would make it the peer's own.
-    let number = seen
-        .frame
-        .packet()
-        .bth()
-        .psn
-        .get()
-        .wrapping_sub(far(random));
-    transport
-        .get_mut(9..12)?
-        .copy_from_slice(number.to_be_bytes().get(1..)?);
-    seen.with_transport(&transport)
+    seen.with_far_number(transport, random)
 }
 
 fn other_queue_pairs(seen: &Seen<'_>, random: &mut Random) -> Option<Vec<u8>> {
@@ -222,17 +227,7 @@ fn lengths(seen: &Seen<'_>, random: &mut Random) -> Option<Vec<u8>> {
         3 => {
             let mut transport = seen.frame.transport().to_vec();
             *transport.get_mut(1)? ^= 0x30;
-            let number = seen
-                .frame
-                .packet()
-                .bth()
-                .psn
-                .get()
-                .wrapping_sub(far(random));
-            transport
-                .get_mut(9..12)?
-                .copy_from_slice(number.to_be_bytes().get(1..)?);
-            return seen.with_transport(&transport);
+            return seen.with_far_number(transport, random);
         }
         // Of the whole message.
         _ => {
