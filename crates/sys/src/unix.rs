@@ -243,8 +243,9 @@ pub fn get_option(fd: RawFd, level: i32, name: i32, value: &mut [u8]) -> Result<
     Ok((len as usize).min(value.len()))
 }
 
-/// `setsockopt` with a number or a structure of the kernel's.
-pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> Result<(), Errno> {
+/// `setsockopt` with a number, a structure of the kernel's, or bytes. Who names other memory in a structure
+/// answers for what the kernel does there.
+pub fn set_option<T: ?Sized>(fd: RawFd, level: i32, name: i32, value: &T) -> Result<(), Errno> {
     // SAFETY: the kernel reads the value, which has this size.
     let ret = unsafe {
         syscall5(
@@ -252,8 +253,8 @@ pub fn set_option<T: Copy>(fd: RawFd, level: i32, name: i32, value: &T) -> Resul
             int(fd),
             int(level),
             int(name),
-            core::ptr::from_ref(value) as usize,
-            size_of::<T>(),
+            core::ptr::from_ref(value).cast::<u8>() as usize,
+            size_of_val(value),
         )
     };
     check(ret).map(drop)

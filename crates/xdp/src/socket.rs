@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::private::Private;
-use sluice_sys::raw::{check, int, syscall3, syscall5, syscall6};
-use sluice_sys::unix::{Fd, get_option};
+use sluice_sys::raw::{check, int, syscall3, syscall6};
+use sluice_sys::unix::{Fd, get_option, set_option};
 
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
@@ -117,15 +117,15 @@ impl Socket {
             (libc::XDP_RX_RING, receive),
             (libc::XDP_TX_RING, send),
         ] {
-            set(&fd, libc::SOL_XDP, name, &size)
+            set_option(fd.raw(), libc::SOL_XDP, name, &size)
                 .map_err(OpenError::system("setsockopt(SOL_XDP), the size of a ring"))?;
         }
         // Copy mode: what one call sends (unknown before Linux 6.17: 32 packets), and how much of
         // it may wait at the receiver. Without them there are more calls.
-        let _ = set(&fd, libc::SOL_XDP, SEND_BUDGET, &send);
+        let _ = set_option(fd.raw(), libc::SOL_XDP, SEND_BUDGET, &send);
         let waiting = layout.send_slots * (layout.slot_bytes() + COPY_MODE_PACKET_BYTES);
         let waiting = i32::try_from(waiting).unwrap_or(i32::MAX / 2);
-        let _ = set(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &waiting);
+        let _ = set_option(fd.raw(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &waiting);
         let offsets = offsets(&fd)?;
         let raw = fd.raw();
         let mapped = OpenError::system("mmap of an AF_XDP ring");
@@ -274,12 +274,14 @@ fn register(fd: &Private, umem: &Umem, layout: &Layout) -> Result<(), OpenError>
         flags: 0,
         tx_metadata_len: 0,
     };
-    set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration).map_err(|errno| match errno.0 {
-        libc::ENOBUFS => OpenError::LockedMemory {
-            bytes: umem.len(),
-            limit: locked_memory_limit(),
-        },
-        _ => OpenError::system("setsockopt(XDP_UMEM_REG)")(errno),
+    set_option(fd.raw(), libc::SOL_XDP, libc::XDP_UMEM_REG, &registration).map_err(|errno| {
+        match errno.0 {
+            libc::ENOBUFS => OpenError::LockedMemory {
+                bytes: umem.len(),
+                limit: locked_memory_limit(),
+            },
+            _ => OpenError::system("setsockopt(XDP_UMEM_REG)")(errno),
+        }
     })
 }
 
@@ -304,22 +306,6 @@ fn offsets(fd: &Private) -> Result<libc::xdp_mmap_offsets, OpenError> {
         }),
         Err(errno) => Err(OpenError::system("getsockopt(XDP_MMAP_OFFSETS)")(errno)),
     }
-}
-
-/// `T` is a C structure or number that the option takes.
-fn set<T>(fd: &Private, level: i32, name: i32, value: &T) -> Result<(), Errno> {
-    // SAFETY: the kernel reads at most `size_of::<T>()` bytes from `value`.
-    let ret = unsafe {
-        syscall5(
-            libc::SYS_setsockopt,
-            int(fd.raw()),
-            int(level),
-            int(name),
-            core::ptr::from_ref(value) as usize,
-            size_of::<T>(),
-        )
-    };
-    check(ret).map(drop)
 }
 
 /// `T` is made of integers only.

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::raw::{check, int, syscall3, syscall4, syscall5, syscall6};
-use sluice_sys::unix::{Fd, get_option};
+use sluice_sys::unix::{Fd, get_option, set_option};
 
 use super::control::{self, Control};
 
@@ -94,18 +94,7 @@ pub fn bind(socket: &Fd, name: &Name) -> Result<(), Errno> {
 
 /// `setsockopt`.
 pub fn set(socket: &Fd, level: i32, option: i32, value: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the kernel reads `value.len()` bytes of `value`.
-    let ret = unsafe {
-        syscall5(
-            libc::SYS_setsockopt,
-            int(socket.raw()),
-            int(level),
-            int(option),
-            value.as_ptr() as usize,
-            value.len(),
-        )
-    };
-    check(ret).map(drop)
+    set_option(socket.raw(), level, option, value)
 }
 
 /// `setsockopt` of an int.
