@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use sluice_sys::errno::Errno;
+use sluice_sys::cgroup;
 
 use crate::error::Error;
 
@@ -44,12 +44,10 @@ impl Cgroup {
     /// Where the hierarchy is mounted: `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` where
     /// version 1 is used as well.
     pub fn mount_point() -> Result<PathBuf, Error> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| {
-            Error::system("read(/proc/self/mountinfo)")(Errno(
-                error.raw_os_error().unwrap_or(libc::EIO),
-            ))
-        })?;
-        mount_point(&mounts).ok_or(Error::NoCgroups)
+        let found = cgroup::mount_point();
+        found
+            .map_err(Error::system("read(/proc/self/mountinfo)"))?
+            .ok_or(Error::NoCgroups)
     }
 
     pub(crate) fn raw(&self) -> RawFd {
@@ -57,29 +55,9 @@ impl Cgroup {
     }
 }
 
-/// proc_pid_mountinfo(5): the fifth field is the mount point; behind " - " comes the type.
-fn mount_point(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        (kind.split(' ').next()? == "cgroup2").then_some(())?;
-        // A space is written as \040; nobody mounts this there.
-        mount.split(' ').nth(4).map(PathBuf::from)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_mount_is_found() {
-        let mounts = "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
-                      32 31 0:29 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu\n\
-                      41 31 0:38 / /sys/fs/cgroup/unified rw shared:2 master:1 - cgroup2 cgroup2 rw\n";
-        let found = mount_point(mounts);
-        assert_eq!(found, Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(mount_point("garbage\n\n1 2 - \n"), None);
-    }
 
     #[test]
     fn other_directories_are_refused() {

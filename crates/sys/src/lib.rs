@@ -6,6 +6,7 @@
 pub mod at_exit;
 pub mod bpf;
 pub mod capability;
+pub mod cgroup;
 pub mod errno;
 pub mod local_fd;
 pub mod memfd;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::errno::Errno;
-use crate::netlink::{self, Request, messages, u32_at};
+use crate::netlink::{self, Request, failure, messages};
 
 const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
 
@@ -58,15 +58,12 @@ fn understand(answer: &[u8]) -> Result<Leads, Errno> {
             Some(_) => Ok(Leads::Away),
             None => Err(Errno::PROTO),
         },
-        NLMSG_ERROR => {
-            let code = u32_at(message.body, 0).ok_or(Errno::PROTO)? as i32;
-            match code.checked_neg().ok_or(Errno::PROTO)? {
-                libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL => {
-                    Ok(Leads::Away)
-                }
-                errno => Err(Errno(errno)),
+        NLMSG_ERROR => match failure(message.body) {
+            Errno(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL) => {
+                Ok(Leads::Away)
             }
-        }
+            errno => Err(errno),
+        },
         _ => Err(Errno::PROTO),
     }
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sluice_sys::cgroup;
+
 use super::error::{BenchError, Result};
 use super::session::{path_text, words};
 
@@ -19,11 +21,11 @@ pub struct Cgroup(PathBuf);
 impl Cgroup {
     /// `name` is told from those of other runs.
     pub fn new(name: &str) -> Result<Self> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo")
-            .map_err(|error| BenchError::io("read /proc/self/mountinfo", &error))?;
-        let mount = mount_point(&mounts).ok_or_else(|| {
-            BenchError::Failed("no cgroup file system of version 2 is mounted".to_owned())
-        })?;
+        let mount = cgroup::mount_point()
+            .map_err(|errno| BenchError::io("read /proc/self/mountinfo", &errno.into()))?
+            .ok_or_else(|| {
+                BenchError::Failed("no cgroup file system of version 2 is mounted".to_owned())
+            })?;
         let path = mount.join(format!("sluice-bench-{}-{name}", std::process::id()));
         fs::create_dir(&path)
             .map_err(|error| BenchError::io(format!("make {}", path.display()), &error))?;
@@ -52,28 +54,5 @@ impl Drop for Cgroup {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
-    }
-}
-
-/// proc_pid_mountinfo(5): the fifth field is the mount point; behind " - " comes the type.
-fn mount_point(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let (mount, kind) = line.split_once(" - ")?;
-        kind.starts_with("cgroup2 ").then_some(())?;
-        mount.split(' ').nth(4).map(PathBuf::from)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_of_version_2_is_found() {
-        let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu\n\
-                      41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let found = mount_point(mounts);
-        assert_eq!(found, Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(mount_point("garbage\n1 2 - \n"), None);
     }
 }

@@ -55,7 +55,7 @@ impl Sockets {
             for message in netlink::messages(datagram) {
                 match message.kind {
                     DONE => return Ok(bytes),
-                    ERROR => return Err(failure(message.body)),
+                    ERROR => return Err(netlink::failure(message.body)),
                     _ => bytes += queued(message.body),
                 }
             }
@@ -96,17 +96,6 @@ fn queued(body: &[u8]) -> u64 {
     number(RECEIVED_AT) + number(QUEUED_AT)
 }
 
-/// `struct nlmsgerr` begins with an errno below zero.
-fn failure(body: &[u8]) -> Errno {
-    let number = netlink::u32_at(body, 0).unwrap_or(0).cast_signed();
-    Errno(
-        number
-            .checked_neg()
-            .filter(|errno| *errno > 0)
-            .unwrap_or(libc::EPROTO),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -133,7 +122,5 @@ mod tests {
     fn answers_that_are_cut_count_nothing() {
         assert_eq!(queued(&[0; ANSWER_BYTES]), 0);
         assert_eq!(queued(&[]), 0);
-        assert_eq!(failure(&[]), Errno(libc::EPROTO));
-        assert_eq!(failure(&(-libc::EPERM).to_ne_bytes()), Errno(libc::EPERM));
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use sluice_sys::netlink::{self, Request, next_message, u32_at};
+use sluice_sys::netlink::{self, Request, failure, next_message, u32_at};
 
 /// `SOCK_DIAG_BY_FAMILY` (include/uapi/linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -59,11 +59,7 @@ fn take(mut answer: &[u8], cookies: &mut HashSet<u64>) -> io::Result<bool> {
     while let Some(message) = next_message(&mut answer) {
         match message.kind {
             NLMSG_DONE => return Ok(true),
-            NLMSG_ERROR => {
-                let code = u32_at(message.body, 0).map_or(-libc::EPROTO, |code| code as i32);
-                let errno = code.checked_neg().unwrap_or(libc::EPROTO);
-                return Err(io::Error::from_raw_os_error(errno));
-            }
+            NLMSG_ERROR => return Err(failure(message.body).into()),
             SOCK_DIAG_BY_FAMILY => {
                 let half = |at: usize| u32_at(message.body, COOKIE_OFFSET + at).map(u64::from);
                 let (Some(low), Some(high)) = (half(0), half(4)) else {

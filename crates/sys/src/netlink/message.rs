@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::errno::Errno;
+
 /// Bytes of `struct nlmsghdr`.
 pub const HEADER: usize = 16;
 
@@ -53,6 +55,13 @@ pub fn attributes(body: &[u8], header: usize) -> impl Iterator<Item = (u16, &[u8
 fn behind(bytes: &[u8], length: usize) -> &[u8] {
     let next = length.checked_next_multiple_of(4).unwrap_or(usize::MAX);
     bytes.get(next..).unwrap_or_default()
+}
+
+/// What an `NLMSG_ERROR` says: it begins with an errno below zero, or with 0, which acknowledges.
+/// `EPROTO` where there is no such number.
+pub fn failure(body: &[u8]) -> Errno {
+    let number = u32_at(body, 0).and_then(|number| number.cast_signed().checked_neg());
+    Errno(number.unwrap_or(libc::EPROTO))
 }
 
 /// An integer in the processor's order.
@@ -128,5 +137,18 @@ impl Request {
     /// The whole message.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_numbers_below_zero() {
+        assert_eq!(failure(&[]), Errno(libc::EPROTO));
+        assert_eq!(failure(&i32::MIN.to_ne_bytes()), Errno(libc::EPROTO));
+        assert_eq!(failure(&(-libc::EPERM).to_ne_bytes()), Errno(libc::EPERM));
+        assert_eq!(failure(&[0; 4]), Errno(0));
     }
 }

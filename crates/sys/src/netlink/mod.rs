@@ -3,5 +3,7 @@
 mod message;
 mod socket;
 
-pub use message::{HEADER, Message, Request, attributes, messages, next_message, u16_at, u32_at};
+pub use message::{
+    HEADER, Message, Request, attributes, failure, messages, next_message, u16_at, u32_at,
+};
 pub use socket::{open, receive, send};

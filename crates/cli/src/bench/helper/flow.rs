@@ -5,14 +5,13 @@
 //! connection may let the end overtake them.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::stall::{LISTENING, OPEN, say, say_json};
-use super::{HOLD_MESSAGE_BYTES, HOLD_ROUNDS, expect_echo};
+use super::stall::{accept_used, connect_used, say_json};
 
 /// What is written at once. It begins with its number, or with [`LAST`].
 pub const BLOCK_BYTES: usize = 128 << 10;
@@ -51,16 +50,7 @@ pub struct Drained {
 /// Accepts one connection, sleeps until its standard input ends, reads slowly for so long, then
 /// everything, and waits to be ended.
 pub(super) fn reader(at: (Ipv4Addr, u16), slow_s: u32) -> io::Result<()> {
-    let listener = TcpListener::bind(at)?;
-    say(LISTENING)?;
-    let (mut connection, _) = listener.accept()?;
-    for _ in 0..HOLD_ROUNDS {
-        let mut message = [0; HOLD_MESSAGE_BYTES];
-        connection.read_exact(&mut message)?;
-        connection.write_all(&message)?;
-    }
-    say(OPEN)?;
-    io::stdin().read_to_end(&mut Vec::new())?;
+    let mut connection = accept_used(at)?;
     say_json(&drain(
         &mut connection,
         Duration::from_secs(u64::from(slow_s)),
@@ -103,12 +93,7 @@ fn drain(connection: &mut (impl Read + Write), slow: Duration) -> io::Result<Dra
 /// Connects, waits for the end of its standard input, and pushes for so many seconds, with at most
 /// `window_mib` that the reader has not read.
 pub(super) fn writer(at: (Ipv4Addr, u16), seconds: u32, window_mib: u32) -> io::Result<()> {
-    let mut connection = TcpStream::connect(at)?;
-    for round in 0..HOLD_ROUNDS {
-        expect_echo(&mut connection, round)?;
-    }
-    say(OPEN)?;
-    io::stdin().read_to_end(&mut Vec::new())?;
+    let mut connection = connect_used(at)?;
     let window = u64::from(window_mib) << 20;
     say_json(&push(
         &mut connection,
@@ -220,6 +205,8 @@ fn block(stamp: u64) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     /// Reads what is prepared, and keeps what is written.

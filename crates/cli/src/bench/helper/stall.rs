@@ -43,8 +43,9 @@ pub struct Received {
     pub checksum: u64,
 }
 
-/// Accepts one connection, sleeps until its standard input ends, then reads everything.
-pub(super) fn reader(at: (Ipv4Addr, u16)) -> io::Result<()> {
+/// Accepts one connection, which is used until it is worth a lane, and waits for the end of its
+/// standard input.
+pub(super) fn accept_used(at: (Ipv4Addr, u16)) -> io::Result<TcpStream> {
     let listener = TcpListener::bind(at)?;
     say(LISTENING)?;
     let (mut connection, _) = listener.accept()?;
@@ -55,6 +56,23 @@ pub(super) fn reader(at: (Ipv4Addr, u16)) -> io::Result<()> {
     }
     say(OPEN)?;
     io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(connection)
+}
+
+/// The other end of [`accept_used`], which waits likewise.
+pub(super) fn connect_used(at: (Ipv4Addr, u16)) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect(at)?;
+    for round in 0..HOLD_ROUNDS {
+        expect_echo(&mut connection, round)?;
+    }
+    say(OPEN)?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(connection)
+}
+
+/// Accepts one connection, sleeps until its standard input ends, then reads everything.
+pub(super) fn reader(at: (Ipv4Addr, u16)) -> io::Result<()> {
+    let mut connection = accept_used(at)?;
     let mut received = Received {
         bytes: 0,
         checksum: Checksum::START,
@@ -72,12 +90,7 @@ pub(super) fn reader(at: (Ipv4Addr, u16)) -> io::Result<()> {
 
 /// Connects, waits for the end of its standard input, and pushes for so many seconds.
 pub(super) fn writer(at: (Ipv4Addr, u16), seconds: u32) -> io::Result<()> {
-    let mut connection = TcpStream::connect(at)?;
-    for round in 0..HOLD_ROUNDS {
-        expect_echo(&mut connection, round)?;
-    }
-    say(OPEN)?;
-    io::stdin().read_to_end(&mut Vec::new())?;
+    let mut connection = connect_used(at)?;
     let pushed = push(&mut connection, Duration::from_secs(u64::from(seconds)))?;
     connection.shutdown(std::net::Shutdown::Write)?;
     say_json(&pushed)
