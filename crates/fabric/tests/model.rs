@@ -1,6 +1,6 @@
 //! Random programs on both hosts, daemons that are late or hear late of each other, and links that
-//! fail. Whatever happens, each stream arrives whole and in order, its end behind its last byte, and
-//! nobody who sleeps misses a byte.
+//! fail. Whatever happens, each stream arrives whole and in order, its end behind its last byte,
+//! nobody who sleeps misses a byte, and who is told of bytes gets some.
 #![allow(unsafe_code)]
 
 mod pair;
@@ -40,6 +40,8 @@ struct Machine {
     /// By the host that writes.
     streams: [Stream; 2],
     asleep: [Option<(Announced, u64)>; 2],
+    /// Programs that were told of bytes and have not read since.
+    is_told: [bool; 2],
     is_cut: bool,
 }
 
@@ -51,6 +53,7 @@ impl Machine {
             pair: Pair::strangers(rings, random.below(4) == 0),
             streams: Default::default(),
             asleep: [None, None],
+            is_told: [false; 2],
             is_cut: false,
         }
     }
@@ -71,6 +74,7 @@ impl Machine {
     /// Reads on `host` what the other one wrote.
     fn read(&mut self, host: usize, len: u64) -> bool {
         let stream = &mut self.streams[1 - host];
+        let is_told = core::mem::take(&mut self.is_told[host]);
         let mut buffer = vec![0; len as usize];
         match self.pair.hosts[host].program.recv(&mut buffer, DONTWAIT) {
             Ok(0) => {
@@ -85,8 +89,23 @@ impl Machine {
                 assert!(stream.read <= stream.written);
                 true
             }
-            Err(Errno::AGAIN) => false,
+            Err(Errno::AGAIN) => {
+                assert!(!is_told, "told of bytes, and none there");
+                false
+            }
             Err(errno) => panic!("{errno:?}"),
+        }
+    }
+
+    /// Asks as poll does.
+    fn ask(&mut self, host: usize) {
+        let program = self.pair.hosts[host].program;
+        let lane = program.look();
+        let is_waiting = |look: &wait::Ready| look.kernel_waits && !look.readable;
+        if wait::kernel_events(program.fd, libc::POLLIN) != 0
+            && !lane.as_ref().is_some_and(is_waiting)
+        {
+            self.is_told[host] = wait::assure(program.end, program.generation);
         }
     }
 
@@ -159,7 +178,8 @@ impl Machine {
             29..=32 => self.pair.run(random.below(400_000)),
             33..=34 => self.fall_asleep(host),
             35..=37 => self.wake_up(host),
-            38 if random.below(3) == 0 => {
+            38 if random.below(3) != 0 => self.ask(host),
+            38 if random.below(2) == 0 => {
                 if self.is_cut {
                     self.pair.mend();
                 } else {

@@ -122,6 +122,9 @@ pub struct Rx {
     /// TCP bytes are being read and not in `tcp_read` yet. Whoever finds it set has the lock from
     /// a reader that died there.
     pub(crate) is_counting: bool,
+    /// The program was told of bytes in the kernel, and a sleep is announced until it reads, so that
+    /// sluiced does not offer the ring before. See [`crate::wait::assure`].
+    pub(crate) is_promised: bool,
 }
 
 /// An address in the end table.
@@ -168,6 +171,12 @@ pub struct End {
     pub(crate) switches: AtomicU32,
     pub(crate) sleeps: AtomicU32,
     pub(crate) spins: AtomicU32,
+    /// Reads without a bound that were begun by the lane's rules.
+    pub(crate) free_reads: AtomicU32,
+    /// The last of them that found the kernel's queue empty behind what it took.
+    pub(crate) draining_read: AtomicU32,
+    /// Writes that went by TCP.
+    pub(crate) tcp_writes: AtomicU32,
     /// Reads behind a write and writes behind a read, above the bit [`WROTE_LAST`].
     turns: AtomicU32,
     local: Address,
@@ -210,6 +219,9 @@ impl End {
             &self.turns,
             &self.repeats,
             &self.empty_reads,
+            &self.free_reads,
+            &self.draining_read,
+            &self.tcp_writes,
         ] {
             counter.store(0, Ordering::Relaxed);
         }

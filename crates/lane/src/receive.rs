@@ -464,6 +464,7 @@ impl<'a> Reader<'a, '_> {
             return Err(errno);
         }
         end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        let number = end.free_reads.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         drop(rx);
         let result = (self.kernel)(piece);
         match result {
@@ -478,10 +479,17 @@ impl<'a> Reader<'a, '_> {
                     into.publish_tcp_read(rx.tcp_read);
                 }
                 end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+                if 0 < bytes && bytes < piece.limit {
+                    end.draining_read.store(number, Ordering::Release);
+                }
             }
             end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
             if let Some(into) = announced {
                 into.withdraw_sleep();
+                // The program has read what it was told of.
+                if !self.request.peek && core::mem::take(&mut rx.is_promised) {
+                    into.withdraw_sleep();
+                }
             }
         }
         result
@@ -491,7 +499,8 @@ impl<'a> Reader<'a, '_> {
 /// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
 /// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
 pub(crate) fn may_read_free(end: &End, rx: &mut Rx, into: &Direction) -> bool {
-    !end.is_write_in_flight(into)
+    // Behind a promise a write may begin, and is taken back at once.
+    (rx.is_promised || !end.is_write_in_flight(into))
         && !rx.is_counting
         && matches!(rx.consumer.available(into), Ok(0))
         && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())

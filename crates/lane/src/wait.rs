@@ -10,10 +10,11 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
-use sluice_sys::tcp;
 
+mod asked;
 mod naps;
 
+pub use asked::Asked;
 pub(crate) use naps::{Naps, SocketTimeout};
 
 /// Who finds out whether sluiced is still there; a `fn()`, or null.
@@ -73,7 +74,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             rx.checked = 0;
             // Before the position is read: a sender that is through by now has published. The
             // other way round it may publish and be through in between, and is missed.
-            ready.in_flight = end.is_write_in_flight(&into);
+            ready.in_flight = !rx.is_promised && end.is_write_in_flight(&into);
             if ready.in_flight {
                 end.check_sender(fd);
             }
@@ -114,10 +115,11 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     Some(ready)
 }
 
-/// Asked before a program is told that the kernel has bytes: whether a read that follows gets them,
-/// also if sluiced offers the ring in between, behind which the kernel's bytes would have to wait.
-/// A program that was told and finds nothing may take that for an error of the connection.
-pub fn assure(end: &End, generation: u32, fd: i32) -> bool {
+/// Asked before a program is told that the kernel has bytes: whether a read that follows gets them.
+/// Behind an offer of the ring the kernel's bytes would have to wait, and a program that was told and
+/// finds nothing may take that for an error of the connection. So `true` is a promise: a sleep is
+/// announced, which keeps sluiced from offering the ring until the program reads.
+pub fn assure(end: &End, generation: u32) -> bool {
     if !end.is_remote() {
         return true;
     }
@@ -132,20 +134,16 @@ pub fn assure(end: &End, generation: u32, fd: i32) -> bool {
     }
     // The mark may be taken back, and what is before it comes next all the same.
     rx.assured = rx.assured.max(into.mark_if_ring());
-    if rx.tcp_read < rx.assured {
+    if rx.is_promised || rx.tcp_read < rx.assured {
         return true;
     }
-    let queued = tcp::unread_bytes(fd).unwrap_or(0);
-    // Behind the count. What was queued then was written before anything of an offer that begins
-    // now, and of a former one nothing is left.
-    if !matches!(rx.consumer.available(&into), Ok(0)) {
+    into.announce_sleep();
+    if may_read_free(end, &mut rx, &into) {
+        rx.is_promised = true;
         return true;
     }
-    let is_next = into.mode() == Mode::Tcp && !end.is_write_in_flight(&into);
-    if is_next {
-        rx.assured = rx.tcp_read + u64::from(queued);
-    }
-    is_next
+    into.withdraw_sleep();
+    !matches!(rx.consumer.available(&into), Ok(0))
 }
 
 /// The error that a call found behind the bytes it returned. The kernel no longer has it, since

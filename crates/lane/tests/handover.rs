@@ -385,21 +385,29 @@ fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between
     wait_for("the bytes", || {
         sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(20)
     });
-    assert!(wait::assure(pair.b.end, pair.b.generation, pair.b.fd));
-    // The offer, and what may be behind ring bytes that are under way.
-    pair.there().begin_write(None);
+    assert!(wait::assure(pair.b.end, pair.b.generation));
+    assert!(wait::assure(pair.b.end, pair.b.generation), "once more");
+    assert!(!pair.there().begin_write(None), "offers behind a promise");
     assert_eq!(common::kernel_send(pair.a.fd, &stream[20..], 0), Ok(10));
     wait_for("more bytes", || {
         sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(30)
     });
     let ready = pair.b.look().expect("a lane");
-    assert!(ready.in_flight && !ready.kernel_waits, "{ready:?}");
+    assert!(!ready.in_flight && !ready.kernel_waits, "{ready:?}");
     let mut got = [0; 100];
-    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(20));
-    assert_eq!(got[..20], stream[..20]);
-    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
+    assert_eq!(pair.b.recv(&mut got[..20], PEEK), Ok(20));
+    assert!(!pair.there().begin_write(None), "a look keeps the promise");
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(30));
+    assert_eq!(got[..30], stream);
+    // What comes behind an offer waits for what may come by the ring.
+    assert!(pair.there().begin_write(None));
+    assert_eq!(common::kernel_send(pair.a.fd, &bytes_at(30, 10), 0), Ok(10));
+    wait_for("bytes behind the offer", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(10)
+    });
     assert!(pair.b.look().expect("a lane").kernel_waits);
-    assert!(!wait::assure(pair.b.end, pair.b.generation, pair.b.fd));
+    assert!(!wait::assure(pair.b.end, pair.b.generation));
+    assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
     pair.there().end_write();
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(10));
 }

@@ -240,7 +240,7 @@ fn ask(
         core::mem::swap(&mut entry.events, &mut slot.asked.events);
         if entry.revents & IN != 0
             && let Some(conn) = conn::get(entry.fd)
-            && !wait::assure(conn.end, conn.generation, entry.fd)
+            && !wait::assure(conn.end, conn.generation)
         {
             entry.revents &= !IN;
         }

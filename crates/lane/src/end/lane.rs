@@ -154,6 +154,7 @@ impl End {
         tx.tcp_base = u64::MAX;
         rx.consumer = Consumer::default();
         rx.is_counting = false;
+        rx.is_promised = false;
         let geometry = a.chunk.geometry();
         self.lanes.store(geometry.lanes(), Ordering::Relaxed);
         self.ring_bytes
@@ -239,7 +240,9 @@ impl End {
             self.flags.fetch_or(FLAG_PIN_TX, Ordering::Relaxed);
             self.leave_ring(&mut tx);
         }
-        if let Locked::Held(_rx) = self.lock_rx(generation) {
+        if let Locked::Held(mut rx) = self.lock_rx(generation) {
+            // Its announcement stays, beside this one.
+            rx.is_promised = false;
             let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
             if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED
                 && let Some(into) = self.incoming()
@@ -292,12 +295,13 @@ impl End {
     /// The program has dissolved the connection, and may connect the socket anew: the lane and what
     /// is in it are gone, as the kernel's queues are. What comes next stays on TCP.
     pub fn disconnect(&self, generation: u32, reason: Reason) {
-        let Locked::Held(_rx) = self.lock_rx(generation) else {
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return;
         };
         let Locked::Held(mut tx) = self.lock_tx(generation) else {
             return;
         };
+        rx.is_promised = false;
         self.flags
             .fetch_or(FLAG_PIN_TX | FLAG_PIN_RX, Ordering::Relaxed);
         self.leave_ring(&mut tx);

@@ -2,7 +2,7 @@
 
 use crate::conn;
 use sluice_lane::end::State;
-use sluice_lane::wait::{self, kernel_events};
+use sluice_lane::wait::{self, Asked, kernel_events};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -50,8 +50,11 @@ pub struct Item {
     has_news: bool,
     /// A write found no room, in ring or socket, and no report of room was made since.
     is_write_blocked: bool,
-    /// What the kernel last said of the socket.
+    /// What the kernel last said of the socket, and when; `None` for a connection that is not known.
     kernel: u32,
+    asked: Option<Asked>,
+    /// It said so since the last look.
+    is_fresh: bool,
     /// What it says of bytes was not reported, because they could not be read yet.
     has_waiting_kernel: bool,
 }
@@ -94,6 +97,8 @@ impl Item {
             has_news: true,
             is_write_blocked: false,
             kernel: 0,
+            asked: None,
+            is_fresh: false,
             has_waiting_kernel: false,
         }
     }
@@ -116,9 +121,11 @@ impl Item {
         self.is_write_blocked = true;
     }
 
-    /// The kernel reported these events under our tag.
+    /// The kernel reported these events under our tag: all that hold now.
     pub fn note_kernel(&mut self, events: u32) {
-        self.kernel |= events;
+        self.kernel = events;
+        self.asked = conn::get(self.fd).map(|conn| Asked::now(conn.end));
+        self.is_fresh = true;
         self.has_news = true;
     }
 
@@ -130,8 +137,26 @@ impl Item {
 
     fn ask_kernel(&mut self) {
         let asked = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
+        self.asked = conn::get(self.fd).map(|conn| Asked::now(conn.end));
         // The poll and epoll bits of these events are the same numbers.
         self.kernel = u32::from(kernel_events(self.fd, asked) as u16);
+    }
+
+    /// Whether the bytes that the kernel has reported are read.
+    fn is_drained(&self) -> bool {
+        self.kernel & (PRI | RDHUP | ALWAYS) == 0
+            && self.is_still(|asked, conn| asked.is_drained(conn.end))
+    }
+
+    fn has_room_still(&self) -> bool {
+        self.kernel & OUT != 0 && self.is_still(|asked, conn| asked.has_room_still(conn.end))
+    }
+
+    fn is_still(&self, holds: impl Fn(Asked, conn::Conn) -> bool) -> bool {
+        match (self.asked, conn::get(self.fd)) {
+            (Some(asked), Some(conn)) => holds(asked, conn),
+            _ => false,
+        }
     }
 
     /// Whether the connection has a lane.
@@ -152,14 +177,22 @@ impl Item {
         }
         let mut lane = lane.unwrap_or_default();
         let is_edge = self.events & EDGE != 0;
+        let is_fresh = core::mem::take(&mut self.is_fresh);
+        if !is_fresh && self.is_drained() {
+            self.kernel &= !(IN | RDNORM);
+        }
         let relevant = self.kernel & (self.events | ALWAYS) & !(IN | OUT)
             | self.kernel & IN & if lane.readable { 0 } else { IN }
             | self.kernel & self.events & OUT & if lane.writable.is_some() { 0 } else { OUT };
+        let asks = if is_edge {
+            relevant & IN
+        } else if self.has_room_still() {
+            relevant & !OUT
+        } else {
+            relevant
+        };
         // What the kernel last said of room is older than a write that found none.
-        if relevant & IN != 0
-            || self.is_write_blocked && relevant & OUT != 0
-            || (!is_edge && relevant != 0)
-        {
+        if !is_fresh && asks != 0 || self.is_write_blocked && relevant & OUT != 0 {
             self.ask_kernel();
         }
         if !lane.kernel_waits && core::mem::take(&mut self.has_waiting_kernel) {
@@ -168,7 +201,7 @@ impl Item {
         }
         if !lane.readable && !lane.kernel_waits && self.kernel & self.events & IN != 0 {
             let assured = conn::get(self.fd)
-                .is_none_or(|conn| wait::assure(conn.end, conn.generation, self.fd));
+                .is_none_or(|conn| wait::assure(conn.end, conn.generation));
             lane.kernel_waits = !assured;
             lane.in_flight |= !assured;
         }
