@@ -9,8 +9,9 @@ use crate::Violation;
 use crate::message::Note;
 
 /// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
-/// nothing.
+/// nothing; or, if it polls for other lanes, the connection is idle.
 const IDLE_NS: u64 = 1_000_000;
+const IDLE_AMONG_BUSY_NS: u64 = 100_000_000;
 /// The same for an offer that was never used, beside some times what the daemons take to answer one
 /// another. Until it is used or settled, what comes by TCP cannot be read, because ring bytes that
 /// come before it may be on their way.
@@ -338,8 +339,14 @@ impl Down {
         }
     }
 
-    /// Looks at the reader, and says what the far daemon has to know.
-    pub fn look(&mut self, now_ns: u64, say: &mut dyn FnMut(Note)) {
+    /// The program's epoll instances that wait for this direction, a mask of slots on its board.
+    pub fn watchers(&self) -> u64 {
+        self.direction.watchers()
+    }
+
+    /// Looks at the reader, and says what the far daemon has to know. `waiter_busy_ns`: when bytes came
+    /// last for any lane of those who wait for this one.
+    pub fn look(&mut self, now_ns: u64, waiter_busy_ns: u64, say: &mut dyn FnMut(Note)) {
         if std::mem::take(&mut self.is_finish_owed) {
             say(Note::Finished);
         }
@@ -365,7 +372,7 @@ impl Down {
             self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
             self.moved_ns = now_ns;
         }
-        if self.offer == Offer::Standing && !self.holds(now_ns) {
+        if self.offer == Offer::Standing && !self.holds(now_ns, waiter_busy_ns) {
             self.offer = Offer::Revoked;
             say(Note::Revoke);
         } else if self.offer == Offer::None && self.is_worth_an_offer(now_ns) {
@@ -386,8 +393,9 @@ impl Down {
         }
     }
 
-    /// Whether the offer stays.
-    fn holds(&mut self, now_ns: u64) -> bool {
+    /// Whether the offer stays. `waiter_busy_ns`: when bytes came last for whoever waits for this lane
+    /// and others.
+    fn holds(&mut self, now_ns: u64, waiter_busy_ns: u64) -> bool {
         let is_worse = self.is_used && !self.judge(now_ns);
         if is_worse {
             self.retry_at_ns = now_ns + self.worse_ns;
@@ -396,13 +404,14 @@ impl Down {
             self.worse_ns = WORSE_NS;
         }
         let idle = now_ns.saturating_sub(self.busy_ns);
-        let limit = if self.is_used {
-            IDLE_NS
-        } else {
-            UNUSED_NS + UNUSED_ANSWERS * self.answer_ns
+        let quiet = idle.min(now_ns.saturating_sub(waiter_busy_ns));
+        let limit = match (self.is_used, quiet > GRACE_NS) {
+            (_, false) => IDLE_AMONG_BUSY_NS,
+            (false, true) => UNUSED_NS + UNUSED_ANSWERS * self.answer_ns,
+            (true, true) => IDLE_NS,
         };
         let wants_sleep = || !self.direction.is_reader_awake(self.board);
-        !(is_worse || self.has_left || idle > limit || idle > GRACE_NS && wants_sleep())
+        !(is_worse || self.has_left || idle > limit || quiet > GRACE_NS && wants_sleep())
     }
 
     fn is_worth_an_offer(&self, now_ns: u64) -> bool {

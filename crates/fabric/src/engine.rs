@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use sluice_shmem::board::Board;
-use sluice_shmem::chunk::Chunk;
 
 use crate::Violation;
 use crate::down::AWAKE_NS;
 use crate::lane::{Far, Lane, Near};
 use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
 use crate::up::{After, SLOT};
+use crate::watched::{WaitersId, Watch};
 use crate::wire::{Full, LinkId, Local, Remote, Wire};
 
 /// Time between looks at the readers of all lanes while polling, nanoseconds.
@@ -75,17 +75,9 @@ impl<W: Wire> Outgoing<'_, W> {
 struct Place {
     number: LaneNumber,
     lane: Option<Lane>,
+    waiters: WaitersId,
     /// In the list of those to be pushed.
     is_hot: bool,
-}
-
-/// A chunk whose ready lines are looked at.
-#[derive(Debug)]
-struct Watched {
-    chunk: Chunk,
-    side: u32,
-    /// Which place of the table each of its lanes has.
-    places: Vec<Option<usize>>,
 }
 
 #[derive(Debug, Default)]
@@ -128,7 +120,7 @@ pub struct Engine<W> {
     board: Board,
     places: Vec<Place>,
     free: Vec<usize>,
-    watched: Vec<Watched>,
+    watch: Watch,
     /// By number of the link.
     links: Vec<Link>,
     hot: Vec<usize>,
@@ -153,7 +145,7 @@ impl<W: Wire> Engine<W> {
             board,
             places: Vec::new(),
             free: Vec::new(),
-            watched: Vec::new(),
+            watch: Watch::default(),
             links: Vec::new(),
             hot: Vec::new(),
             over: Vec::new(),
@@ -183,6 +175,7 @@ impl<W: Wire> Engine<W> {
                 self.places.push(Place {
                     number: LaneNumber::new(self.places.len() as u32, 0),
                     lane: None,
+                    waiters: None,
                     is_hot: false,
                 });
                 self.places.len() - 1
@@ -191,8 +184,9 @@ impl<W: Wire> Engine<W> {
         };
         let number = self.places[place].number;
         self.link_mut(link).unused.remove(&number);
-        self.watch(&near, place);
+        let waiters = self.watch.add(&near, place);
         let slot = &mut self.places[place];
+        slot.waiters = waiters;
         slot.lane = Some(Lane::new(link, near, self.is_eager));
         Some(slot.number)
     }
@@ -308,11 +302,15 @@ impl<W: Wire> Engine<W> {
         now_ns: u64,
     ) -> Result<(), Violation> {
         self.busy_ns = now_ns;
-        let lane = self.lane_on(link, LaneNumber(immediate))?;
-        match lane {
-            Some(lane) => lane.down.arrive(bytes, now_ns),
-            None => Err(Violation("wrote to a lane that is over")),
-        }
+        let number = LaneNumber(immediate);
+        let Some(lane) = self.lane_on(link, number)? else {
+            return Err(Violation("wrote to a lane that is over"));
+        };
+        lane.down.arrive(bytes, now_ns)?;
+        let watchers = lane.down.watchers();
+        let waiters = self.places[number.place()].waiters;
+        self.watch.note_busy(waiters, watchers, now_ns);
+        Ok(())
     }
 
     /// A message has come.
@@ -463,38 +461,6 @@ impl<W: Wire> Engine<W> {
         lanes.filter(move |lane| lane.link == link)
     }
 
-    fn watch(&mut self, near: &Near, place: usize) {
-        let address = near.chunk.address();
-        let at = self
-            .watched
-            .iter()
-            .position(|it| it.chunk.address() == address);
-        let at = at.unwrap_or_else(|| {
-            self.watched.push(Watched {
-                chunk: near.chunk,
-                side: near.side,
-                places: vec![None; near.chunk.geometry().lanes() as usize],
-            });
-            self.watched.len() - 1
-        });
-        if let Some(entry) = self.watched[at].places.get_mut(near.lane as usize) {
-            *entry = Some(place);
-        }
-    }
-
-    fn unwatch(&mut self, near: &Near) {
-        let address = near.chunk.address();
-        for it in &mut self.watched {
-            if it.chunk.address() == address
-                && let Some(entry) = it.places.get_mut(near.lane as usize)
-            {
-                *entry = None;
-            }
-        }
-        self.watched
-            .retain(|it| it.places.iter().any(Option::is_some));
-    }
-
     /// The lane at this place is to be pushed.
     fn heat(&mut self, place: usize) {
         heat(&mut self.places, &mut self.hot, place);
@@ -502,22 +468,9 @@ impl<W: Wire> Engine<W> {
 
     fn take_ready(&mut self) {
         let Self {
-            watched,
-            places,
-            hot,
-            ..
+            watch, places, hot, ..
         } = self;
-        for it in watched {
-            let line = it.chunk.ready(it.side, SLOT);
-            if !line.any() {
-                continue;
-            }
-            line.take(|lane| {
-                if let Some(Some(place)) = it.places.get(lane as usize) {
-                    heat(places, hot, *place);
-                }
-            });
-        }
+        watch.take_ready(|place| heat(places, hot, place));
     }
 
     fn push_hot(&mut self, now_ns: u64) {
@@ -561,7 +514,8 @@ impl<W: Wire> Engine<W> {
     fn look(&mut self, now_ns: u64) {
         let (mut standing, mut worth) = (false, false);
         for at in 0..self.places.len() {
-            let Some(lane) = self.places[at].lane.as_mut() else {
+            let Place { lane, waiters, .. } = &mut self.places[at];
+            let (Some(lane), waiters) = (lane, *waiters) else {
                 continue;
             };
             standing |= lane.is_standing();
@@ -574,11 +528,16 @@ impl<W: Wire> Engine<W> {
             }
             let number = far.number;
             let outbox = &mut link.outbox;
+            let watchers = lane.down.watchers();
+            let busy_ns = self.watch.busy_ns(waiters, watchers);
             lane.down
-                .look(now_ns, &mut |note| outbox.note(number, note));
+                .look(now_ns, busy_ns, &mut |note| outbox.note(number, note));
             standing |= lane.is_standing();
             worth |= lane.down.is_worth_it();
-            self.moved_ns = self.moved_ns.max(lane.down.moved_ns());
+            if lane.down.moved_ns() == now_ns {
+                self.moved_ns = now_ns;
+                self.watch.note_busy(waiters, watchers, now_ns);
+            }
             if lane.up.is_in_segment() {
                 self.heat(at);
             }
@@ -620,7 +579,7 @@ impl<W: Wire> Engine<W> {
         self.over.push(place.number);
         place.number = place.number.next_life();
         self.free.push(at);
-        self.unwatch(lane.near());
+        self.watch.remove(lane.near(), place.waiters);
     }
 }
 

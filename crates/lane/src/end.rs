@@ -539,6 +539,15 @@ impl End {
         self.flag(FLAG_REMOTE)
     }
 
+    /// Whether sluiced offers this end's ring to a program on another host.
+    pub fn is_offered(&self) -> bool {
+        self.state() == State::Attached
+            && self.is_remote()
+            && self
+                .incoming()
+                .is_some_and(|into| self.is_write_in_flight(&into))
+    }
+
     /// Whether it is known that nobody will write to the peer's ring.
     pub(crate) fn has_no_sender(&self) -> bool {
         self.flag(FLAG_SENDER_GONE)

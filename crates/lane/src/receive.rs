@@ -464,7 +464,10 @@ impl<'a> Reader<'a, '_> {
             return Err(errno);
         }
         end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
-        let number = end.free_reads.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let number = end
+            .free_reads
+            .fetch_add(1, Ordering::AcqRel)
+            .wrapping_add(1);
         drop(rx);
         let result = (self.kernel)(piece);
         match result {

@@ -147,7 +147,7 @@ fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
         end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
         if let Ok(bytes) = result {
             let before = end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
-        end.tcp_writes.fetch_add(1, Ordering::Relaxed);
+            end.tcp_writes.fetch_add(1, Ordering::Relaxed);
             if tx.tcp_base != u64::MAX
                 && let Some(out) = end.outgoing()
             {

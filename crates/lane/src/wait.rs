@@ -44,6 +44,8 @@ pub struct Ready {
     pub writable: Option<bool>,
     /// The sender is about to publish something.
     pub in_flight: bool,
+    /// That sender is sluiced, which offers the ring for as long as it is used.
+    pub offered: bool,
     /// What the kernel has cannot be read now, because bytes that come before it may be on their
     /// way to the ring from another host; `in_flight` says until when.
     pub kernel_waits: bool,
@@ -75,6 +77,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             // Before the position is read: a sender that is through by now has published. The
             // other way round it may publish and be through in between, and is missed.
             ready.in_flight = !rx.is_promised && end.is_write_in_flight(&into);
+            ready.offered = ready.in_flight && end.is_remote();
             if ready.in_flight {
                 end.check_sender(fd);
             }
@@ -88,9 +91,8 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.kernel_waits = ready.in_flight
-                && end.is_remote()
-                && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
+            ready.kernel_waits =
+                ready.offered && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
             ready.kernel_next &= !ready.kernel_waits;
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }

@@ -181,6 +181,11 @@ impl Direction {
             && (watchers == 0 || board.is_some_and(|board| !board.any_asleep(watchers)))
     }
 
+    /// The reader's epoll instances that watch this direction, a mask of slots.
+    pub fn watchers(&self) -> u64 {
+        self.receiver().watchers.load(Ordering::Acquire)
+    }
+
     /// Breaks the reader's half of the connection: its next look finds a position that cannot be,
     /// and fails. For a sender that knows that bytes are missing.
     pub fn break_reader(&self) {

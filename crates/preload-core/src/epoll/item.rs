@@ -44,6 +44,8 @@ pub struct Item {
     pub is_removed: bool,
     /// In the instance's queue.
     pub is_queued: bool,
+    /// Among those whose ring is offered.
+    pub is_offered: bool,
     /// One-shot, and shot.
     is_spent: bool,
     /// Something happened since the last report, for edge-triggered registrations.
@@ -68,6 +70,8 @@ pub struct Look {
     pub keep: bool,
     /// Nobody may sleep now: a sender is about to publish, or a writer waits for room.
     pub hot: bool,
+    /// Nobody may sleep while sluiced offers the ring.
+    pub offered: bool,
 }
 
 /// What is known of an instance, or one of its items, without reporting it.
@@ -93,6 +97,7 @@ impl Item {
             is_tagged: false,
             is_removed: false,
             is_queued: false,
+            is_offered: false,
             is_spent: false,
             has_news: true,
             is_write_blocked: false,
@@ -200,10 +205,11 @@ impl Item {
             self.has_news = true;
         }
         if !lane.readable && !lane.kernel_waits && self.kernel & self.events & IN != 0 {
-            let assured = conn::get(self.fd)
-                .is_none_or(|conn| wait::assure(conn.end, conn.generation));
+            let assured =
+                conn::get(self.fd).is_none_or(|conn| wait::assure(conn.end, conn.generation));
             lane.kernel_waits = !assured;
             lane.in_flight |= !assured;
+            lane.offered |= !assured;
         }
         if lane.kernel_waits {
             self.kernel &= !(IN | RDNORM);
@@ -223,15 +229,18 @@ impl Item {
         let waits_for_room = self.events & OUT != 0
             && lane.writable == Some(false)
             && (!is_edge || self.is_write_blocked);
-        let hot = lane.in_flight && self.events & IN != 0 || waits_for_room;
+        let comes = self.events & IN != 0 && lane.in_flight;
+        let offered = comes && lane.offered;
+        let hot = comes && !offered || waits_for_room;
         if is_edge {
             let room = self.is_write_blocked && found & OUT != 0;
             if found == 0 || !(self.has_news || room) {
-                self.has_news &= hot;
+                self.has_news &= hot || offered;
                 return Look {
                     events: 0,
                     keep: hot,
                     hot,
+                    offered,
                 };
             }
         }
@@ -246,7 +255,14 @@ impl Item {
             events: found,
             keep: hot || (!is_edge && found != 0 && !self.is_spent),
             hot,
+            offered,
         }
+    }
+
+    /// Whether sluiced offers the ring still, and the program waits for what may come.
+    pub fn is_offer_standing(&self) -> bool {
+        let waits = self.events & IN != 0 && !self.is_spent && !self.is_removed;
+        waits && conn::get(self.fd).is_some_and(|conn| conn.end.is_offered())
     }
 
     /// What a look would find, in an instance that is waited for from outside.
@@ -285,7 +301,7 @@ impl Item {
         Look {
             events: found,
             keep: !is_edge && !self.is_spent,
-            hot: false,
+            ..Look::default()
         }
     }
 }

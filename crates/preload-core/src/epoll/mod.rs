@@ -9,6 +9,7 @@
 
 mod instance;
 mod item;
+mod offered;
 mod state;
 mod wait;
 

@@ -4,6 +4,7 @@
 
 use super::instance::Instance;
 use super::item::{Glance, Item, KERNEL_INTEREST, Kind};
+use super::offered::Offered;
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
@@ -41,6 +42,7 @@ pub(super) struct State {
     by_fd: Vec<u32>,
     /// Items to look at.
     pub queue: VecDeque<u32>,
+    pub offered: Offered,
     /// Where sleep is announced.
     slots: Vec<(Board, u32)>,
     watched: Vec<Watched>,
@@ -64,6 +66,7 @@ impl State {
             free: Vec::new(),
             by_fd: Vec::new(),
             queue: VecDeque::new(),
+            offered: Offered::new(),
             slots: Vec::new(),
             watched: Vec::new(),
             asleep: 0,
@@ -239,6 +242,9 @@ impl State {
         if item.is_queued {
             self.queue.retain(|queued| *queued != number);
         }
+        if item.is_offered {
+            self.offered.forget(number);
+        }
         if item.kind != Kind::Socket {
             self.children.retain(|child| *child != number);
         }
@@ -387,8 +393,9 @@ impl State {
     /// Makes the kernel report the connections whose rings have, or are about to have, something.
     pub fn rouse(&mut self, epfd: c_int) {
         self.collect();
-        for at in 0..self.queue.len() {
-            let number = self.queue[at];
+        let queue = self.queue.iter().chain(self.offered.numbers());
+        let numbers: Vec<u32> = queue.copied().collect();
+        for number in numbers {
             let Some(item) = self.item(number) else {
                 continue;
             };

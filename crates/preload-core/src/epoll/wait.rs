@@ -364,7 +364,8 @@ fn deliver(
         let child = state.children[at];
         state.enqueue(child);
     }
-    let (mut count, mut hot) = (0, false);
+    let mut count = 0;
+    let mut hot = state.check_offered();
     for _ in 0..state.queue.len() {
         if count == max {
             break;
@@ -409,7 +410,10 @@ fn deliver(
                 }
             }
         };
-        hot |= look.hot;
+        hot |= look.hot || look.offered;
+        if look.offered {
+            state.note_offered(number);
+        }
         if look.events != 0
             && let Some(item) = state.item(number)
         {
@@ -456,6 +460,9 @@ pub fn glance(index: u32, depth: u32) -> Glance {
             return Glance::Hot;
         };
         state.collect();
+        if state.check_offered() {
+            found = Glance::Hot;
+        }
         for at in 0..state.queue.len() {
             let number = state.queue[at];
             if let Some(item) = state.item(number)

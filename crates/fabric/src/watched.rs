@@ -1,0 +1,183 @@
+//! The programs' memory that the daemon watches: which lanes have news, and which of the programs'
+//! waiters got bytes last.
+
+use sluice_shmem::chunk::Chunk;
+use sluice_shmem::geometry::SLOTS;
+
+use crate::lane::Near;
+use crate::up::SLOT;
+
+/// A chunk whose ready lines are looked at.
+#[derive(Debug)]
+struct Watched {
+    chunk: Chunk,
+    side: u32,
+    /// Which place of the table each of its lanes has.
+    places: Vec<Option<usize>>,
+}
+
+/// A board of a program, and when bytes came last for each of its epoll instances.
+#[derive(Debug)]
+struct Waiters {
+    address: u64,
+    lanes: usize,
+    busy_ns: [u64; SLOTS as usize],
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Watch {
+    chunks: Vec<Watched>,
+    /// Those of programs that are gone are empty.
+    boards: Vec<Option<Waiters>>,
+}
+
+/// The waiters of a lane's program: an index that holds as long as the lane does; none for a program
+/// without a board.
+pub type WaitersId = Option<usize>;
+
+impl Watch {
+    /// Watches one more lane, which has this place in the table.
+    pub fn add(&mut self, near: &Near, place: usize) -> WaitersId {
+        let address = near.chunk.address();
+        let at = self
+            .chunks
+            .iter()
+            .position(|it| it.chunk.address() == address);
+        let at = at.unwrap_or_else(|| {
+            self.chunks.push(Watched {
+                chunk: near.chunk,
+                side: near.side,
+                places: vec![None; near.chunk.geometry().lanes() as usize],
+            });
+            self.chunks.len() - 1
+        });
+        if let Some(entry) = self.chunks[at].places.get_mut(near.lane as usize) {
+            *entry = Some(place);
+        }
+        near.board.map(|board| self.add_waiters(board.address()))
+    }
+
+    fn add_waiters(&mut self, address: u64) -> usize {
+        let mut boards = self.boards.iter_mut().enumerate();
+        let known = boards.find_map(|(at, board)| {
+            let board = board.as_mut().filter(|it| it.address == address)?;
+            board.lanes += 1;
+            Some(at)
+        });
+        known.unwrap_or_else(|| {
+            let waiters = Some(Waiters {
+                address,
+                lanes: 1,
+                busy_ns: [0; SLOTS as usize],
+            });
+            match self.boards.iter().position(Option::is_none) {
+                Some(free) => {
+                    self.boards[free] = waiters;
+                    free
+                }
+                None => {
+                    self.boards.push(waiters);
+                    self.boards.len() - 1
+                }
+            }
+        })
+    }
+
+    /// The lane is over.
+    pub fn remove(&mut self, near: &Near, waiters: WaitersId) {
+        let address = near.chunk.address();
+        for it in &mut self.chunks {
+            if it.chunk.address() == address
+                && let Some(entry) = it.places.get_mut(near.lane as usize)
+            {
+                *entry = None;
+            }
+        }
+        self.chunks
+            .retain(|it| it.places.iter().any(Option::is_some));
+        self.remove_waiters(waiters);
+    }
+
+    fn remove_waiters(&mut self, waiters: WaitersId) {
+        if let Some(board) = waiters.and_then(|at| self.boards.get_mut(at)) {
+            board.take_if(|it| {
+                it.lanes -= 1;
+                it.lanes == 0
+            });
+        }
+    }
+
+    /// Calls `each` with the places of the lanes that programs have written to.
+    pub fn take_ready(&self, mut each: impl FnMut(usize)) {
+        for it in &self.chunks {
+            let line = it.chunk.ready(it.side, SLOT);
+            if line.any() {
+                line.take(|lane| {
+                    if let Some(Some(place)) = it.places.get(lane as usize) {
+                        each(*place);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Bytes came for a lane that these epoll instances watch, a mask of slots.
+    pub fn note_busy(&mut self, waiters: WaitersId, watchers: u64, now_ns: u64) {
+        if let Some(Some(it)) = waiters.and_then(|at| self.boards.get_mut(at)) {
+            for slot in slots(watchers) {
+                it.busy_ns[slot] = now_ns;
+            }
+        }
+    }
+
+    /// When bytes came last for any lane of one of these epoll instances.
+    pub fn busy_ns(&self, waiters: WaitersId, watchers: u64) -> u64 {
+        let known = waiters.and_then(|at| self.boards.get(at)?.as_ref());
+        known.map_or(0, |it| {
+            let busy = slots(watchers).map(|slot| it.busy_ns[slot]);
+            busy.max().unwrap_or(0)
+        })
+    }
+}
+
+fn slots(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let slot = (mask != 0).then(|| mask.trailing_zeros() as usize)?;
+        mask &= mask - 1;
+        Some(slot)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_epoll_instance_is_busy_by_itself() {
+        let mut watch = Watch::default();
+        let [one, other] = [64, 128].map(|address| Some(watch.add_waiters(address)));
+        assert_eq!(Some(watch.add_waiters(64)), one);
+        watch.note_busy(one, 1 << 3 | 1 << 63, 10);
+        watch.note_busy(one, 1 << 3, 20);
+        assert_eq!(watch.busy_ns(one, 1 << 3 | 1 << 4), 20);
+        assert_eq!(watch.busy_ns(one, 1 << 63), 10);
+        assert_eq!(watch.busy_ns(one, 1 << 4), 0);
+        assert_eq!(watch.busy_ns(one, 0), 0, "reads without epoll");
+        assert_eq!(watch.busy_ns(other, 1 << 3), 0);
+        assert_eq!(watch.busy_ns(None, 1 << 3), 0);
+    }
+
+    #[test]
+    fn a_program_that_comes_in_place_of_another_begins_anew() {
+        let mut watch = Watch::default();
+        let lanes = [64, 64].map(|address| Some(watch.add_waiters(address)));
+        watch.note_busy(lanes[0], 1, 10);
+        watch.remove_waiters(lanes[0]);
+        assert_eq!(watch.busy_ns(lanes[1], 1), 10);
+        watch.remove_waiters(lanes[1]);
+        let next = Some(watch.add_waiters(128));
+        assert_eq!(next, lanes[0]);
+        assert_eq!(watch.busy_ns(next, 1), 0);
+    }
+}
