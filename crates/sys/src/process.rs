@@ -114,6 +114,50 @@ pub fn ask_for_short_slices(nanoseconds: u64) -> Result<(), Errno> {
     check(unsafe { syscall3(libc::SYS_sched_setattr, 0, address, 0) }).map(drop)
 }
 
+/// Processors that [`change_processor`] knows of.
+const PROCESSORS_MAX: usize = 1024;
+
+/// Takes the calling thread to another of the processors that it may run on; where it may run stays
+/// as it is. False if there is no other. For a thread that shares its processor with one that polls,
+/// while another processor idles: the scheduler leaves it there as long as it sleeps and is woken from
+/// there (`sched_setaffinity(2)`). The kernel takes the mask for one that the program wants
+/// from then on.
+pub fn change_processor() -> Result<bool, Errno> {
+    type Mask = [u64; PROCESSORS_MAX / 64];
+    let mut allowed: Mask = [0; PROCESSORS_MAX / 64];
+    // SAFETY: the kernel writes at most the size of the mask.
+    check(unsafe {
+        syscall3(
+            libc::SYS_sched_getaffinity,
+            0,
+            size_of::<Mask>(),
+            allowed.as_mut_ptr() as usize,
+        )
+    })?;
+    let mut processor = 0_u32;
+    // SAFETY: getcpu writes one number; the node is not asked for.
+    check(unsafe { syscall3(libc::SYS_getcpu, &raw mut processor as usize, 0, 0) })?;
+    let mut others = allowed;
+    if let Some(word) = others.get_mut(processor as usize / 64) {
+        *word &= !(1 << (processor % 64));
+    }
+    if others.iter().all(|word| *word == 0) {
+        return Ok(false);
+    }
+    for mask in [others, allowed] {
+        // SAFETY: the kernel reads one mask.
+        check(unsafe {
+            syscall3(
+                libc::SYS_sched_setaffinity,
+                0,
+                size_of::<Mask>(),
+                mask.as_ptr() as usize,
+            )
+        })?;
+    }
+    Ok(true)
+}
+
 /// The real user id.
 pub fn uid() -> u32 {
     // SAFETY: getuid takes nothing and cannot fail.
@@ -143,6 +187,42 @@ mod tests {
             let after = attributes();
             assert_eq!(after.runtime_ns, if known { 200_000 } else { 0 });
             assert_eq!((before.policy, before.nice), (after.policy, after.nice));
+        })
+        .join()
+        .unwrap();
+    }
+
+    fn mask_and_processor() -> ([u64; 16], u32) {
+        let (mut mask, mut processor) = ([0_u64; 16], 0_u32);
+        let address = mask.as_mut_ptr() as usize;
+        // SAFETY: the kernel writes at most 128 bytes, and one number.
+        unsafe {
+            check(syscall3(libc::SYS_sched_getaffinity, 0, 128, address)).unwrap();
+            let address = &raw mut processor as usize;
+            check(syscall3(libc::SYS_getcpu, address, 0, 0)).unwrap();
+        }
+        (mask, processor)
+    }
+
+    #[test]
+    fn a_thread_changes_its_processor_and_not_where_it_may_run() {
+        let (mask, _) = mask_and_processor();
+        let processors: u32 = mask.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(change_processor(), Ok(processors > 1));
+        assert_eq!(mask_and_processor().0, mask);
+    }
+
+    #[test]
+    fn a_thread_that_may_run_on_one_processor_stays() {
+        std::thread::spawn(|| {
+            let (_, processor) = mask_and_processor();
+            let mut one = [0_u64; 16];
+            one[processor as usize / 64] = 1 << (processor % 64);
+            let address = one.as_ptr() as usize;
+            // SAFETY: the kernel reads one mask.
+            check(unsafe { syscall3(libc::SYS_sched_setaffinity, 0, 128, address) }).unwrap();
+            assert_eq!(change_processor(), Ok(false));
+            assert_eq!(mask_and_processor().0, one);
         })
         .join()
         .unwrap();

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
-use sluice_sys::process::{ask_for_short_slices, block_signals, now_ns};
+use sluice_sys::process::{ask_for_short_slices, block_signals, change_processor, now_ns};
 use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
 use crate::lane::{Lane, Worker};
@@ -245,6 +245,7 @@ struct Patience {
     most_ns: u64,
     /// To yield the processor takes longer only if somebody else wants it.
     yield_ns_max: u64,
+    moved_ns: u64,
 }
 
 impl Patience {
@@ -256,6 +257,8 @@ impl Patience {
     /// What yielding the processor to nobody may cost, in such calls, and in any case.
     const YIELD_CALLS: u64 = 10;
     const YIELD_NS_MIN: u64 = 3_000;
+    /// Time between two moves to another processor.
+    const MOVE_NS: u64 = 2_000_000;
 
     /// `call_ns`: what a system call takes that does nothing.
     fn new(call_ns: u64, processors: usize) -> Self {
@@ -265,11 +268,22 @@ impl Patience {
             // Who looks keeps the only processor from whoever sends.
             most_ns: if processors > 1 { most } else { 0 },
             yield_ns_max: (call_ns * Self::YIELD_CALLS).max(Self::YIELD_NS_MIN),
+            moved_ns: 0,
         }
     }
 
-    /// Somebody else wants the processor that it looks on. Woken again, it may get another one. Says
-    /// how many packets came: none.
+    /// Somebody else wants the processor that it looks on, perhaps the one who waits for our answer.
+    /// Whether it may look for another: who is woken by packets is woken on the processor of whoever
+    /// sends them, and stays there however idle others are. Not if there is none either.
+    fn may_move(&mut self, now: u64) -> bool {
+        let may = now.saturating_sub(self.moved_ns) >= Self::MOVE_NS;
+        if may {
+            self.moved_ns = now;
+        }
+        may
+    }
+
+    /// Others want this processor and all that it has tried. Says how many packets came: none.
     fn crowded(&mut self) -> usize {
         self.window_ns = 0;
         0
@@ -305,7 +319,7 @@ fn call_ns() -> u64 {
 
 /// Looks for packets until some come or the time is over. How many came. `None`: others want this
 /// processor, perhaps the one who waits for our answer, or who is to send the next packet.
-fn look(node: &Node, lane: &Lane, until: u64, patience: &Patience) -> Option<usize> {
+fn look(node: &Node, lane: &Lane, until: u64, patience: &mut Patience) -> Option<usize> {
     let mut looks = 0_u32;
     loop {
         // The sockets cost a system call.
@@ -322,7 +336,9 @@ fn look(node: &Node, lane: &Lane, until: u64, patience: &Patience) -> Option<usi
         looks += 1;
         if looks.is_multiple_of(YIELD_LOOKS) {
             std::thread::yield_now();
-            if now_ns().saturating_sub(now) > patience.yield_ns_max {
+            if now_ns().saturating_sub(now) > patience.yield_ns_max
+                && !(patience.may_move(now) && change_processor() == Ok(true))
+            {
                 return None;
             }
         }
@@ -375,7 +391,8 @@ fn run(weak: &Weak<Node>, number: usize) {
         let naps = asleep && stream.looked(found.unwrap_or(0));
         let window = found_at + patience.window_ns;
         if asleep && !naps && now < window {
-            let more = look(&node, lane, window, &patience).unwrap_or_else(|| patience.crowded());
+            let more = look(&node, lane, window, &mut patience);
+            let more = more.unwrap_or_else(|| patience.crowded());
             now = now_ns();
             if more > 0 {
                 alone.looked(more, false);
@@ -487,6 +504,13 @@ mod tests {
         let mut patience = Patience::new(5_000, 1);
         patience.woken(10);
         assert_eq!(patience.window_ns, 0);
+    }
+
+    #[test]
+    fn where_all_processors_are_wanted_it_sleeps() {
+        let mut patience = Patience::new(300, 2);
+        let moves = [10, 11, 12, 13].map(|ms| patience.may_move(ms * 1_000_000));
+        assert_eq!(moves, [true, false, true, false]);
     }
 
     #[test]
