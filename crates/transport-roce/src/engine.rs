@@ -245,6 +245,8 @@ struct Patience {
     most_ns: u64,
     /// To yield the processor takes longer only if somebody else wants it.
     yield_ns_max: u64,
+    /// Yields in a row that took longer.
+    lost: u32,
     moved_ns: u64,
 }
 
@@ -257,6 +259,8 @@ impl Patience {
     /// What yielding the processor to nobody may cost, in such calls, and in any case.
     const YIELD_CALLS: u64 = 10;
     const YIELD_NS_MIN: u64 = 3_000;
+    /// So many yields in a row that took longer are no accident.
+    const LOST_MIN: u32 = 2;
     /// Time between two moves to another processor.
     const MOVE_NS: u64 = 2_000_000;
 
@@ -268,8 +272,20 @@ impl Patience {
             // Who looks keeps the only processor from whoever sends.
             most_ns: if processors > 1 { most } else { 0 },
             yield_ns_max: (call_ns * Self::YIELD_CALLS).max(Self::YIELD_NS_MIN),
+            lost: 0,
             moved_ns: 0,
         }
+    }
+
+    /// It has yielded the processor, which took so long. Whether somebody else wants it, and not for a
+    /// moment only.
+    fn yielded(&mut self, ns: u64) -> bool {
+        self.lost = if ns > self.yield_ns_max {
+            self.lost + 1
+        } else {
+            0
+        };
+        self.lost >= Self::LOST_MIN
     }
 
     /// Somebody else wants the processor that it looks on, perhaps the one who waits for our answer.
@@ -279,6 +295,7 @@ impl Patience {
         let may = now.saturating_sub(self.moved_ns) >= Self::MOVE_NS;
         if may {
             self.moved_ns = now;
+            self.lost = 0;
         }
         may
     }
@@ -286,6 +303,7 @@ impl Patience {
     /// Others want this processor and all that it has tried. Says how many packets came: none.
     fn crowded(&mut self) -> usize {
         self.window_ns = 0;
+        self.lost = 0;
         0
     }
 
@@ -336,7 +354,7 @@ fn look(node: &Node, lane: &Lane, until: u64, patience: &mut Patience) -> Option
         looks += 1;
         if looks.is_multiple_of(YIELD_LOOKS) {
             std::thread::yield_now();
-            if now_ns().saturating_sub(now) > patience.yield_ns_max
+            if patience.yielded(now_ns().saturating_sub(now))
                 && !(patience.may_move(now) && change_processor() == Ok(true))
             {
                 return None;
