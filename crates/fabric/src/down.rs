@@ -7,6 +7,7 @@ use sluice_shmem::{Broken, Producer};
 
 use crate::Violation;
 use crate::message::Note;
+use crate::watched::Waiter;
 
 /// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
 /// nothing; or, if it polls for other lanes, the connection is idle.
@@ -45,6 +46,41 @@ const LIVELY_MOVES: u32 = 3;
 /// Consumed bytes are reported when nothing has come for so long, nanoseconds, or when they are a
 /// quarter of the ring.
 const REPORT_NS: u64 = 30_000;
+
+/// When a ring may be tried again that moved less than TCP, for one lane or for all those that an
+/// epoll instance watches: what one of them finds out holds for the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Trials {
+    again_ns: u64,
+    pause_ns: u64,
+}
+
+impl Default for Trials {
+    fn default() -> Self {
+        Self {
+            again_ns: 0,
+            pause_ns: WORSE_NS,
+        }
+    }
+}
+
+impl Trials {
+    fn may_begin(self, now_ns: u64) -> bool {
+        now_ns >= self.again_ns
+    }
+
+    fn was_worse(&mut self, now_ns: u64) {
+        // Of several at once the first counts.
+        if self.may_begin(now_ns) {
+            self.again_ns = now_ns + self.pause_ns;
+            self.pause_ns = (4 * self.pause_ns).min(WORSE_NS_MAX);
+        }
+    }
+
+    fn was_worth_it(&mut self) {
+        self.pause_ns = WORSE_NS;
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
@@ -93,7 +129,8 @@ pub struct Down {
     judged: (u64, u64),
     /// It was judged, and is worth it.
     is_worth_it: bool,
-    worse_ns: u64,
+    /// For a reader that waits for this lane alone.
+    trials: Trials,
     is_close_said: bool,
     /// The local program has closed or ended.
     is_reader_gone: bool,
@@ -133,7 +170,7 @@ impl Down {
             asleep_rate: 0.0,
             judged: (0, 0),
             is_worth_it: false,
-            worse_ns: WORSE_NS,
+            trials: Trials::default(),
             is_close_said: false,
             is_reader_gone: false,
             is_done: false,
@@ -344,9 +381,9 @@ impl Down {
         self.direction.watchers()
     }
 
-    /// Looks at the reader, and says what the far daemon has to know. `waiter_busy_ns`: when bytes came
-    /// last for any lane of those who wait for this one.
-    pub fn look(&mut self, now_ns: u64, waiter_busy_ns: u64, say: &mut dyn FnMut(Note)) {
+    /// Looks at the reader, and says what the far daemon has to know. `waiter`: who waits for this lane
+    /// and perhaps others.
+    pub fn look(&mut self, now_ns: u64, waiter: Option<&mut Waiter>, say: &mut dyn FnMut(Note)) {
         if std::mem::take(&mut self.is_finish_owed) {
             say(Note::Finished);
         }
@@ -372,12 +409,16 @@ impl Down {
             self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
             self.moved_ns = now_ns;
         }
-        if self.offer == Offer::Standing && !self.holds(now_ns, waiter_busy_ns) {
+        let (busy_ns, mut trials) = waiter
+            .as_ref()
+            .map_or((self.busy_ns, self.trials), |it| (it.busy_ns, it.trials));
+        if self.offer == Offer::Standing && !self.holds(now_ns, busy_ns, &mut trials) {
             self.offer = Offer::Revoked;
             say(Note::Revoke);
-        } else if self.offer == Offer::None && self.is_worth_an_offer(now_ns) {
+        } else if self.offer == Offer::None && self.is_worth_an_offer(now_ns, trials) {
             self.offer_or_call(now_ns, say);
         }
+        *waiter.map_or(&mut self.trials, |it| &mut it.trials) = trials;
     }
 
     /// Makes an offer to a far daemon that polls, and calls one that may not.
@@ -395,13 +436,12 @@ impl Down {
 
     /// Whether the offer stays. `waiter_busy_ns`: when bytes came last for whoever waits for this lane
     /// and others.
-    fn holds(&mut self, now_ns: u64, waiter_busy_ns: u64) -> bool {
+    fn holds(&mut self, now_ns: u64, waiter_busy_ns: u64, trials: &mut Trials) -> bool {
         let is_worse = self.is_used && !self.judge(now_ns);
         if is_worse {
-            self.retry_at_ns = now_ns + self.worse_ns;
-            self.worse_ns = (4 * self.worse_ns).min(WORSE_NS_MAX);
+            trials.was_worse(now_ns);
         } else if self.is_worth_it {
-            self.worse_ns = WORSE_NS;
+            trials.was_worth_it();
         }
         let idle = now_ns.saturating_sub(self.busy_ns);
         let quiet = idle.min(now_ns.saturating_sub(waiter_busy_ns));
@@ -414,11 +454,12 @@ impl Down {
         !(is_worse || self.has_left || idle > limit || quiet > GRACE_NS && wants_sleep())
     }
 
-    fn is_worth_an_offer(&self, now_ns: u64) -> bool {
+    fn is_worth_an_offer(&self, now_ns: u64, trials: Trials) -> bool {
         // Just now: an answer may be on its way, and the next request will find the offer.
         let moves = self.lively >= LIVELY_MOVES && self.moved_ns == now_ns;
         !self.is_done
             && now_ns >= self.retry_at_ns
+            && trials.may_begin(now_ns)
             && (self.is_eager || moves)
             && self.direction.is_adopted()
     }

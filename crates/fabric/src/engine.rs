@@ -529,9 +529,9 @@ impl<W: Wire> Engine<W> {
             let number = far.number;
             let outbox = &mut link.outbox;
             let watchers = lane.down.watchers();
-            let busy_ns = self.watch.busy_ns(waiters, watchers);
+            let waiter = self.watch.waiter(waiters, watchers);
             lane.down
-                .look(now_ns, busy_ns, &mut |note| outbox.note(number, note));
+                .look(now_ns, waiter, &mut |note| outbox.note(number, note));
             standing |= lane.is_standing();
             worth |= lane.down.is_worth_it();
             if lane.down.moved_ns() == now_ns {

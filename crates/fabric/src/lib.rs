@@ -14,7 +14,7 @@ pub mod engine;
 pub mod lane;
 pub mod message;
 pub mod up;
-mod watched;
+pub mod watched;
 pub mod wire;
 
 /// The far daemon broke the rules: its link is to be closed, and with it the lanes on it.

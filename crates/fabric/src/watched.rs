@@ -4,6 +4,7 @@
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::SLOTS;
 
+use crate::down::Trials;
 use crate::lane::Near;
 use crate::up::SLOT;
 
@@ -16,12 +17,21 @@ struct Watched {
     places: Vec<Option<usize>>,
 }
 
-/// A board of a program, and when bytes came last for each of its epoll instances.
+/// What was found out about an epoll instance of a program, which holds for all lanes that it watches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waiter {
+    /// When bytes came last for any of them.
+    pub busy_ns: u64,
+    /// Whether rings pay.
+    pub trials: Trials,
+}
+
+/// A board of a program, with its epoll instances.
 #[derive(Debug)]
 struct Waiters {
     address: u64,
     lanes: usize,
-    busy_ns: [u64; SLOTS as usize],
+    by_slot: [Waiter; SLOTS as usize],
 }
 
 /// All of them.
@@ -69,7 +79,7 @@ impl Watch {
             let waiters = Some(Waiters {
                 address,
                 lanes: 1,
-                busy_ns: [0; SLOTS as usize],
+                by_slot: [Waiter::default(); SLOTS as usize],
             });
             match self.boards.iter().position(Option::is_none) {
                 Some(free) => {
@@ -126,18 +136,16 @@ impl Watch {
     pub fn note_busy(&mut self, waiters: WaitersId, watchers: u64, now_ns: u64) {
         if let Some(Some(it)) = waiters.and_then(|at| self.boards.get_mut(at)) {
             for slot in slots(watchers) {
-                it.busy_ns[slot] = now_ns;
+                it.by_slot[slot].busy_ns = now_ns;
             }
         }
     }
 
-    /// When bytes came last for any lane of one of these epoll instances.
-    pub fn busy_ns(&self, waiters: WaitersId, watchers: u64) -> u64 {
-        let known = waiters.and_then(|at| self.boards.get(at)?.as_ref());
-        known.map_or(0, |it| {
-            let busy = slots(watchers).map(|slot| it.busy_ns[slot]);
-            busy.max().unwrap_or(0)
-        })
+    /// The first of these epoll instances, if there is any.
+    pub fn waiter(&mut self, waiters: WaitersId, watchers: u64) -> Option<&mut Waiter> {
+        let known = self.boards.get_mut(waiters?)?.as_mut()?;
+        let slot = slots(watchers).next()?;
+        Some(&mut known.by_slot[slot])
     }
 }
 
@@ -160,12 +168,13 @@ mod tests {
         assert_eq!(Some(watch.add_waiters(64)), one);
         watch.note_busy(one, 1 << 3 | 1 << 63, 10);
         watch.note_busy(one, 1 << 3, 20);
-        assert_eq!(watch.busy_ns(one, 1 << 3 | 1 << 4), 20);
-        assert_eq!(watch.busy_ns(one, 1 << 63), 10);
-        assert_eq!(watch.busy_ns(one, 1 << 4), 0);
-        assert_eq!(watch.busy_ns(one, 0), 0, "reads without epoll");
-        assert_eq!(watch.busy_ns(other, 1 << 3), 0);
-        assert_eq!(watch.busy_ns(None, 1 << 3), 0);
+        let mut busy_ns = |of, watchers| watch.waiter(of, watchers).map(|it| it.busy_ns);
+        assert_eq!(busy_ns(one, 1 << 3 | 1 << 4), Some(20));
+        assert_eq!(busy_ns(one, 1 << 63), Some(10));
+        assert_eq!(busy_ns(one, 1 << 4), Some(0));
+        assert_eq!(busy_ns(one, 0), None, "reads without epoll");
+        assert_eq!(busy_ns(other, 1 << 3), Some(0));
+        assert_eq!(busy_ns(None, 1 << 3), None);
     }
 
     #[test]
@@ -174,10 +183,10 @@ mod tests {
         let lanes = [64, 64].map(|address| Some(watch.add_waiters(address)));
         watch.note_busy(lanes[0], 1, 10);
         watch.remove_waiters(lanes[0]);
-        assert_eq!(watch.busy_ns(lanes[1], 1), 10);
+        assert_eq!(watch.waiter(lanes[1], 1).map(|it| it.busy_ns), Some(10));
         watch.remove_waiters(lanes[1]);
         let next = Some(watch.add_waiters(128));
         assert_eq!(next, lanes[0]);
-        assert_eq!(watch.busy_ns(next, 1), 0);
+        assert_eq!(watch.waiter(next, 1).map(|it| it.busy_ns), Some(0));
     }
 }

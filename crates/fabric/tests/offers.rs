@@ -4,9 +4,12 @@
 #[path = "../../lane/tests/common/mod.rs"]
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{DONTWAIT, Pair, SMALL_RING};
 use sluice_fabric::down::Down;
 use sluice_fabric::message::Note;
+use sluice_fabric::watched::Waiter;
 
 const MS: u64 = 1_000_000;
 
@@ -26,8 +29,12 @@ fn offered_and_used() -> (Pair, Down) {
 }
 
 fn look(down: &mut Down, now_ns: u64, waiter_busy_ns: u64) -> Vec<Note> {
+    let mut waiter = Waiter {
+        busy_ns: waiter_busy_ns,
+        ..Waiter::default()
+    };
     let mut said = Vec::new();
-    down.look(now_ns, waiter_busy_ns, &mut |note| said.push(note));
+    down.look(now_ns, Some(&mut waiter), &mut |note| said.push(note));
     said.retain(|note| !matches!(note, Note::Consumed(_)));
     said
 }
@@ -58,4 +65,96 @@ fn a_reader_that_wants_to_sleep_polls_on_while_bytes_come_by_other_connections()
     assert!(look(&mut down, now, now - MS / 10).is_empty());
     let said = look(&mut down, now, MS);
     assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
+}
+
+/// A lane whose program reads often enough for an offer, when it is asked next.
+struct Lively {
+    pair: Pair,
+    down: Down,
+    at: u64,
+}
+
+impl Lively {
+    fn new() -> Self {
+        let pair = Pair::announced(SMALL_RING);
+        assert!(pair.a.attach() && pair.b.attach_remote());
+        assert!(pair.b.look().is_some(), "adopts");
+        let down = Down::new(pair.there(), None, false);
+        Self { pair, down, at: 0 }
+    }
+
+    /// The program reads so many bytes that come by TCP.
+    fn read(&mut self, len: usize) {
+        let bytes = common::bytes_at(self.at, len);
+        assert_eq!(common::kernel_send(self.pair.a.fd, &bytes, 0), Ok(len));
+        self.at += len as u64;
+        let mut left = len;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while left > 0 {
+            match self.pair.b.recv(&mut vec![0; left], DONTWAIT) {
+                Ok(got) => left -= got,
+                Err(errno) => assert_eq!(errno, sluice_sys::errno::Errno::AGAIN),
+            }
+            assert!(Instant::now() < deadline, "{left} bytes do not come");
+        }
+    }
+
+    fn look(&mut self, now_ns: u64, waiter: &mut Waiter) -> Vec<Note> {
+        let mut said = Vec::new();
+        self.down
+            .look(now_ns, Some(waiter), &mut |note| said.push(note));
+        said.retain(|note| !matches!(note, Note::Consumed(_)));
+        said
+    }
+
+    /// What is said while the program reads a little every tenth of a millisecond for a millisecond,
+    /// or until there is an offer.
+    fn be_lively(&mut self, from_ns: u64, waiter: &mut Waiter) -> Vec<Note> {
+        let mut said = Vec::new();
+        for step in 0..10 {
+            self.read(10);
+            let now = from_ns + step * MS / 10;
+            for note in self.look(now, waiter) {
+                if matches!(note, Note::Call) {
+                    self.down.hear(Note::Here, now).expect("was called");
+                }
+                said.push(note);
+            }
+            if said.contains(&Note::Offer) {
+                break;
+            }
+        }
+        said
+    }
+}
+
+#[test]
+fn that_a_ring_does_not_pay_holds_for_all_that_the_same_reader_waits_for() {
+    let (mut one, mut other) = (Lively::new(), Lively::new());
+    let (mut waiter, mut stranger) = (Waiter::default(), Waiter::default());
+    // What TCP moves while the daemon sleeps: 1 MB in 10 ms.
+    one.down.fall_asleep(0);
+    for _ in 0..100 {
+        one.read(10_000);
+    }
+    one.down.wake_up(10 * MS);
+    let said = one.be_lively(10 * MS, &mut waiter);
+    assert!(matches!(said[..], [Note::Call, Note::Offer]), "{said:?}");
+    // And by the ring next to nothing.
+    let now = 11 * MS;
+    one.down.hear(Note::Segment(one.at), now).expect("offered");
+    one.down.arrive(10, now).expect("offered, and room");
+    assert_eq!(one.pair.b.recv(&mut [0; 100], DONTWAIT), Ok(10));
+    waiter.busy_ns = 17 * MS;
+    let said = one.look(17 * MS, &mut waiter);
+    assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
+    for now in [20, 60, 100] {
+        let said = other.be_lively(now * MS, &mut waiter);
+        assert!(said.is_empty(), "{said:?} at {now} ms");
+    }
+    let said = other.be_lively(130 * MS, &mut stranger);
+    assert!(said.contains(&Note::Offer), "another reader's: {said:?}");
+    let mut other = Lively::new();
+    let said = other.be_lively(130 * MS, &mut waiter);
+    assert!(said.contains(&Note::Offer), "tried again: {said:?}");
 }
