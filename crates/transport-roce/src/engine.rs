@@ -398,6 +398,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let armed = node.armed.load(Ordering::SeqCst) != 0;
         let asleep = armed || alone.sleeps() || quiet >= QUIET_WATCHES;
         let mut now = now_ns();
+        let steering = steer_on_demand(&node, number, now);
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);
         }
@@ -429,6 +430,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             true => deadline.max(now + WATCH_NS),
             false => now + WATCH_NS,
         };
+        let until = until.min(steering.max(now + WATCH_NS));
         sleeper.sleeps_until(until, now);
         // One that was set in between did not see for how long we sleep.
         let sooner = lane.deadline.load(Ordering::SeqCst);
@@ -458,6 +460,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             before = polled;
             alone.looked(0, true);
             quiet = 0;
+            steer_on_demand(&node, number, now_ns());
             ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
         }
         let ready = &tokens[..ready];
@@ -470,6 +473,15 @@ fn run(weak: &Weak<Node>, number: usize) {
         for token in ready {
             event(&node, sleeper, *token);
         }
+    }
+}
+
+/// By one of the threads. When to be called again, nanoseconds.
+fn steer_on_demand(node: &Node, number: usize, now: u64) -> u64 {
+    if number == 0 {
+        node.network.steer_on_demand(now)
+    } else {
+        u64::MAX
     }
 }
 

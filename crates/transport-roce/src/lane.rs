@@ -576,6 +576,9 @@ impl State {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
         }
+        if came > 0 {
+            node.network.note_came(came);
+        }
         came
     }
 

@@ -22,6 +22,7 @@ mod brought;
 mod bulk;
 mod burst;
 mod counters;
+mod demand;
 mod directions;
 mod engine;
 mod forward;

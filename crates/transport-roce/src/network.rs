@@ -5,16 +5,18 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use sluice_packet::Path;
 use sluice_packet::routes::{Hop, Interface, RouteError, Routes};
 use sluice_packet::udp::Group;
 use sluice_sys::errno::Errno;
+use sluice_sys::process::now_ns;
 use sluice_verbs::{Error, Result};
 use sluice_wire::Mtu;
 use sluice_xdp::Steering;
 
+use crate::demand::Demand;
 use crate::directions::Directions;
 use crate::node::lock;
 use crate::path::{UDP_PORT, Way};
@@ -34,6 +36,8 @@ pub struct Network {
     /// Interfaces may be served by AF_XDP.
     xdp: bool,
     descriptor: Option<RawFd>,
+    /// Packets that came, ever.
+    came: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -47,6 +51,7 @@ struct State {
     group: Option<Group>,
     blocks: Vec<u16>,
     confirmed: u64,
+    demand: Demand,
 }
 
 /// An interface whose RoCEv2 packets come past the kernel's stack.
@@ -54,6 +59,13 @@ struct Served {
     steering: Steering,
     /// The first of its ports, among the lane's.
     port: usize,
+}
+
+impl Served {
+    /// Whether the program sees packets in the kernel's generic code, which costs other traffic.
+    fn is_generic(&self) -> bool {
+        !self.steering.mode().native
+    }
 }
 
 /// The largest MTU whose packets fit IP packets of so many bytes.
@@ -129,7 +141,9 @@ impl Network {
                 group: None,
                 blocks: Vec::new(),
                 confirmed: 0,
+                demand: Demand::default(),
             }),
+            came: AtomicU64::new(0),
         }
     }
 
@@ -232,7 +246,34 @@ impl Network {
         for block in &state.blocks {
             let _ = steering.add_block(*block);
         }
+        state.demand.start(now_ns());
         state.served.push(Served { steering, port });
+    }
+
+    /// Somebody is about to send, or to receive: [`Network::steer_on_demand`] is to be called soon.
+    pub fn expect_packets(&self) {
+        lock(&self.state).demand.start(now_ns());
+    }
+
+    /// So many packets have come, by whatever port.
+    pub fn note_came(&self, packets: usize) {
+        self.came.fetch_add(packets as u64, Ordering::Relaxed);
+    }
+
+    /// Now and then: steers packets past the kernel's stack where that is worth what it costs others. By
+    /// a thread of the namespace that this was opened in.
+    /// When to look again at the latest; `u64::MAX`: when packets come.
+    pub fn steer_on_demand(&self, now: u64) -> u64 {
+        let mut state = lock(&self.state);
+        if !state.served.iter().any(Served::is_generic) {
+            return u64::MAX;
+        }
+        let until = state.demand.look(now, self.came.load(Ordering::Relaxed));
+        let is_wanted = now < until;
+        for served in state.served.iter().filter(|each| each.is_generic()) {
+            served.steering.want(is_wanted);
+        }
+        if is_wanted { until } else { u64::MAX }
     }
 
     /// The interfaces that are served by AF_XDP, by their numbers.

@@ -213,7 +213,10 @@ impl Node {
         if let Some(interface) = self.network.untried(path) {
             self.serve_or_say_why(interface);
         }
-        self.network.way(path, mtu)
+        let way = self.network.way(path, mtu)?;
+        self.network.expect_packets();
+        self.first_lane().sleeper.wake();
+        Ok(way)
     }
 
     /// As [`Node::way`], for a datagram that is being posted: with a lock behind the lanes', so that

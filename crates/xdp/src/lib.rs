@@ -21,6 +21,7 @@
 
 #![warn(missing_docs)]
 
+mod attachment;
 mod error;
 mod flows;
 mod interface;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use sluice_sys::bpf::{Link, Program};
 use sluice_sys::errno::Errno;
 
+use crate::attachment::Attachment;
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
 use crate::port::XdpPort;
@@ -119,7 +120,8 @@ impl Interface {
             mode.packet_bytes_max = mode.packet_bytes_max.min(port.packet_bytes_max());
             ports.push(port);
         }
-        let mut steering = Steering::new(maps, link, mode, self.index());
+        let attachment = Attachment::new(program, link, self.index(), native);
+        let mut steering = Steering::new(maps, attachment, mode, self.index());
         steering
             .set_addresses(&options.addresses)
             .map_err(|error| match error {

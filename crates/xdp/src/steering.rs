@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use sluice_sys::bpf::Link;
 use sluice_sys::errno::Errno;
 
+use crate::attachment::Attachment;
 use crate::open::Mode;
 use crate::program::Maps;
 
@@ -75,7 +75,7 @@ impl std::error::Error for SteerError {}
 #[derive(Debug)]
 pub struct Steering {
     maps: Maps,
-    link: Link,
+    attachment: Attachment,
     mode: Mode,
     interface: u32,
     addresses: HashSet<IpAddr>,
@@ -84,15 +84,22 @@ pub struct Steering {
 }
 
 impl Steering {
-    pub(crate) fn new(maps: Maps, link: Link, mode: Mode, interface: u32) -> Self {
+    pub(crate) fn new(maps: Maps, attachment: Attachment, mode: Mode, interface: u32) -> Self {
         Self {
             maps,
-            link,
+            attachment,
             mode,
             interface,
             addresses: HashSet::new(),
             blocks: Box::new([0; BLOCK_WORDS]),
         }
+    }
+
+    /// Has the program attached, or detached, soon: without it all packets go to the kernel's stack. By
+    /// a thread of the interface's network namespace. Where another program is attached by then, that
+    /// stays, and this is to be asked for again a second later.
+    pub fn want(&self, is_wanted: bool) {
+        self.attachment.want(is_wanted);
     }
 
     /// Steers packets for the 256 queue pairs whose numbers have these upper 16 bits. Block 0
@@ -172,13 +179,13 @@ impl Steering {
         self.interface
     }
 
-    /// Every descriptor that keeps the program attached or its maps alive. A child of fork closes
-    /// them; nobody else does.
+    /// Every descriptor that keeps the program or its maps alive, but for what keeps it attached. A
+    /// child of fork closes them; nobody else does.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let maps = &self.maps;
         let maps = [&maps.addresses, &maps.blocks, &maps.sockets, &maps.counters];
         let mut all: Vec<RawFd> = maps.iter().map(|map| map.raw()).collect();
-        all.push(self.link.raw());
+        all.push(self.attachment.program().raw());
         all
     }
 }

@@ -171,6 +171,40 @@ fn dropping_detaches() {
 }
 
 #[test]
+fn an_interface_is_left_to_others_while_nothing_is_wanted() {
+    if !can_run("an_interface_is_left_to_others_while_nothing_is_wanted") {
+        return;
+    }
+    let net = Net::new(1500);
+    let (steering, _ports) = net.b.open(&Options::default());
+    let index = steering.interface();
+    for _ in 0..3 {
+        net.b.enter(|| steering.want(false));
+        until("nothing attached", || !net.b.attached());
+        net.b.enter(|| steering.want(true));
+        until("ours", || net.b.attached());
+    }
+    // Many wishes at once: the last one counts.
+    for wish in 0..100 {
+        net.b.enter(|| steering.want(wish % 2 == 0));
+    }
+    until("nothing attached", || !net.b.attached());
+    let theirs = net.b.enter(|| somebody_elses_program(index, true));
+    let before = net.b.ip(&format!("link show {INTERFACE}"));
+    net.b.enter(|| steering.want(true));
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(net.b.ip(&format!("link show {INTERFACE}")), before);
+    drop(theirs);
+    until("nothing attached", || !net.b.attached());
+    until("ours", || {
+        net.b.enter(|| steering.want(true));
+        net.b.attached()
+    });
+    drop(steering);
+    until("nothing attached", || !net.b.attached());
+}
+
+#[test]
 fn a_child_of_fork_lets_go() {
     if !can_run("a_child_of_fork_lets_go") {
         return;
@@ -205,10 +239,14 @@ fn a_child_of_fork_lets_go() {
     assert!(child > 0);
     drop(ports);
     drop(steering);
-    assert!(net.b.attached(), "the child's copies hold it");
+    // Of what attaches the program the child has let go by itself.
+    until("nothing attached", || !net.b.attached());
+    let interface = net.b.interface();
+    let refused = net.b.enter(|| interface.open(&Options::default()));
+    assert!(refused.is_err(), "the child's copies hold the sockets");
+    until("nothing attached", || !net.b.attached());
     go.write_all(&[1]).expect("written");
     go.read_exact(&mut [0]).expect("closed");
-    until("nothing attached", || !net.b.attached());
     drop(net.b.open(&Options::default()));
     drop(go);
     drop(go_child);

@@ -13,6 +13,7 @@ mod link;
 mod paths;
 mod programs;
 mod rdmacm;
+mod steering;
 mod vanish;
 
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ const USUAL: &[&str] = &[
     "qperf/",
     "paths/loss-1%/",
     "paths/corruption/",
+    "steering/",
     "vanish/",
     "engines/",
     "kill/send-both-ways/",
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
     trials.extend(programs::trials());
     trials.extend(rdmacm::trials());
     trials.extend(paths::trials());
+    trials.extend(steering::trials());
     trials.extend(vanish::trials());
     trials.extend(kill::trials());
     trials.extend(hostile::trials());

@@ -155,6 +155,10 @@ impl Link {
 }
 
 impl Program {
+    pub const fn raw(&self) -> RawFd {
+        self.fd.raw()
+    }
+
     /// Loads instructions into which the descriptors of their maps are put. `ENOENT`: a map that
     /// the program names is not among `maps`.
     pub fn load(load: &Load<'_>, code: Code, maps: &[(&str, &Map)]) -> Result<Self, Refusal> {
