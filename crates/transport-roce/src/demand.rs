@@ -10,6 +10,9 @@ const BURST: u64 = 64;
 const WINDOW_NS: u64 = 10_000_000;
 /// It is detached so long after the last such burst, nanoseconds.
 const QUIET_NS: u64 = 200_000_000;
+/// The same after somebody has said that packets are to be expected: programs tell one another more
+/// before they send.
+const EXPECTED_NS: u64 = 2_000_000_000;
 
 /// What is known of the packets that came.
 #[derive(Debug, Default)]
@@ -20,15 +23,15 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// As if there had just been a burst: somebody is about to send.
+    /// Somebody is about to send.
     pub fn start(&mut self, now: u64) {
-        self.until_ns = now + QUIET_NS;
+        self.until_ns = now + EXPECTED_NS;
     }
 
     /// `packets` have come, ever. Until when steering is wanted; a time that is over: it is not.
     pub fn look(&mut self, now: u64, packets: u64) -> u64 {
         if packets.wrapping_sub(self.packets) >= BURST {
-            self.until_ns = now + QUIET_NS;
+            self.until_ns = self.until_ns.max(now + QUIET_NS);
             self.since_ns = now;
             self.packets = packets;
         } else if now.saturating_sub(self.since_ns) >= WINDOW_NS {
@@ -59,6 +62,6 @@ mod tests {
         let mut demand = Demand::default();
         demand.start(MS);
         let until = (1..1000).map(|ms| demand.look(ms * MS, ms * 3));
-        assert!(until.into_iter().all(|until| until == 201 * MS));
+        assert!(until.into_iter().all(|until| until == 2001 * MS));
     }
 }

@@ -127,7 +127,7 @@ pub fn came(text: &str) -> Verdict<(u64, u64)> {
 /// is known and, with datagrams, before the engine's thread has found time to open the sockets of
 /// AF_XDP beside two programs that poll, which was 70 ms at times.
 fn past_the_kernel(service: &str, way: Way) -> Verdict {
-    let messages: u64 = if service == "UD" { 200_000 } else { 20_000 };
+    let messages: u64 = if service == "UD" { 200_000 } else { 2000 };
     let mut link = Link::new(way)?;
     let before = [
         kernel_datagrams(&link.hosts().left)?,
