@@ -89,6 +89,12 @@ pub trait Port: Send {
     /// ([`Port::counters`]) and dropped.
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize;
 
+    /// How many packets for this host the port has seen go to UDP sockets instead, ever. Reading it
+    /// costs no call of the kernel. None: any number may, unseen.
+    fn left_to_sockets(&self) -> Option<u64> {
+        None
+    }
+
     /// Puts a packet of `length` bytes (base transport header to pad) into the next batch.
     /// `fill` gets exactly as many bytes, whose content is undefined, and writes all of them;
     /// if it gives false nothing is sent ([`SendError::Nothing`]). It is called at most once, and

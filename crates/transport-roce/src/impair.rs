@@ -112,6 +112,10 @@ impl Port for Impaired {
         came
     }
 
+    fn left_to_sockets(&self) -> Option<u64> {
+        self.port.left_to_sockets()
+    }
+
     fn send(
         &mut self,
         path: &Path,

@@ -23,6 +23,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
+use sluice_wire::udp::ROCE_PORT;
 
 use crate::brought::Brought;
 use crate::burst::Burst;
@@ -56,10 +57,12 @@ pub const BROUGHT_FEW: usize = 8;
 const BLOCKED_NS: u64 = 100_000;
 /// Deadlines are looked at in every so many rounds of a poller that finds nothing.
 const TIMER_ROUNDS: u32 = 32;
-/// Where there is a faster port, the UDP socket is asked in every so many rounds of a poller, and
-/// in each of so many behind one in which it had something.
+/// Where there are faster ports the UDP socket is asked in every so many rounds of a poller: if they say
+/// what they leave to it, as packets may come by interfaces that have none; and if they do not.
 const UDP_ROUNDS: u32 = 1024;
-const UDP_WARM_ROUNDS: u32 = 128;
+const UDP_ROUNDS_BLIND: u32 = 16;
+/// And in each of so many behind one in which it had something, or is about to have.
+const UDP_ROUNDS_WARM: u32 = 32;
 
 /// How long who ends waits for whoever is at it.
 const SETTLE_NS: u64 = 20_000_000;
@@ -160,6 +163,8 @@ struct State {
     /// Acknowledgements that wait for what the program posts.
     held: Held,
     rounds: u32,
+    /// What the ports had left to the UDP socket when they were last asked.
+    left_to_udp: Option<u64>,
     /// Rounds of a poller in which the UDP socket is asked still.
     udp_warm: u32,
     gsi: gsi::Sender,
@@ -188,6 +193,7 @@ impl Lane {
                 owes: false,
                 held: Held::default(),
                 rounds: 0,
+                left_to_udp: None,
                 udp_warm: 0,
                 gsi: gsi::Sender::default(),
                 mads: Vec::new(),
@@ -525,13 +531,28 @@ impl State {
             && !(lane.number == 0 && node.gsi.has_waiting())
     }
 
+    /// Whether a poller asks the UDP socket, which costs a call of the kernel.
+    fn is_udp_due(&mut self) -> bool {
+        let faster = self.ports.get(UDP_PORT + 1..).unwrap_or_default();
+        let left: Option<u64> = faster.iter().map(|port| port.left_to_sockets()).sum();
+        if left != self.left_to_udp {
+            self.left_to_udp = left;
+            self.udp_warm = UDP_ROUNDS_WARM;
+        }
+        let every = match left {
+            Some(_) => UDP_ROUNDS,
+            None => UDP_ROUNDS_BLIND,
+        };
+        self.udp_warm > 0 || self.rounds.is_multiple_of(every)
+    }
+
     /// One batch of each port.
     fn receive(&mut self, lane: &Lane, node: &Node, worker: Worker) -> usize {
         self.look_at_table(node);
         self.rounds = self.rounds.wrapping_add(1);
         let skip_udp = self.ports.len() > 1
             && match worker {
-                Worker::Poller => self.udp_warm == 0 && !self.rounds.is_multiple_of(UDP_ROUNDS),
+                Worker::Poller => !self.is_udp_due(),
                 Worker::Engine { udp } => !udp,
                 Worker::Leaver | Worker::Bringer => true,
             };
@@ -546,7 +567,7 @@ impl State {
             ..
         } = self;
         *udp_warm = udp_warm.saturating_sub(1);
-        let mut came = 0;
+        let (mut came, mut steerable) = (0, 0);
         let ports = match worker {
             Worker::Bringer => &mut [],
             _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
@@ -565,10 +586,12 @@ impl State {
         for (place, port) in ports.iter_mut().enumerate() {
             let got = port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
+                // What sockets have sent stays with sockets.
+                steerable += usize::from(received.source_port != ROCE_PORT);
                 intake.packet(now, received);
             });
             if got > 0 && place + usize::from(skip_udp) == UDP_PORT {
-                *udp_warm = UDP_WARM_ROUNDS;
+                *udp_warm = UDP_ROUNDS_WARM;
             }
             came += got;
         }
@@ -576,8 +599,8 @@ impl State {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
         }
-        if came > 0 {
-            node.network.note_came(came);
+        if steerable > 0 {
+            node.network.note_came(steerable);
         }
         came
     }

@@ -70,6 +70,11 @@ impl Port for Bundle {
         self.ports.iter_mut().map(|port| port.receive(each)).sum()
     }
 
+    fn left_to_sockets(&self) -> Option<u64> {
+        // They are of one interface, which counts for all.
+        self.ports[0].left_to_sockets()
+    }
+
     fn send(
         &mut self,
         path: &Path,
@@ -277,6 +282,10 @@ impl Port for Shared {
             return came.max(1);
         }
         came
+    }
+
+    fn left_to_sockets(&self) -> Option<u64> {
+        try_lock(&self.queue.sending)?.port.left_to_sockets()
     }
 
     fn send(

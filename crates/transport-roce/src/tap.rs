@@ -135,6 +135,10 @@ impl Port for Tapped {
         })
     }
 
+    fn left_to_sockets(&self) -> Option<u64> {
+        self.port.left_to_sockets()
+    }
+
     fn send(
         &mut self,
         path: &Path,

@@ -43,6 +43,7 @@ extern char addresses; /* Hash: struct address -> enum taken. Those of this host
 extern char blocks;    /* Array of 1024 words of 64 bits: one bit for each block. */
 extern char sockets;   /* XSKMAP: receive queue -> AF_XDP socket. */
 extern char counters;  /* Per-CPU array: enum counter -> 64-bit number. */
+extern char left;      /* Array of one 64-bit number: what was left to our UDP sockets. */
 
 /* The order is that of `Counter` in steering.rs. */
 enum counter {
@@ -92,6 +93,20 @@ static ALWAYS_INLINE int count(__u32 which, int verdict)
 	if (number)
 		*number += 1;
 	return verdict;
+}
+
+/*
+ * One for our UDP sockets, or for those of another process at the same address. Whoever polls reads
+ * the number in its own memory, and asks its sockets when it has changed.
+ */
+static ALWAYS_INLINE int leave(__u32 which)
+{
+	__u32 first = 0;
+	__u64 *number = map_lookup(&left, &first);
+
+	if (number)
+		__sync_fetch_and_add(number, 1);
+	return count(which, XDP_PASS);
 }
 
 /* What lies behind the IP header if it is UDP's, and whose address it came to. */
@@ -176,11 +191,11 @@ int steer(struct xdp_md *context)
 	word = number >> 14;
 	bits = map_lookup(&blocks, &word);
 	if (number <= 1 || !bits || !(*bits >> (number >> 8 & 63) & 1))
-		return count(FOREIGN_QP, XDP_PASS);
+		return leave(FOREIGN_QP);
 
 	if (!(*taken & SOCKETS_TOO) && udp->source == BIG_ENDIAN_16(ROCE_PORT))
-		return count(OF_SOCKET, XDP_PASS);
+		return leave(OF_SOCKET);
 	if (redirect_map(&sockets, context->rx_queue_index, XDP_PASS) == XDP_REDIRECT)
 		return count(REDIRECTED, XDP_REDIRECT);
-	return count(NO_SOCKET, XDP_PASS);
+	return leave(NO_SOCKET);
 }

@@ -10,6 +10,8 @@ use sluice_sys::bpf::{Link, Program};
 use sluice_sys::local_fd::ClosedInChildren;
 use sluice_sys::process::block_signals;
 
+use crate::left::Left;
+
 /// Time from an attempt that failed, because another program is there say, to the next one.
 const REFUSED: Duration = Duration::from_secs(1);
 
@@ -44,6 +46,7 @@ struct Shared {
     program: Program,
     interface: u32,
     native: bool,
+    left: Arc<Left>,
     state: Mutex<State>,
 }
 
@@ -52,7 +55,13 @@ struct Shared {
 pub struct Attachment(Arc<Shared>);
 
 impl Attachment {
-    pub fn new(program: Program, link: Link, interface: u32, native: bool) -> Self {
+    pub fn new(
+        program: Program,
+        link: Link,
+        interface: u32,
+        native: bool,
+        left: Arc<Left>,
+    ) -> Self {
         let state = State {
             attached: Some(Attached::new(link)),
             is_wanted: true,
@@ -63,6 +72,7 @@ impl Attachment {
             program,
             interface,
             native,
+            left,
             state: Mutex::new(state),
         }))
     }
@@ -92,6 +102,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.is_wanted = false;
+        self.0.left.set_attached(false);
         if !state.is_changing {
             state.attached = None;
         }
@@ -114,6 +125,7 @@ impl Shared {
             }
             if let Some(attached) = state.attached.take() {
                 drop(state);
+                self.left.set_attached(false);
                 drop(attached);
                 continue;
             }
@@ -123,7 +135,10 @@ impl Shared {
                 .attach_to_interface(self.interface, self.native);
             let mut state = self.lock();
             match link {
-                Ok(link) => state.attached = Some(Attached::new(link)),
+                Ok(link) => {
+                    self.left.set_attached(true);
+                    state.attached = Some(Attached::new(link));
+                }
                 Err(_) => {
                     // Packets go on coming by the kernel.
                     state.not_before = Some(Instant::now() + REFUSED);

@@ -25,6 +25,7 @@ mod attachment;
 mod error;
 mod flows;
 mod interface;
+mod left;
 mod open;
 mod port;
 mod program;

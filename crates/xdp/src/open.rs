@@ -3,6 +3,7 @@
 
 use core::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use sluice_sys::bpf::{Link, Program};
 use sluice_sys::errno::Errno;
@@ -10,6 +11,7 @@ use sluice_sys::errno::Errno;
 use crate::attachment::Attachment;
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
+use crate::left::Left;
 use crate::port::XdpPort;
 use crate::program::{self, Maps};
 use crate::socket::{Binding, HEADROOM, Layout, Socket};
@@ -111,7 +113,8 @@ impl Interface {
         let zero_copy = options.zero_copy && native;
         let mut ports = Vec::new();
         for queue in 0..queues {
-            let (port, binding) = self.open_queue(queue, options, zero_copy, fragments)?;
+            let left = maps.left.clone();
+            let (port, binding) = self.open_queue(queue, options, zero_copy, fragments, left)?;
             let key = queue.to_ne_bytes();
             maps.sockets
                 .set(&key, &port.raw().to_ne_bytes())
@@ -120,7 +123,7 @@ impl Interface {
             mode.packet_bytes_max = mode.packet_bytes_max.min(port.packet_bytes_max());
             ports.push(port);
         }
-        let attachment = Attachment::new(program, link, self.index(), native);
+        let attachment = Attachment::new(program, link, self.index(), native, maps.left.clone());
         let mut steering = Steering::new(maps, attachment, mode, self.index());
         steering
             .set_addresses(&options.addresses)
@@ -168,6 +171,7 @@ impl Interface {
         options: &Options,
         zero_copy: bool,
         fragments: bool,
+        left: Arc<Left>,
     ) -> Result<(XdpPort, Binding), OpenError> {
         let frame = (self.mtu() + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
         let chunk_bytes = if frame + HEADROOM <= CHUNK_SMALL {
@@ -203,7 +207,7 @@ impl Interface {
             frame.min(chunk_bytes - HEADROOM)
         };
         let packet_bytes_max = (fits - ETHERNET_BYTES).min(self.mtu());
-        let port = XdpPort::new(self.index(), queue, socket, layout, packet_bytes_max);
+        let port = XdpPort::new(self.index(), queue, socket, layout, packet_bytes_max, left);
         Ok((port, binding))
     }
 }

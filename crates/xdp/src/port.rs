@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
@@ -11,6 +12,7 @@ use sluice_wire::rider::{self, Rider};
 use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc};
 
 use crate::flows::Flows;
+use crate::left::Left;
 use crate::ring::Descriptor;
 use crate::socket::{Layout, Socket};
 
@@ -51,6 +53,7 @@ pub struct XdpPort {
     /// full packets, its last ones.
     known: Vec<Known>,
     oldest: usize,
+    left: Arc<Left>,
     /// The interface is down or gone: sends fail until a flush succeeds.
     down: bool,
     assembly: Assembly,
@@ -139,6 +142,7 @@ impl XdpPort {
         socket: Socket,
         layout: Layout,
         packet_bytes_max: usize,
+        left: Arc<Left>,
     ) -> Self {
         Self {
             interface,
@@ -155,6 +159,7 @@ impl XdpPort {
             flows: Flows::default(),
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
+            left,
             down: false,
             assembly: Assembly::default(),
             counters: PortCounters::default(),
@@ -557,6 +562,10 @@ impl Port for XdpPort {
         }
         // A packet of which only the first pieces are there is something, too.
         packets.max(1)
+    }
+
+    fn left_to_sockets(&self) -> Option<u64> {
+        self.left.get()
     }
 
     fn send(

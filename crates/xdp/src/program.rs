@@ -2,9 +2,12 @@
 
 use crate::error::OpenError;
 use crate::interface::missing_capabilities;
+use crate::left::Left;
 use crate::steering::{ADDRESSES_MAX, BLOCK_WORDS, COUNTERS};
 
-use sluice_sys::bpf::{AttachType, Code, Kind, Load, Map, Program, ProgramKind};
+use std::sync::Arc;
+
+use sluice_sys::bpf::{AttachType, Code, Kind, Load, Map, Number, Program, ProgramKind};
 use sluice_sys::errno::Errno;
 
 /// What clang made of `bpf/steer.bpf.c`.
@@ -17,28 +20,32 @@ pub struct Maps {
     pub blocks: Map,
     pub sockets: Map,
     pub counters: Map,
+    pub left: Arc<Left>,
 }
 
 impl Maps {
     /// `queues`: how many receive queues there can be.
     pub fn new(queues: u32) -> Result<Self, OpenError> {
-        let make = |name, kind, key, value, entries| {
-            Map::new(name, kind, key, value, entries).map_err(|errno| match errno.0 {
-                libc::EPERM => OpenError::NotPermitted {
-                    what: "to make a BPF map",
-                    missing: missing_capabilities(),
-                },
-                libc::EINVAL => OpenError::Kernel {
-                    lacks: "AF_XDP (Linux 4.18, CONFIG_XDP_SOCKETS)",
-                },
-                _ => OpenError::system("bpf(BPF_MAP_CREATE)")(errno),
-            })
+        let refused = |errno: Errno| match errno.0 {
+            libc::EPERM => OpenError::NotPermitted {
+                what: "to make a BPF map",
+                missing: missing_capabilities(),
+            },
+            libc::EINVAL => OpenError::Kernel {
+                lacks: "AF_XDP (Linux 4.18, CONFIG_XDP_SOCKETS)",
+            },
+            _ => OpenError::system("bpf(BPF_MAP_CREATE)")(errno),
         };
+        let make = |name, kind, key, value, entries| {
+            Map::new(name, kind, key, value, entries).map_err(refused)
+        };
+        let left = Number::new("sluice_left").map_err(refused)?;
         Ok(Self {
             addresses: make("sluice_address", Kind::Hash, 16, 1, ADDRESSES_MAX)?,
             blocks: make("sluice_blocks", Kind::Array, 4, 8, BLOCK_WORDS as u32)?,
             sockets: make("sluice_sockets", Kind::Sockets, 4, 4, queues)?,
             counters: make("sluice_counters", Kind::PerCpuArray, 4, 8, COUNTERS)?,
+            left: Arc::new(Left::new(left)),
         })
     }
 }
@@ -50,6 +57,7 @@ pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
         ("blocks", &maps.blocks),
         ("sockets", &maps.sockets),
         ("counters", &maps.counters),
+        ("left", maps.left.number().map()),
     ];
     let load = |fragments| {
         let load = Load {

@@ -183,7 +183,14 @@ impl Steering {
     /// child of fork closes them; nobody else does.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let maps = &self.maps;
-        let maps = [&maps.addresses, &maps.blocks, &maps.sockets, &maps.counters];
+        let left = maps.left.number().map();
+        let maps = [
+            &maps.addresses,
+            &maps.blocks,
+            &maps.sockets,
+            &maps.counters,
+            left,
+        ];
         let mut all: Vec<RawFd> = maps.iter().map(|map| map.raw()).collect();
         all.push(self.attachment.program().raw());
         all

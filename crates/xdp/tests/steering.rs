@@ -493,3 +493,25 @@ fn what_udp_sockets_send_is_taken_where_it_comes_packet_by_packet() {
         }
     }
 }
+
+#[test]
+fn who_polls_knows_what_was_left_to_sockets() {
+    if !can_run("who_polls_knows_what_was_left_to_sockets") {
+        return;
+    }
+    let net = Net::new(1500);
+    let (steering, mut b) = net.b.open_one(&Options::default());
+    let raw = Raw::new(&net.a);
+    assert_eq!(b.left_to_sockets(), Some(0));
+    nothing_but_a_good_one(&raw, &net, &mut b, "a packet of ours");
+    assert_eq!(b.left_to_sockets(), Some(0), "it came by the ring");
+    raw.send(&frame(&net, false, None, 1, 0));
+    raw.send(&frame(&net, true, None, QPN ^ 0xff00, 0));
+    until("two packets for sockets", || b.left_to_sockets() == Some(2));
+    net.b.enter(|| steering.want(false));
+    until("detached, everything is left", || {
+        b.left_to_sockets().is_none()
+    });
+    net.b.enter(|| steering.want(true));
+    until("attached again", || b.left_to_sockets() == Some(2));
+}

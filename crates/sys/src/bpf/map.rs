@@ -13,31 +13,52 @@ use crate::unix::Fd;
 const CPUS_MAX: usize = 16 * 1024;
 /// `BPF_F_NO_PREALLOC`: elements are allocated when they come. Tries have no other way.
 const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`: user space may map the values.
+const MAPPED: u32 = 1 << 10;
 /// `BPF_NOEXIST` of an update.
 const NO_EXIST: u64 = 1;
 
-/// Kinds of maps, with the header's numbers.
+/// Kinds of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Any key, any value.
-    Hash = 1,
+    Hash,
     /// Keys from 0.
-    Array = 2,
+    Array,
+    /// The same, in memory that user space can map ([`super::Number`]).
+    MappedArray,
     /// An array of 64-bit numbers for each processor.
-    PerCpuArray = 6,
+    PerCpuArray,
     /// A hash that drops what was not used for long when it is full.
-    LruHash = 9,
+    LruHash,
     /// Keys are a prefix length in bits, 32 bits in the machine's byte order, and that many bits
     /// and more; the longest prefix of what is looked up is found.
-    LongestPrefix = 11,
+    LongestPrefix,
     /// AF_XDP sockets by queue.
-    Sockets = 17,
+    Sockets,
     /// TCP connections by any key. User space puts descriptors there, of four bytes, and reads
     /// nothing.
-    SocketHash = 18,
+    SocketHash,
     /// Records from programs to user space ([`super::RingBuffer`]). Keys and values have no size,
     /// the number of entries is one of bytes, a power of two of whole pages.
-    RingBuffer = 27,
+    RingBuffer,
+}
+
+impl Kind {
+    /// The header's number, and flags that go with it.
+    const fn number_and_flags(self) -> (u32, u32) {
+        match self {
+            Self::Hash => (1, 0),
+            Self::Array => (2, 0),
+            Self::MappedArray => (2, MAPPED),
+            Self::PerCpuArray => (6, 0),
+            Self::LruHash => (9, 0),
+            Self::LongestPrefix => (11, NO_PREALLOC),
+            Self::Sockets => (17, 0),
+            Self::SocketHash => (18, 0),
+            Self::RingBuffer => (27, 0),
+        }
+    }
 }
 
 #[repr(C)]
@@ -80,16 +101,13 @@ impl Map {
         value_bytes: usize,
         entries_max: u32,
     ) -> Result<Self, Errno> {
+        let (number, flags) = kind.number_and_flags();
         let mut attribute = MapCreate {
-            kind: kind as u32,
+            kind: number,
             key_bytes: key_bytes as u32,
             value_bytes: value_bytes as u32,
             entries_max,
-            flags: if kind == Kind::LongestPrefix {
-                NO_PREALLOC
-            } else {
-                0
-            },
+            flags,
             inner: 0,
             numa_node: 0,
             name: name(title),

@@ -7,11 +7,14 @@
 
 mod btf;
 mod map;
+mod memory;
+mod number;
 mod program;
 mod ring;
 
 pub use btf::Btf;
 pub use map::{Kind, Map};
+pub use number::Number;
 pub use program::{AttachType, Code, Link, Load, Program, ProgramKind, Refusal};
 pub use ring::RingBuffer;
 

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::os::fd::RawFd;
 
 use super::map::{Kind, Map};
+use super::memory::{map_memory, page_bytes, unmap};
 use crate::errno::Errno;
-use crate::raw::{check, int, syscall2, syscall6};
 
 /// In front of each record: its length with two flags, and a number of the kernel's.
 const HEADER_BYTES: u64 = 8;
@@ -38,9 +37,7 @@ unsafe impl Sync for RingBuffer {}
 impl RingBuffer {
     /// `bytes`: room for records, a power of two of at least one page.
     pub fn new(title: &str, bytes: u32) -> Result<Self, Errno> {
-        // SAFETY: sysconf takes an integer.
-        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
-            .map_err(|_| Errno::INVAL)?;
+        let page = page_bytes()?;
         let map = Map::new(title, Kind::RingBuffer, 0, 0, bytes)?;
         let bytes = bytes as usize;
         let write = libc::PROT_READ | libc::PROT_WRITE;
@@ -119,26 +116,4 @@ impl Drop for RingBuffer {
         unmap(self.consumer, self.page);
         unmap(self.producer.cast_mut(), self.page + 2 * self.bytes);
     }
-}
-
-fn map_memory(fd: RawFd, bytes: usize, protection: i32, offset: usize) -> Result<*mut u8, Errno> {
-    // SAFETY: a new shared mapping at an address of the kernel's choice touches no other memory.
-    let ret = unsafe {
-        syscall6(
-            libc::SYS_mmap,
-            0,
-            bytes,
-            int(protection),
-            int(libc::MAP_SHARED),
-            int(fd),
-            offset,
-        )
-    };
-    check(ret).map(|address| address as *mut u8)
-}
-
-fn unmap(address: *mut u8, bytes: usize) {
-    // SAFETY: the mapping was made by `map_memory` with this length, and nothing of it is used
-    // after this.
-    let _ = check(unsafe { syscall2(libc::SYS_munmap, address as usize, bytes) });
 }
