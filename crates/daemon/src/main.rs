@@ -127,6 +127,10 @@ fn ring_bytes(text: &str) -> Result<u32, String> {
 /// Our libibverbs, below the folder of the installation.
 const VERBS_LIBRARY: &str = "verbs/libibverbs.so.1";
 
+/// How long the library steers packets past the kernel after a burst (`demand.rs` of transport-roce).
+const STEER_VARIABLE: &str = "SLUICE_VERBS_STEER_MS";
+const STEER_MS: &str = "20";
+
 /// What the process in the background prints when programs can connect.
 const READY: &str = "ready";
 
@@ -193,6 +197,11 @@ fn serve(arguments: Arguments) -> Outcome {
         std::env::remove_var("NOTIFY_SOCKET");
         if let Some(config) = &peering {
             fabric::device_choice(config.device.as_ref()).set_environment();
+            // Most bursts are trials whether rings pay, and the programs that sluiced serves use the same
+            // devices with TCP.
+            if std::env::var_os(STEER_VARIABLE).is_none() {
+                std::env::set_var(STEER_VARIABLE, STEER_MS);
+            }
         }
     }
     start_log(&arguments)?;

@@ -141,7 +141,7 @@ impl Network {
                 group: None,
                 blocks: Vec::new(),
                 confirmed: 0,
-                demand: Demand::default(),
+                demand: Demand::from_environment(),
             }),
             came: AtomicU64::new(0),
         }
@@ -255,7 +255,7 @@ impl Network {
         lock(&self.state).demand.start(now_ns());
     }
 
-    /// So many packets have come, by whatever port.
+    /// So many packets have come, by whatever port, that the XDP program would steer.
     pub fn note_came(&self, packets: usize) {
         self.came.fetch_add(packets as u64, Ordering::Relaxed);
     }

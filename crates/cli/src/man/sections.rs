@@ -182,7 +182,7 @@ pub static PAGES: [Page; 12] = [
                         "SLUICE_MIN_OPS",
                         "Turns on a connection, writes behind reads and reads behind writes, before \
                          it asks for a lane (default 4). Eight operations of one kind in a row \
-                         count as one. --min-ops sets it.",
+                         count as one. --min-ops sets it. 0 and 1: the lane is used at any pace.",
                     ),
                     Entry(
                         "SLUICE_ONLY_PORTS, SLUICE_NOT_PORTS",
@@ -424,6 +424,7 @@ pub static PAGES: [Page; 12] = [
                          --engines sets it. With another value there is no such device, and \
                          standard error says so.",
                     ),
+                    Entry("SLUICE_VERBS_STEER_MS", "See docs/roce.md (default 200)."),
                     Entry(
                         "SLUICE_VERBS_ARENA",
                         "With off the library leaves the program's memory alone. Otherwise it \

@@ -24,6 +24,9 @@ const CONTROL_PORT: u16 = 4797;
 const SKMSG_PORT: u16 = 4799;
 /// How long two daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Daemons that have just found each other expect packets and steer them past the kernel, for a fifth
+/// of a second, which slows others on the device. What is measured is what comes after.
+const SETTLED: Duration = Duration::from_millis(300);
 
 /// The detail that says which part of the bytes that programs read and wrote went by rings.
 pub const RING_SHARE: &str = "ring_share";
@@ -303,7 +306,7 @@ impl<'a> Hosts<'a> {
                 signals::pause(Duration::from_millis(5))?;
             }
         }
-        Ok(())
+        signals::pause(SETTLED)
     }
 }
 
