@@ -29,6 +29,7 @@ pub struct Remote {
 pub trait Wire {
     /// Writes the bytes to the far host's memory and delivers `immediate` there behind them, with
     /// their number. The bytes stay as they are until the far daemon says that they were consumed.
+    /// It may wait for [`Wire::flush`] or for what is posted behind it.
     fn write(
         &mut self,
         link: LinkId,
@@ -40,4 +41,7 @@ pub trait Wire {
     /// Sends a message of at most [`MESSAGE_BYTES_MAX`](crate::message::MESSAGE_BYTES_MAX) bytes
     /// behind everything posted before.
     fn send(&mut self, link: LinkId, message: &[u8]) -> Result<(), Full>;
+
+    /// Nothing follows for now: what waits is posted.
+    fn flush(&mut self) {}
 }

@@ -71,5 +71,6 @@ pub use limits::{Limits, MESSAGE_BYTES_MAX};
 pub use link::LinkId;
 pub use node::{Mark, Node};
 pub use poll::{DeviceEvents, Event};
+pub use post::WriteRequest;
 pub use region::{Access, Region, Remote, Slice};
 pub use status::Status;

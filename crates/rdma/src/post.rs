@@ -1,6 +1,7 @@
 //! Posting requests.
 #![allow(unsafe_code)]
 
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use sluice_verbs_abi::*;
@@ -13,10 +14,26 @@ use crate::queue::Kind;
 use crate::region::{Remote, Slice};
 use crate::status::Status;
 
+/// Requests that go to the device with one call.
+const CHAIN_MAX: usize = 32;
+
+/// Bytes that go to the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest {
+    /// From here.
+    pub local: Slice,
+    /// To there.
+    pub remote: Remote,
+    /// With a number, the peer is told the number and the length
+    /// ([`Event::Arrived`](crate::Event::Arrived)) once all bytes are there, and those of every
+    /// write before.
+    pub number: Option<u32>,
+    /// The caller's, for [`Event::Done`](crate::Event::Done).
+    pub id: u64,
+}
+
 impl Node {
-    /// Writes the slice into the peer's memory. With a number, the peer is told the number and the
-    /// length ([`Event::Arrived`](crate::Event::Arrived)) once all bytes are there, and those of
-    /// every write before. `id` is the caller's and comes back with
+    /// Writes the slice into the peer's memory; see [`WriteRequest`]. `id` comes back with
     /// [`Event::Done`](crate::Event::Done) or [`Event::Failed`](crate::Event::Failed); until then
     /// the bytes must stay what they are.
     ///
@@ -30,28 +47,67 @@ impl Node {
         number: Option<u32>,
         id: u64,
     ) -> Result<(), PostError> {
+        let write = WriteRequest {
+            local,
+            remote,
+            number,
+            id,
+        };
+        self.write_all(link, &[write]).map(drop)
+    }
+
+    /// Several writes at once, in order, which costs less than one after the other. How many of them
+    /// were posted: those there was room for.
+    ///
+    /// # Errors
+    /// Nothing happened then; see [`PostError`].
+    pub fn write_all(&mut self, link: LinkId, writes: &[WriteRequest]) -> Result<usize, PostError> {
         let inline_bytes = self.inline_bytes;
         let link = connected(self.links.get_mut(link))?;
-        let signal = link.queue.wants_signal();
-        let mut entry = entry_of(local);
-        let mut request = request(link, &mut entry, signal);
-        request.opcode = match number {
-            Some(_) => IBV_WR_RDMA_WRITE_WITH_IMM,
-            None => IBV_WR_RDMA_WRITE,
-        };
-        request.imm_data = number.unwrap_or(0).to_be();
-        request.wr.rdma = send_wr_rdma {
-            remote_addr: remote.address,
-            rkey: remote.key,
-        };
-        if local.length <= inline_bytes {
-            request.send_flags |= IBV_SEND_INLINE;
+        let count = writes.len().min(link.queue.room()).min(CHAIN_MAX);
+        let mut entries = [const { MaybeUninit::<ibv_sge>::uninit() }; CHAIN_MAX];
+        let mut requests = [const { MaybeUninit::<ibv_send_wr>::uninit() }; CHAIN_MAX];
+        let mut signalled = [0; CHAIN_MAX];
+        for (at, write) in writes[..count].iter().enumerate() {
+            signalled[at] = link.queue.signalled();
+            let signal = link.queue.wants_signal();
+            let entry = entries[at].write(entry_of(write.local));
+            let mut request = write_request(link, write, entry, signal, inline_bytes);
+            if at + 1 < count {
+                request.next = requests[at + 1].as_mut_ptr();
+            }
+            requests[at].write(request);
+            link.queue.push(write.id, Kind::Write, signal);
         }
-        // SAFETY: a slice is of a region, whose memory is valid by the contract of register.
-        unsafe { post(link.qp, &mut request) }.map_err(PostError::Refused)?;
-        link.remote = remote;
-        link.queue.push(id, Kind::Write, signal);
-        Ok(())
+        let Some(last) = count.checked_sub(1) else {
+            return Ok(0);
+        };
+        // SAFETY: all of the list is written. Slices are of regions, whose memory is valid by the
+        // contract of register.
+        let posted = unsafe { post(link.qp, requests[0].assume_init_mut()) };
+        let done = match posted {
+            Ok(()) => count,
+            Err(refusal) => {
+                let is_it = |request: &MaybeUninit<_>| ptr::eq(request.as_ptr(), refusal.request);
+                // Who does not say which one it was has taken none.
+                let done = requests[..count].iter().position(is_it).unwrap_or(0);
+                let back = (count - done) as u32;
+                link.queue.take_back(back, signalled[done]);
+                if done == 0 {
+                    return Err(PostError::Refused(refusal.errno));
+                }
+                done
+            }
+        };
+        link.remote = writes[last].remote;
+        Ok(done)
+    }
+
+    /// Writes that [`write_all`](Self::write_all) takes now, 0 if there is no such link.
+    pub fn room(&self, link: LinkId) -> usize {
+        let link = self.links.get(link);
+        let link = link.filter(|link| link.state == State::Connected);
+        link.map_or(0, |link| link.queue.room())
     }
 
     /// Sends a message, which the peer gets as [`Event::Message`](crate::Event::Message), after
@@ -92,7 +148,8 @@ impl Node {
         }
         // SAFETY: inline bytes are read before the call returns; others lie in the pool, which
         // lives as long as the node.
-        unsafe { post(link.qp, &mut request) }.map_err(PostError::Refused)?;
+        let posted = unsafe { post(link.qp, &mut request) };
+        posted.map_err(|refusal| PostError::Refused(refusal.errno))?;
         link.queue.push(id, kind, true);
         Ok(())
     }
@@ -126,7 +183,7 @@ pub(crate) fn post_marker(link: &mut Link) -> Result<(), i32> {
         rkey: link.remote.key,
     };
     // SAFETY: it has no bytes.
-    unsafe { post(link.qp, &mut request) }?;
+    unsafe { post(link.qp, &mut request) }.map_err(|refusal| refusal.errno)?;
     link.queue.push(0, Kind::Marker, true);
     Ok(())
 }
@@ -161,11 +218,42 @@ fn request(link: &Link, entry: &mut ibv_sge, signal: bool) -> ibv_send_wr {
     request
 }
 
-/// `ibv_post_send` of the header. The error is an errno.
+/// A write's request, with `entry` for its bytes.
+fn write_request(
+    link: &Link,
+    write: &WriteRequest,
+    entry: &mut ibv_sge,
+    signal: bool,
+    inline_bytes: u32,
+) -> ibv_send_wr {
+    let mut request = request(link, entry, signal);
+    request.opcode = match write.number {
+        Some(_) => IBV_WR_RDMA_WRITE_WITH_IMM,
+        None => IBV_WR_RDMA_WRITE,
+    };
+    request.imm_data = write.number.unwrap_or(0).to_be();
+    request.wr.rdma = send_wr_rdma {
+        remote_addr: write.remote.address,
+        rkey: write.remote.key,
+    };
+    if write.local.length <= inline_bytes {
+        request.send_flags |= IBV_SEND_INLINE;
+    }
+    request
+}
+
+/// What the library did not take.
+struct Refusal {
+    errno: i32,
+    /// The first request that it did not take; null if it does not say.
+    request: *const ibv_send_wr,
+}
+
+/// `ibv_post_send` of the header, of a list.
 ///
 /// # Safety
-/// The queue pair exists, and the request is as ibv_post_send(3) wants it.
-unsafe fn post(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> Result<(), i32> {
+/// The queue pair exists, and the requests are as ibv_post_send(3) wants them.
+unsafe fn post(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> Result<(), Refusal> {
     let mut refused = ptr::null_mut();
     // SAFETY: the caller's contract.
     let answer = unsafe {
@@ -174,11 +262,15 @@ unsafe fn post(qp: *mut ibv_qp, request: &mut ibv_send_wr) -> Result<(), i32> {
             None => libc::EOPNOTSUPP,
         }
     };
-    match answer {
-        0 => Ok(()),
-        1.. => Err(answer),
-        _ => Err(std::io::Error::last_os_error()
+    let errno = match answer {
+        0 => return Ok(()),
+        1.. => answer,
+        _ => std::io::Error::last_os_error()
             .raw_os_error()
-            .unwrap_or(libc::EIO)),
-    }
+            .unwrap_or(libc::EIO),
+    };
+    Err(Refusal {
+        errno,
+        request: refused,
+    })
 }

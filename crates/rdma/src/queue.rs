@@ -157,6 +157,24 @@ impl SendQueue {
         }
     }
 
+    /// How many requests of the caller may be posted.
+    pub fn room(&self) -> usize {
+        (self.depth - self.unfinished) as usize
+    }
+
+    /// Where the last request stands that asked for a completion, for [`Self::take_back`].
+    pub fn signalled(&self) -> u32 {
+        self.signalled
+    }
+
+    /// The last `count` requests, writes all of them, were not posted after all. `signalled`: as it
+    /// was before these.
+    pub fn take_back(&mut self, count: u32, signalled: u32) {
+        self.posted = self.posted.wrapping_sub(count);
+        self.unfinished -= count;
+        self.signalled = signalled;
+    }
+
     /// How many requests a completion of this position tells of; None if nothing outstanding has
     /// that position.
     pub fn covered(&self, position: u32) -> Option<u32> {

@@ -94,11 +94,11 @@ struct SchedulingAttributes {
     period_ns: u64,
 }
 
-/// Asks for short slices of a processor for the calling thread, `nanoseconds` each (Linux takes
-/// from 0.1 to 100 ms): when it wakes, it need not wait until a thread with longer ones, a program
+/// Asks for slices of a processor for the calling thread of `nanoseconds` each (Linux takes
+/// from 0.1 to 100 ms), 0: of the usual length. With short ones, when it wakes, it need not wait until a thread with longer ones, a program
 /// that spins say, has used its up. It gets no more of the processor than before. Threads of the
 /// ordinary policy only, from Linux 6.12 on (`sched_setattr(2)`); elsewhere nothing changes.
-pub fn ask_for_short_slices(nanoseconds: u64) -> Result<(), Errno> {
+pub fn ask_for_slices(nanoseconds: u64) -> Result<(), Errno> {
     let mut attributes = SchedulingAttributes::default();
     let size = size_of::<SchedulingAttributes>();
     let address = &raw mut attributes as usize;
@@ -183,7 +183,7 @@ mod tests {
             let before = attributes();
             // A value that an older kernel does not tell is 0.
             let known = before.runtime_ns != 0;
-            ask_for_short_slices(200_000).unwrap();
+            ask_for_slices(200_000).unwrap();
             let after = attributes();
             assert_eq!(after.runtime_ns, if known { 200_000 } else { 0 });
             assert_eq!((before.policy, before.nice), (after.policy, after.nice));

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
-use sluice_sys::process::{ask_for_short_slices, block_signals, change_processor, now_ns};
+use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
 use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
 use crate::lane::{Lane, Worker};
@@ -186,7 +186,7 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
             .spawn(move || {
                 block_signals();
                 // A peer waits for what it is woken for; without, it is only served later.
-                let _ = ask_for_short_slices(SLICE_NS);
+                let _ = ask_for_slices(SLICE_NS);
                 run(&weak, lane);
             })
             .map_err(|error| {

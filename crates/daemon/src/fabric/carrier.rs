@@ -15,7 +15,7 @@ use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 use sluice_lane::clock::now_ns;
 use sluice_lane::spin::yield_processor;
-use sluice_rdma::{Access, Endpoint, Event, Mark, Node, PostError, Region};
+use sluice_rdma::{Access, Endpoint, Event, Mark, Node, Region, WriteRequest};
 
 use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
 use super::traffic::Traffic;
@@ -208,6 +208,9 @@ struct Adapter {
     links: Vec<Option<QueuePair>>,
     /// Memory that lanes send from.
     regions: Vec<Option<(Region, u64)>>,
+    /// Writes of lanes on one link that go to the device together, in order.
+    writes: Vec<WriteRequest>,
+    written: LinkId,
 }
 
 impl Adapter {
@@ -216,6 +219,8 @@ impl Adapter {
             node,
             links: Vec::new(),
             regions: Vec::new(),
+            writes: Vec::new(),
+            written: LinkId(0),
         }
     }
 
@@ -237,6 +242,9 @@ impl Adapter {
         let at = link.0 as usize;
         if at >= self.links.len() {
             self.links.resize_with(at + 1, || None);
+        }
+        if link == self.written {
+            self.writes.clear();
         }
         if let Some(former) = std::mem::replace(&mut self.links[at], queue_pair) {
             self.node.destroy_link(former.number);
@@ -293,10 +301,22 @@ impl Wire for Adapter {
             address: remote.address,
             key: remote.rkey,
         };
-        let posted = self
-            .node
-            .write(queue_pair, slice, remote, Some(immediate), 0);
-        as_full(posted)?;
+        if link != self.written {
+            self.flush();
+            if !self.writes.is_empty() {
+                return Err(Full);
+            }
+            self.written = link;
+        }
+        if self.writes.len() >= self.node.room(queue_pair) {
+            return Err(Full);
+        }
+        self.writes.push(WriteRequest {
+            local: slice,
+            remote,
+            number: Some(immediate),
+            id: 0,
+        });
         if let Some(place) = self.place(link) {
             place.traffic.note_sent(local.bytes as u64);
         }
@@ -305,14 +325,28 @@ impl Wire for Adapter {
 
     fn send(&mut self, link: LinkId, message: &[u8]) -> Result<(), Full> {
         let queue_pair = self.queue_pair(link).ok_or(Full)?;
-        as_full(self.node.send(queue_pair, message, 0))
+        self.flush();
+        if link == self.written && !self.writes.is_empty() {
+            return Err(Full);
+        }
+        // What cannot be posted for another reason than room is on a link that has failed, which an
+        // event tells; until then it waits.
+        let posted = self.node.send(queue_pair, message, 0);
+        posted.map_err(|_| Full)
     }
-}
 
-/// What cannot be posted for another reason than room is on a link that has failed, which an event
-/// tells; until then it waits.
-fn as_full(posted: Result<(), PostError>) -> Result<(), Full> {
-    posted.map_err(|_| Full)
+    fn flush(&mut self) {
+        let Some(queue_pair) = self.queue_pair(self.written) else {
+            return;
+        };
+        while !self.writes.is_empty() {
+            match self.node.write_all(queue_pair, &self.writes) {
+                Ok(done @ 1..) => drop(self.writes.drain(..done)),
+                // As above.
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
 }
 
 /// An event that outlives the poll.
@@ -361,8 +395,6 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
-        // Programs that poll must not keep what they poll for from coming.
-        let _ = sluice_sys::process::ask_for_short_slices(SLICE_NS);
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 if matches!(command, Command::Stop) {
@@ -421,7 +453,12 @@ impl Thread {
             PollFd::new(&commanded, PollFlags::IN),
             PollFd::from_borrowed_fd(self.engine.wire.node.as_fd(), PollFlags::IN),
         ];
-        match poll(&mut fds, timeout.as_ref()) {
+        // Programs that poll must not keep what they poll for from coming. Only for a sleep: among
+        // threads that yield to one another those with short slices are run several times in turn.
+        let _ = sluice_sys::process::ask_for_slices(SLICE_NS);
+        let polled = poll(&mut fds, timeout.as_ref());
+        let _ = sluice_sys::process::ask_for_slices(0);
+        match polled {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -37,8 +37,11 @@ pub struct Fake {
     pub channel_events: u32,
     pub queue_pairs: Vec<*mut ibv_qp>,
     pub armed: bool,
-    /// What the next calls of `ibv_post_send` answer.
+    /// Calls of `ibv_post_send`.
+    pub send_calls: usize,
+    /// What it answers for the next requests, once so many are posted.
     pub refuse: c_int,
+    pub refuse_behind: usize,
     /// What `ibv_poll_cq` answers, if not what there is.
     pub poll_answer: Option<c_int>,
     wake: Option<c_int>,
@@ -425,35 +428,47 @@ unsafe extern "C" fn post_srq_recv(
 
 unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    _: *mut *mut ibv_send_wr,
+    mut wr: *mut ibv_send_wr,
+    refused: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller's pointers.
-    let (posted, state) = unsafe {
-        let posted = Posted {
-            qpn: (*qp).qp_num,
-            wr_id: (*wr).wr_id,
-            opcode: (*wr).opcode,
-            flags: (*wr).send_flags,
-            length: if (*wr).num_sge == 0 {
-                0
-            } else {
-                (*(*wr).sg_list).length
-            },
-            remote: (*wr).wr.rdma.remote_addr,
+    with(|fake| fake.send_calls += 1);
+    while !wr.is_null() {
+        // SAFETY: the caller's pointers.
+        let (posted, state) = unsafe {
+            let posted = Posted {
+                qpn: (*qp).qp_num,
+                wr_id: (*wr).wr_id,
+                opcode: (*wr).opcode,
+                flags: (*wr).send_flags,
+                length: if (*wr).num_sge == 0 {
+                    0
+                } else {
+                    (*(*wr).sg_list).length
+                },
+                remote: (*wr).wr.rdma.remote_addr,
+            };
+            (posted, (*qp).state)
         };
-        (posted, (*qp).state)
-    };
-    with(|fake| {
-        if fake.refuse != 0 {
-            return fake.refuse;
+        let answer = with(|fake| {
+            if fake.refuse != 0 && fake.posted.len() >= fake.refuse_behind {
+                return fake.refuse;
+            }
+            fake.posted.push_back(posted);
+            if state == IBV_QPS_ERR {
+                fake.flush(posted.qpn);
+            }
+            0
+        });
+        // SAFETY: the caller's pointers.
+        unsafe {
+            if answer != 0 {
+                *refused = wr;
+                return answer;
+            }
+            wr = (*wr).next;
         }
-        fake.posted.push_back(posted);
-        if state == IBV_QPS_ERR {
-            fake.flush(posted.qpn);
-        }
-        0
-    })
+    }
+    0
 }
 
 fn functions() -> Functions {

@@ -10,7 +10,10 @@ use std::ptr;
 use sluice_verbs_abi::*;
 
 use crate::endpoint::Endpoint;
-use crate::{DeviceEvents, Error, Event, Limits, LinkId, Node, PostError, Remote, Slice, Status};
+use crate::{
+    DeviceEvents, Error, Event, Limits, LinkId, Node, PostError, Remote, Slice, Status,
+    WriteRequest,
+};
 use fake::{node, open, with};
 
 const SLICE: Slice = Slice {
@@ -62,6 +65,15 @@ fn link(node: &mut Node) -> LinkId {
 
 fn write(node: &mut Node, link: LinkId, id: u64) -> Result<(), PostError> {
     node.write(link, SLICE, REMOTE, Some(id as u32), id)
+}
+
+fn one(id: u64) -> WriteRequest {
+    WriteRequest {
+        local: SLICE,
+        remote: REMOTE,
+        number: Some(id as u32),
+        id,
+    }
 }
 
 fn done(ids: std::ops::Range<u64>) -> Vec<Told> {
@@ -216,6 +228,64 @@ fn a_marker_that_is_refused_breaks_the_link_and_loses_nothing() {
     expected.extend((4..6).map(|id| Told::Failed(id, Status::FLUSHED)));
     expected.push(Told::Broken(Status::GENERAL));
     assert_eq!(events, expected);
+}
+
+#[test]
+fn several_writes_go_to_the_device_with_one_call() {
+    let mut node = node(Limits::default());
+    let link = link(&mut node);
+    let writes: Vec<WriteRequest> = (0..20).map(one).collect();
+    with(|fake| fake.send_calls = 0);
+    assert_eq!(node.write_all(link, &writes), Ok(20));
+    assert_eq!(with(|fake| (fake.send_calls, fake.posted.len())), (1, 20));
+    assert_eq!(node.room(link), 236);
+    with(|fake| fake.succeed(20));
+    let mut events = poll(&mut node);
+    events.extend(poll(&mut node));
+    with(|fake| fake.succeed(fake.posted.len()));
+    events.extend(poll(&mut node));
+    assert_eq!(events, done(0..20));
+    assert_eq!(node.write_all(link, &[]), Ok(0));
+}
+
+#[test]
+fn of_several_writes_those_are_posted_that_there_is_room_for() {
+    let mut node = node(Limits::default());
+    let link = link(&mut node);
+    for id in 0..250 {
+        write(&mut node, link, id).unwrap();
+    }
+    let writes: Vec<WriteRequest> = (250..270).map(one).collect();
+    assert_eq!(node.write_all(link, &writes), Ok(6));
+    assert_eq!(node.room(link), 0);
+    assert_eq!(node.write_all(link, &writes[6..]), Err(PostError::Full));
+    with(|fake| fake.succeed(256));
+    let mut events = poll(&mut node);
+    events.extend(poll(&mut node));
+    with(|fake| fake.succeed(fake.posted.len()));
+    events.extend(poll(&mut node));
+    assert_eq!(events, done(0..256));
+}
+
+#[test]
+fn what_the_device_refuses_of_several_writes_has_not_happened() {
+    let mut node = node(Limits::default());
+    let link = link(&mut node);
+    let writes: Vec<WriteRequest> = (0..20).map(one).collect();
+    with(|fake| (fake.refuse, fake.refuse_behind) = (libc::ENOMEM, 13));
+    assert_eq!(node.write_all(link, &writes), Ok(13));
+    assert_eq!(node.unfinished(link), 13);
+    let refused = PostError::Refused(libc::ENOMEM);
+    assert_eq!(node.write_all(link, &writes[13..]), Err(refused));
+    assert_eq!(node.unfinished(link), 13);
+    with(|fake| fake.refuse = 0);
+    assert_eq!(node.write_all(link, &writes[13..]), Ok(7));
+    with(|fake| fake.succeed(20));
+    let mut events = poll(&mut node);
+    events.extend(poll(&mut node));
+    with(|fake| fake.succeed(fake.posted.len()));
+    events.extend(poll(&mut node));
+    assert_eq!(events, done(0..20));
 }
 
 #[test]
