@@ -29,7 +29,7 @@ const CALL_NS: u64 = 20_000_000;
 const JUDGED_NS: u64 = 5_000_000;
 const WORTH: f64 = 0.9;
 /// Time between an offer that moved less and the next, nanoseconds, at first and at most.
-const WORSE_NS: u64 = 100_000_000;
+const WORSE_NS: u64 = 400_000_000;
 const WORSE_NS_MAX: u64 = 60_000_000_000;
 /// Time between an offer that was used and the next, nanoseconds.
 const AGAIN_NS: u64 = 50_000;

@@ -21,6 +21,9 @@ const BUSY_NS: u64 = 200_000;
 const TRIAL_NS: u64 = 2_000_000;
 const TRIAL_EVERY_NS: u64 = 10_000_000;
 const TRIAL_EVERY_NS_MAX: u64 = 1_000_000_000;
+/// Between the look that finds lively connections and the trial the daemon sleeps for so long,
+/// nanoseconds: what readers take in that time says what an offer must move.
+const MEASURED_NS: u64 = 8_000_000;
 /// Bytes of notes for one link that may wait for room, beyond which the less important ones are
 /// said later.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
@@ -131,6 +134,8 @@ pub struct Engine<W> {
     awake_until_ns: u64,
     trial_at_ns: u64,
     trial_every_ns: u64,
+    /// What connections move while the daemon sleeps is just being measured.
+    is_measuring: bool,
     /// When a reader took something last, as of the last look.
     moved_ns: u64,
     standing: bool,
@@ -154,6 +159,7 @@ impl<W: Wire> Engine<W> {
             awake_until_ns: 0,
             trial_at_ns: 0,
             trial_every_ns: TRIAL_EVERY_NS,
+            is_measuring: false,
             moved_ns: 0,
             standing: false,
             is_eager: false,
@@ -350,6 +356,7 @@ impl<W: Wire> Engine<W> {
             self.look(now_ns);
         }
         self.flush();
+        self.wire.flush();
     }
 
     /// Numbers of lanes that nobody uses any more, here or there; their memory is free.
@@ -400,7 +407,8 @@ impl<W: Wire> Engine<W> {
         self.places.iter().filter_map(|place| place.lane.as_ref())
     }
 
-    /// Looks whether readers moved since the last trial, and polls for a moment if so.
+    /// Looks whether readers moved since the last trial. If they did it polls for a moment, the next
+    /// time: first it measures what they do by themselves. They may have begun just now.
     fn try_out(&mut self, now_ns: u64) {
         for lane in self.places.iter_mut().filter_map(|it| it.lane.as_mut()) {
             lane.down.wake_up(now_ns);
@@ -408,7 +416,11 @@ impl<W: Wire> Engine<W> {
         let before = self.moved_ns;
         self.looked_ns = now_ns;
         self.look(now_ns);
-        if self.moved_ns > before {
+        let moved = self.moved_ns > before;
+        self.is_measuring = moved && !self.is_measuring;
+        if self.is_measuring {
+            self.trial_at_ns = now_ns + MEASURED_NS;
+        } else if moved {
             self.awake_until_ns = now_ns + TRIAL_NS;
             // For the next one, should this lead to nothing.
             self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);

@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 use common::{DONTWAIT, Pair, SMALL_RING};
 use sluice_fabric::down::Down;
+use sluice_fabric::engine::{Engine, Rest};
+use sluice_fabric::lane::{Far, Near};
 use sluice_fabric::message::Note;
 use sluice_fabric::watched::Waiter;
+use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 
 const MS: u64 = 1_000_000;
 
@@ -65,6 +68,19 @@ fn a_reader_that_wants_to_sleep_polls_on_while_bytes_come_by_other_connections()
     assert!(look(&mut down, now, now - MS / 10).is_empty());
     let said = look(&mut down, now, MS);
     assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
+}
+
+/// A link on which nothing comes and everything goes.
+struct Silence;
+
+impl Wire for Silence {
+    fn write(&mut self, _: LinkId, _: Local, _: Remote, _: u32) -> Result<(), Full> {
+        Ok(())
+    }
+
+    fn send(&mut self, _: LinkId, _: &[u8]) -> Result<(), Full> {
+        Ok(())
+    }
 }
 
 /// A lane whose program reads often enough for an offer, when it is asked next.
@@ -148,13 +164,56 @@ fn that_a_ring_does_not_pay_holds_for_all_that_the_same_reader_waits_for() {
     waiter.busy_ns = 17 * MS;
     let said = one.look(17 * MS, &mut waiter);
     assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
-    for now in [20, 60, 100] {
+    for now in [20, 100, 400] {
         let said = other.be_lively(now * MS, &mut waiter);
         assert!(said.is_empty(), "{said:?} at {now} ms");
     }
-    let said = other.be_lively(130 * MS, &mut stranger);
+    let said = other.be_lively(430 * MS, &mut stranger);
     assert!(said.contains(&Note::Offer), "another reader's: {said:?}");
     let mut other = Lively::new();
-    let said = other.be_lively(130 * MS, &mut waiter);
+    let said = other.be_lively(430 * MS, &mut waiter);
     assert!(said.contains(&Note::Offer), "tried again: {said:?}");
+}
+
+/// A daemon whose program reads a little whenever it is asked, as a daemon's thread drives it.
+#[test]
+fn what_a_connection_moves_by_itself_is_measured_before_the_daemon_polls() {
+    let mut one = Lively::new();
+    let mut engine = Engine::new(Silence, one.pair.a.board);
+    let near = Near {
+        chunk: one.pair.a.chunk(),
+        lane: 0,
+        side: one.pair.a.number,
+        board: None,
+        region: 0,
+    };
+    let number = engine.open(LinkId(0), near).expect("room");
+    let far = Far {
+        number,
+        ring: Remote {
+            address: 4096,
+            rkey: 1,
+        },
+        ring_bytes: SMALL_RING,
+    };
+    engine.link_up(LinkId(0));
+    engine.connect(number, far, 0).expect("a far lane");
+    let mut now = 0;
+    let mut woken = Vec::new();
+    for _ in 0..4 {
+        while engine.rest(now) == Rest::Poll {
+            engine.turn(now);
+            now += MS / 100;
+        }
+        let Rest::Sleep(until) = engine.rest(now) else {
+            unreachable!("it polls no more");
+        };
+        assert!(engine.announce_sleep(now), "nothing to do");
+        one.read(10);
+        now = now.max(until);
+        engine.withdraw_sleep(now);
+        woken.push(engine.rest(now) == Rest::Poll);
+    }
+    // A look, and a trial 8 ms later; and so again.
+    assert_eq!(woken, [false, true, false, true]);
 }
