@@ -56,9 +56,11 @@ impl State {
                 item => {
                     if let Some(item) = item {
                         item.is_offered = false;
+                        // A read may have found nothing although the kernel had something, perhaps
+                        // the end of the stream, whose event was reported before.
+                        item.note_news();
                     }
                     self.offered.numbers.swap_remove(self.offered.next);
-                    // What came before the end was waited for.
                     self.enqueue(number);
                 }
             }
