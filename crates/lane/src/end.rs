@@ -88,6 +88,8 @@ const FLAG_WAIT_SEEN: u32 = 1 << 11;
 const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
 /// The other process of the lane is sluiced, and the peer is on another host.
 const FLAG_REMOTE: u32 = 1 << 13;
+/// The lane waits until the program goes about its connections more quickly.
+const FLAG_PATIENT: u32 = 1 << 14;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -417,6 +419,21 @@ impl End {
 
     pub(crate) fn is_adopted(&self) -> bool {
         self.flag(FLAG_ADOPTED)
+    }
+
+    /// The lane is not to be used before [`End::end_patience`].
+    pub fn be_patient(&self) {
+        self.flags.fetch_or(FLAG_PATIENT, Ordering::Relaxed);
+    }
+
+    /// The lane may be used from now on.
+    pub fn end_patience(&self) {
+        self.flags.fetch_and(!FLAG_PATIENT, Ordering::Relaxed);
+    }
+
+    /// Whether there is a lane that is not to be used yet. What the peer sends comes by TCP.
+    pub fn is_patient(&self) -> bool {
+        self.flag(FLAG_PATIENT)
     }
 
     pub(crate) fn is_tx_pinned(&self) -> bool {

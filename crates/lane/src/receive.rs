@@ -12,7 +12,7 @@ use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
 use crate::lock::Guard;
 use crate::recall;
-use crate::spin::{Spinner, yield_processor};
+use crate::spin::{Spinner, note_taken, yield_processor};
 use crate::wait::{Naps, SocketTimeout, check_carrier, kernel_events};
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -482,9 +482,14 @@ impl<'a> Reader<'a, '_> {
                     into.publish_tcp_read(rx.tcp_read);
                 }
                 end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
-                if 0 < bytes && bytes < piece.limit {
-                    end.draining_read.store(number, Ordering::Release);
-                }
+                note_taken(bytes as u64);
+            }
+            let found_end = match result {
+                Ok(bytes) => 0 < bytes && bytes < piece.limit,
+                Err(errno) => errno == Errno::AGAIN,
+            };
+            if found_end && piece.limit > 0 && !self.request.peek {
+                end.draining_read.store(number, Ordering::Release);
             }
             end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
             if let Some(into) = announced {

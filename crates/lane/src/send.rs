@@ -231,6 +231,10 @@ impl<'a> Writer<'a, '_> {
         if end.is_broken_by_peer() {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
+        if end.is_patient() && !tx.ring {
+            // Nothing was ever written to this ring.
+            return self.write_kernel(tx);
+        }
         let out = end.outgoing();
         if let Some(out) = &out {
             serve(end, self.fd, &mut tx, out);

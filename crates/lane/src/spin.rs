@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_sys::raw;
 
@@ -38,6 +39,25 @@ const CROWDED_NS: u64 = 10_000;
 static CROWD: AtomicU32 = AtomicU32::new(0);
 const CROWD_MAX: u32 = 8;
 const CROWDED: u32 = 4;
+
+/// A thread that takes so many bytes by TCP between two waits does not poll in the second: what a
+/// wake-up costs is little beside them, and while it sleeps the kernel makes larger pieces of what
+/// comes.
+const BULK_BYTES: u64 = 32 * 1024;
+
+thread_local! {
+    /// Bytes that the thread has taken by TCP since it waited.
+    static TAKEN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The thread has taken bytes of a connection with a lane by TCP.
+pub(crate) fn note_taken(bytes: u64) {
+    TAKEN.with(|taken| taken.set(taken.get().saturating_add(bytes)));
+}
+
+fn was_bulk() -> bool {
+    TAKEN.with(|taken| taken.replace(0)) >= BULK_BYTES
+}
 
 static CEILING_NS: AtomicU32 = AtomicU32::new(CEILING_DEFAULT_US * 1000);
 
@@ -120,6 +140,9 @@ impl Gaps {
 
     /// How long the next wait may poll.
     pub fn budget_ns(&self) -> u64 {
+        if was_bulk() {
+            return 0;
+        }
         let ceiling = ceiling_ns();
         let mean = u64::from(self.mean_ns.load(Ordering::Relaxed));
         if mean <= ceiling + ceiling / 2 {

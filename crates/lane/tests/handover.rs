@@ -5,7 +5,7 @@ mod common;
 
 use common::process::{bounded, shared_word, wait_for};
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, WAITALL, bytes_at, check_bytes};
-use sluice_lane::wait;
+use sluice_lane::wait::{self, Asked};
 use sluice_shmem::direction::Mode;
 use sluice_sys::errno::Errno;
 use std::sync::atomic::Ordering;
@@ -410,4 +410,25 @@ fn bytes_that_were_reported_are_read_although_sluiced_offers_the_ring_in_between
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Err(Errno::AGAIN));
     pair.there().end_write();
     assert_eq!(pair.b.recv(&mut got, DONTWAIT), Ok(10));
+}
+
+#[test]
+fn a_read_that_gets_all_there_is_or_nothing_says_that_the_kernel_has_no_more() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.a.attach() && pair.b.attach());
+    assert!(pair.b.look().is_some(), "adopts");
+    let end = pair.b.end;
+    let read = |len: usize| {
+        let asked = Asked::now(end);
+        let mut buffer = vec![0; len];
+        (pair.b.recv(&mut buffer, DONTWAIT), asked.is_drained(end))
+    };
+    assert_eq!(read(10), (Err(Errno::AGAIN), true));
+    assert_eq!(common::kernel_send(pair.a.fd, &[1; 15], 0), Ok(15));
+    wait_for("the bytes", || {
+        sluice_sys::tcp::unread_bytes(pair.b.fd) == Ok(15)
+    });
+    assert_eq!(read(10), (Ok(10), false), "there may be more");
+    assert_eq!(read(10), (Ok(5), true));
+    assert!(!Asked::now(end).is_drained(end), "nobody has read since");
 }

@@ -6,7 +6,9 @@ use crate::{config, descriptors, epoll, link, log, policy, process, stats};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
+use sluice_lane::clock::now_ns;
 use sluice_lane::end::{Assignment, End, Role, State, Traffic};
+use sluice_lane::pace;
 use sluice_lane::reason::Reason;
 use sluice_lane::table::{ENDS, EndTable};
 use sluice_sys::errno::Errno;
@@ -312,18 +314,26 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         conn.keep_off(Reason::KernelCall);
         return;
     }
-    match epoll::watchers(fd, &assignment.own_board) {
-        Some(watchers) => assignment.watchers = watchers,
-        None => {
-            conn.pin(Reason::TooManyWatchers);
-            return;
+    // Who wants a lane for the first operation has it however fast the next one comes.
+    let is_patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
+    if is_patient {
+        conn.end.be_patient();
+    } else {
+        match epoll::watchers(fd, &assignment.own_board) {
+            Some(watchers) => assignment.watchers = watchers,
+            None => {
+                conn.pin(Reason::TooManyWatchers);
+                return;
+            }
         }
     }
     if conn.end.attach(conn.generation, &assignment) {
         log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
         stats::count_lane();
         crate::options::turn_nagle_off(&conn);
-        epoll::conn_attached(&conn);
+        if !is_patient {
+            epoll::conn_attached(&conn);
+        }
     }
 }
 
@@ -408,7 +418,8 @@ impl Conn {
     /// Accounts for one read or write. Announces the connection when it has had enough of them
     /// to be worth a lane, and asks to be left alone when none has come for long.
     #[inline]
-    pub fn note_operation(&self, is_write: bool) {
+    pub fn note_operation(&self, is_write: bool, bytes: usize) {
+        pace::note(bytes);
         match self.end.state() {
             State::Tracked => {
                 let traffic = self.end.count_operation(is_write);
@@ -417,6 +428,10 @@ impl Conn {
                 }
             }
             State::Announced => self.note_waiting(is_write),
+            State::Attached if self.end.is_patient() && pace::is_lively(now_ns) => {
+                self.end.end_patience();
+                epoll::conn_attached(self);
+            }
             _ => {}
         }
     }

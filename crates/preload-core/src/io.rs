@@ -178,7 +178,7 @@ fn read_parts(
         conn.end
             .note_empty_read(is_empty, sluice_lane::clock::now_ns);
     }
-    conn.note_operation(false);
+    conn.note_operation(false, result.unwrap_or(0));
     result
 }
 
@@ -265,7 +265,7 @@ fn write_parts(
     if is_blocked {
         epoll::write_blocked(conn);
     }
-    conn.note_operation(true);
+    conn.note_operation(true, result.unwrap_or(0));
     result
 }
 

@@ -41,7 +41,7 @@ pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize
         if is_blocked(conn, count, result) {
             epoll::write_blocked(conn);
         }
-        conn.note_operation(true);
+        conn.note_operation(true, result.unwrap_or(0));
         return to_c(result);
     };
     let mut done = 0;

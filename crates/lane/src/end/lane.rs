@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE,
-    FLAG_SIDE1, Locked, Rx, State, Tx,
+    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX,
+    FLAG_REMOTE, FLAG_SIDE1, Locked, Rx, State, Tx,
 };
 use crate::counts::tcp_bytes_read;
 use crate::reason::Reason;
@@ -193,7 +193,7 @@ impl End {
     /// socket. The kernel tells how many bytes of the stream were read from it so far.
     pub(crate) fn try_adopt(&self, fd: i32, rx: &mut Rx) {
         if self.is_adopted()
-            || self.flag(FLAG_PIN_RX | FLAG_PEER_DONE)
+            || self.flag(FLAG_PIN_RX | FLAG_PEER_DONE | FLAG_PATIENT)
             || self.rx.in_kernel.load(Ordering::SeqCst) != 0
         {
             return;

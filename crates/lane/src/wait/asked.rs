@@ -27,7 +27,7 @@ impl Asked {
     }
 
     /// Whether a read that began since has taken all that the kernel had: it got less than it asked
-    /// for (epoll(7), question 9). What comes later is an event of its own for whoever is
+    /// for, or nothing (epoll(7), question 9). What comes later is an event of its own for whoever is
     /// registered edge-triggered. Urgent data and the end of the stream stop a read as well;
     /// whoever has been told of one must not ask this.
     pub fn is_drained(self, end: &End) -> bool {

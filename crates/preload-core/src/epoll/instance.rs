@@ -210,6 +210,7 @@ pub unsafe fn ctl(
                 state.watch_attached(&conn);
                 if state.asleep > 0
                     && conn.end.state() == EndState::Attached
+                    && !conn.end.is_patient()
                     && let Some(number) = state.number(fd)
                 {
                     // Whoever sleeps has to look at it: the ring may have something already.

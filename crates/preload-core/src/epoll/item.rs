@@ -164,9 +164,10 @@ impl Item {
         }
     }
 
-    /// Whether the connection has a lane.
+    /// Whether the connection has a lane that is in use.
     pub fn is_attached(&self) -> bool {
-        conn::get(self.fd).is_some_and(|conn| conn.end.state() == State::Attached)
+        conn::get(self.fd)
+            .is_some_and(|conn| conn.end.state() == State::Attached && !conn.end.is_patient())
     }
 
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the

@@ -285,7 +285,7 @@ impl State {
 
     /// Watches the lane of a connection that is registered here, if it has one.
     pub fn watch_attached(&mut self, conn: &Conn) {
-        if conn.end.state() != EndState::Attached {
+        if conn.end.state() != EndState::Attached || conn.end.is_patient() {
             return;
         }
         let (Some(number), Some(own_board)) = (self.number(conn.fd), conn.end.own_board()) else {

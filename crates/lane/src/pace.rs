@@ -1,0 +1,113 @@
+//! How fast a thread goes about its connections: whether it is still awake when the next bytes come.
+//!
+//! One that is not sleeps in the kernel between them, and TCP wakes it. The rules of a lane would be
+//! in its way, and bring nothing.
+
+use core::cell::Cell;
+
+/// Time between operations of a lively thread, nanoseconds, at most, on average over [`WINDOW`] of
+/// them.
+const LIVELY_NS: u64 = 400_000;
+const WINDOW: u32 = 8;
+/// So many bytes count as one operation.
+const OPERATION_BYTES: usize = 4096;
+
+/// What one thread did of late.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    operations: u32,
+    /// How many there were, and when, at the last look that decided.
+    looked_at: u32,
+    looked_ns: u64,
+    is_lively: bool,
+}
+
+impl Pace {
+    /// Of a thread that has done nothing yet.
+    pub const fn new() -> Self {
+        Self {
+            operations: 0,
+            looked_at: 0,
+            looked_ns: 0,
+            is_lively: false,
+        }
+    }
+
+    /// A read or a write of so many bytes.
+    pub fn note(&mut self, bytes: usize) {
+        let operations = 1 + bytes / OPERATION_BYTES;
+        self.operations = self.operations.wrapping_add(operations as u32);
+    }
+
+    /// Whether operations follow one another quickly.
+    pub fn is_lively(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
+        let done = self.operations.wrapping_sub(self.looked_at);
+        if done >= WINDOW {
+            let now_ns = now_ns();
+            let passed_ns = now_ns.saturating_sub(self.looked_ns);
+            self.is_lively = passed_ns <= u64::from(done) * LIVELY_NS;
+            self.looked_at = self.operations;
+            self.looked_ns = now_ns;
+        }
+        self.is_lively
+    }
+}
+
+thread_local! {
+    static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
+}
+
+/// This thread has read or written so many bytes of some connection.
+pub fn note(bytes: usize) {
+    with(|pace| pace.note(bytes));
+}
+
+/// Whether this thread's operations follow one another quickly.
+pub fn is_lively(now_ns: impl FnOnce() -> u64) -> bool {
+    with(|pace| pace.is_lively(now_ns))
+}
+
+fn with<R>(body: impl FnOnce(&mut Pace) -> R) -> R {
+    PACE.with(|cell| {
+        let mut pace = cell.get();
+        let result = body(&mut pace);
+        cell.set(pace);
+        result
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    /// Eight operations of so many bytes, so far apart; whether they were lively.
+    fn eight(pace: &mut Pace, from_ns: u64, bytes: usize, apart_ns: u64) -> bool {
+        let mut is_lively = false;
+        for step in 1..=u64::from(WINDOW) {
+            pace.note(bytes);
+            is_lively = pace.is_lively(|| from_ns + step * apart_ns);
+        }
+        is_lively
+    }
+
+    #[test]
+    fn requests_in_quick_succession_are_lively() {
+        let mut pace = Pace::new();
+        assert!(
+            !eight(&mut pace, 1 << 40, 64, US),
+            "nobody knows since when"
+        );
+        assert!(eight(&mut pace, (1 << 40) + 8 * US, 64, 400 * US));
+        let from = (1 << 40) + 8 * US + 8 * 400 * US;
+        assert!(!eight(&mut pace, from, 64, 401 * US));
+    }
+
+    #[test]
+    fn much_at_a_time_is_as_good_as_often() {
+        let mut pace = Pace::new();
+        eight(&mut pace, 0, 65_536, 6000 * US);
+        assert!(eight(&mut pace, 8 * 6000 * US, 65_536, 6000 * US));
+    }
+}
