@@ -249,7 +249,7 @@ pub struct StatusArgs {
     pub socket: Option<PathBuf>,
 }
 
-/// Shows live connections with their rates, in the terminal.
+/// Shows live connections and verbs processes with their rates, in the terminal.
 ///
 /// Keys: q quit, s next sort column, r reverse, / filter (Enter keeps it, Esc drops it), p pause,
 /// arrows and PageUp/PageDown scroll.

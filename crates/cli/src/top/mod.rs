@@ -1,6 +1,7 @@
 //! `sluice top`: `sluice status`, live.
 
 mod model;
+mod verbs;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -22,6 +23,7 @@ use crate::status::Source;
 use crate::terminal::Style;
 
 use model::Model;
+use verbs::Asker;
 use view::Palette;
 
 /// The longest wait for a key before signals are looked at.
@@ -76,6 +78,8 @@ pub fn run(args: &TopArgs) -> Outcome {
         ));
     }
     let source = Source::new(args.socket.as_deref(), args.all)?;
+    // Others' are closed to anybody but root.
+    let all_verbs = source.is_all() && rustix::process::geteuid().is_root();
     let failed = |error: io::Error| {
         Failure::new(
             format!("cannot use the terminal: {}", reason(&error)),
@@ -86,6 +90,7 @@ pub fn run(args: &TopArgs) -> Outcome {
     let mut terminal = take_terminal().map_err(failed)?;
     let ended = Screen {
         source,
+        asker: Asker::start(all_verbs),
         signals: &signals,
         model: Model::new(),
         palette: Palette {
@@ -105,6 +110,7 @@ pub fn run(args: &TopArgs) -> Outcome {
 
 struct Screen<'a> {
     source: Source,
+    asker: Asker,
     signals: &'a Signals,
     model: Model,
     palette: Palette,
@@ -114,13 +120,18 @@ struct Screen<'a> {
 impl Screen<'_> {
     fn run(&mut self, terminal: &mut DefaultTerminal) -> io::Result<()> {
         let mut looked = Instant::now();
+        self.asker.ask();
         self.model.update(self.source.ask(), Duration::ZERO);
         loop {
+            if let Some((verbs, elapsed)) = self.asker.answer() {
+                self.model.verbs.update(&verbs, elapsed);
+            }
             terminal.draw(|frame| view::draw(frame, &self.model, self.palette))?;
             match self.wait(looked + self.interval)? {
                 Wish::Quit => return Ok(()),
                 Wish::Suspend => suspend(terminal)?,
                 Wish::Refresh if !self.model.paused => {
+                    self.asker.ask();
                     self.source.look_again();
                     let answers = self.source.ask();
                     let now = Instant::now();

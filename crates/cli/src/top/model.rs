@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::verbs::Devices;
 use crate::status::Answer;
 use crate::status::model::Connection;
 
@@ -175,6 +176,8 @@ pub struct Model {
     hosts_before: HashMap<(PathBuf, String), [u64; 2]>,
     /// The busiest first.
     pub hosts: Vec<Host>,
+    /// Of verbs processes.
+    pub verbs: Devices,
     pub daemons: Vec<String>,
     pub sort: Sort,
     pub reverse: bool,
@@ -194,6 +197,7 @@ impl Model {
             errors: Vec::new(),
             hosts_before: HashMap::new(),
             hosts: Vec::new(),
+            verbs: Devices::default(),
             daemons: Vec::new(),
             sort: Sort::Bytes,
             reverse: false,

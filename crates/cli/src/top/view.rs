@@ -7,6 +7,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Clear, Paragraph};
 
 use super::model::{Model, Rates, Row};
+use super::verbs;
 use crate::status::layout::{Column, Keep, fit, line, titles};
 use crate::terminal::harmless;
 use crate::units;
@@ -89,16 +90,28 @@ pub fn table_rows(height: u16) -> usize {
     usize::from(height.saturating_sub(7))
 }
 
-/// Hosts that get a line of their own.
+/// Hosts that get a line of their own, and devices of verbs processes.
 const HOSTS_MAX: usize = 4;
+const DEVICES_MAX: usize = 4;
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     let hosts_shown = model.hosts.len().min(HOSTS_MAX);
-    let [summary, daemons, hosts, heading, table, detail, keys] = Layout::vertical([
+    let devices_shown = model.verbs.rows.len().min(DEVICES_MAX);
+    let [
+        summary,
+        daemons,
+        hosts,
+        devices,
+        heading,
+        table,
+        detail,
+        keys,
+    ] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(hosts_shown as u16),
+        Constraint::Length(devices_shown as u16),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(3),
@@ -109,6 +122,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model, palette: Palette) {
     frame.render_widget(totals(model), summary);
     frame.render_widget(daemon_line(model, palette), daemons);
     frame.render_widget(host_lines(model, hosts_shown), hosts);
+    frame.render_widget(device_lines(&model.verbs.rows, devices_shown), devices);
 
     let rows = model.shown();
     let cells: Vec<Vec<String>> = rows.iter().map(|row| cells(row)).collect();
@@ -195,6 +209,29 @@ fn host_lines(model: &Model, shown: usize) -> Paragraph<'static> {
             bytes(host.received),
             bytes(host.sent),
         ))
+    });
+    Paragraph::new(Text::from(lines.collect::<Vec<Line<'static>>>()))
+}
+
+/// The busiest devices of verbs processes.
+fn device_lines(rows: &[verbs::Row], shown: usize) -> Paragraph<'static> {
+    let lines = rows.iter().take(shown).map(|row| {
+        let pid = row.pid.map_or("?".to_owned(), |pid| pid.to_string());
+        let again = match row.repeated > 0.0 {
+            true => format!(", {} packets again", count(row.repeated)),
+            false => String::new(),
+        };
+        Line::raw(harmless(&format!(
+            "  verbs {}[{pid}] {}: {}, /s {} in {} out, {} receives {} sends{again}, {}",
+            row.program,
+            row.device,
+            row.queue_pairs,
+            bytes(row.received_bytes),
+            bytes(row.sent_bytes),
+            count(row.receives),
+            count(row.sends),
+            row.over,
+        )))
     });
     Paragraph::new(Text::from(lines.collect::<Vec<Line<'static>>>()))
 }
@@ -309,6 +346,27 @@ mod tests {
         for (width, height) in [(1, 1), (10, 3), (80, 6), (3, 40)] {
             screen(&model(), width, height);
         }
+    }
+
+    #[test]
+    fn verbs_processes_have_lines_of_their_own() {
+        let mut model = model();
+        let looks = [(0, Duration::ZERO), (1 << 20, Duration::from_secs(1))];
+        for (bytes, elapsed) in looks {
+            let look = super::verbs::tests::look(bytes >> 10, bytes);
+            model.verbs.update(&look, elapsed);
+        }
+        let lines = screen(&model, 120, 24);
+        let line = lines.iter().find(|line| line.contains("verbs"));
+        let line = line.expect("a line");
+        for part in [
+            "ib_write_bw[7] sluice0: 2 RTS, 1 INIT",
+            "1.0M out",
+            "1.0k sends",
+        ] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+        assert!(lines[3].contains("PROGRAM"), "{lines:?}");
     }
 
     #[test]
