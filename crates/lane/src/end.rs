@@ -421,12 +421,7 @@ impl End {
         self.flag(FLAG_ADOPTED)
     }
 
-    /// The lane is not to be used before [`End::end_patience`].
-    pub fn be_patient(&self) {
-        self.flags.fetch_or(FLAG_PATIENT, Ordering::Relaxed);
-    }
-
-    /// The lane may be used from now on.
+    /// The lane may be used from now on ([`Assignment::patient`]).
     pub fn end_patience(&self) {
         self.flags.fetch_and(!FLAG_PATIENT, Ordering::Relaxed);
     }
@@ -434,6 +429,11 @@ impl End {
     /// Whether there is a lane that is not to be used yet. What the peer sends comes by TCP.
     pub fn is_patient(&self) -> bool {
         self.flag(FLAG_PATIENT)
+    }
+
+    /// Whether there is a lane that may be used.
+    pub fn has_usable_lane(&self) -> bool {
+        self.state() == State::Attached && !self.is_patient()
     }
 
     pub(crate) fn is_tx_pinned(&self) -> bool {

@@ -13,8 +13,8 @@ const WINDOW: u32 = 8;
 const OPERATION_BYTES: usize = 4096;
 
 /// What one thread did of late.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+#[derive(Clone, Copy)]
+struct Pace {
     operations: u32,
     /// How many there were, and when, at the last look that decided.
     looked_at: u32,
@@ -24,7 +24,7 @@ pub struct Pace {
 
 impl Pace {
     /// Of a thread that has done nothing yet.
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Self {
             operations: 0,
             looked_at: 0,
@@ -34,13 +34,13 @@ impl Pace {
     }
 
     /// A read or a write of so many bytes.
-    pub fn note(&mut self, bytes: usize) {
+    fn note(&mut self, bytes: usize) {
         let operations = 1 + bytes / OPERATION_BYTES;
         self.operations = self.operations.wrapping_add(operations as u32);
     }
 
     /// Whether operations follow one another quickly.
-    pub fn is_lively(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
+    fn is_lively(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         let done = self.operations.wrapping_sub(self.looked_at);
         if done >= WINDOW {
             let now_ns = now_ns();

@@ -128,7 +128,8 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let Locked::Held(mut tx) = end.lock_tx(generation) else {
         return false;
     };
-    let Some(out) = end.outgoing().filter(|_| !end.is_tx_pinned()) else {
+    let may_use = !end.is_tx_pinned() && !end.is_patient();
+    let Some(out) = end.outgoing().filter(|_| may_use) else {
         return false;
     };
     if !tx.ring && !matches!(way(end, &mut tx, &out), Ok(Way::Ring)) {
@@ -231,8 +232,8 @@ impl<'a> Writer<'a, '_> {
         if end.is_broken_by_peer() {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
-        if end.is_patient() && !tx.ring {
-            // Nothing was ever written to this ring.
+        if end.is_patient() {
+            // Nothing was ever written to the ring.
             return self.write_kernel(tx);
         }
         let out = end.outgoing();

@@ -40,8 +40,8 @@ static CROWD: AtomicU32 = AtomicU32::new(0);
 const CROWD_MAX: u32 = 8;
 const CROWDED: u32 = 4;
 
-/// A thread that takes so many bytes by TCP between two waits does not poll in the second: what a
-/// wake-up costs is little beside them, and while it sleeps the kernel makes larger pieces of what
+/// A thread whose reads by TCP get so many bytes between two waits does not poll in the second: what
+/// a wake-up costs is little beside them, and while it sleeps the kernel makes larger pieces of what
 /// comes.
 const BULK_BYTES: u64 = 32 * 1024;
 
@@ -50,7 +50,7 @@ thread_local! {
     static TAKEN: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The thread has taken bytes of a connection with a lane by TCP.
+/// A read without a bound has taken bytes by TCP.
 pub(crate) fn note_taken(bytes: u64) {
     TAKEN.with(|taken| taken.set(taken.get().saturating_add(bytes)));
 }

@@ -432,3 +432,37 @@ fn a_read_that_gets_all_there_is_or_nothing_says_that_the_kernel_has_no_more() {
     assert_eq!(read(10), (Ok(5), true));
     assert!(!Asked::now(end).is_drained(end), "nobody has read since");
 }
+
+#[test]
+fn a_lane_that_is_to_wait_is_left_alone_both_ways_until_then() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.a.attach() && pair.b.attach_patiently());
+    let mut got = [0; 100];
+    for _ in 0..3 {
+        assert!(pair.b.look().is_none(), "does not adopt");
+        assert_eq!(pair.a.send(&[1; 10], false), Ok(10));
+        assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
+        assert!(pair.a.look().is_some(), "adopts");
+        assert_eq!(pair.b.send(&[2; 10], false), Ok(10));
+        assert_eq!(pair.a.recv(&mut got, BLOCK), Ok(10));
+    }
+    for side in [pair.a, pair.b] {
+        assert_eq!(side.snapshot().ring_tx_bytes, 0);
+    }
+    pair.b.end.end_patience();
+    assert!(pair.b.look().is_some(), "adopts");
+    assert_eq!(pair.a.send(&[3; 10], false), Ok(10));
+    assert_eq!(pair.b.send(&[4; 10], false), Ok(10));
+    for side in [pair.a, pair.b] {
+        assert_eq!(side.snapshot().ring_tx_bytes, 10);
+    }
+}
+
+#[test]
+fn a_lane_that_is_in_use_is_not_made_to_wait_by_being_told_of_it_again() {
+    let pair = Pair::adopted(SMALL_RING);
+    assert!(pair.b.attach_patiently(), "told twice");
+    assert!(pair.b.end.has_usable_lane());
+    assert_eq!(pair.a.send(&[1; 10], false), Ok(10));
+    assert!(pair.b.look().expect("in use").readable);
+}

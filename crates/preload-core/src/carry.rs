@@ -441,6 +441,7 @@ fn lane_for(record: &Record) -> Option<Assignment> {
         own_board: unsafe { Board::from_raw(board) },
         watchers: 0,
         remote: false,
+        patient: false,
     })
 }
 

@@ -314,26 +314,20 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         conn.keep_off(Reason::KernelCall);
         return;
     }
-    // Who wants a lane for the first operation has it however fast the next one comes.
-    let is_patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
-    if is_patient {
-        conn.end.be_patient();
-    } else {
-        match epoll::watchers(fd, &assignment.own_board) {
-            Some(watchers) => assignment.watchers = watchers,
-            None => {
-                conn.pin(Reason::TooManyWatchers);
-                return;
-            }
+    match epoll::watchers(fd, &assignment.own_board) {
+        Some(watchers) => assignment.watchers = watchers,
+        None => {
+            conn.pin(Reason::TooManyWatchers);
+            return;
         }
     }
+    // Who wants a lane for the first operation has it however fast the next one comes.
+    assignment.patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
     if conn.end.attach(conn.generation, &assignment) {
         log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
         stats::count_lane();
         crate::options::turn_nagle_off(&conn);
-        if !is_patient {
-            epoll::conn_attached(&conn);
-        }
+        epoll::conn_attached(&conn);
     }
 }
 

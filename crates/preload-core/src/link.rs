@@ -493,6 +493,7 @@ impl Link {
             own_board,
             watchers: 0,
             remote: lane.is_remote,
+            patient: false,
         })
     }
 }

@@ -168,9 +168,6 @@ fn lane_of(fd: i32, events: i16) -> Option<Ready> {
         }
         return None;
     }
-    if conn.end.is_patient() {
-        return None;
-    }
     wait::ready(conn.end, conn.generation, fd)
 }
 

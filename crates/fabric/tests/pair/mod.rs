@@ -131,6 +131,7 @@ impl Pair {
                     own_board: board,
                     watchers: 0,
                     remote: true,
+                    patient: false,
                 },
             ));
             assert_eq!(program.end.state(), State::Attached);

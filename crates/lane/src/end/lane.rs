@@ -45,6 +45,8 @@ pub struct Assignment {
     pub watchers: u64,
     /// The other process is sluiced: the peer is on another host.
     pub remote: bool,
+    /// The lane is not to be used before [`End::end_patience`].
+    pub patient: bool,
 }
 
 impl Place {
@@ -165,12 +167,14 @@ impl End {
         self.own_board
             .store(a.own_board.address(), Ordering::Relaxed);
         self.flags.fetch_and(
-            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE),
+            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE | FLAG_PATIENT),
             Ordering::Relaxed,
         );
         let side = if a.side & 1 == 1 { FLAG_SIDE1 } else { 0 };
         let remote = if a.remote { FLAG_REMOTE } else { 0 };
-        self.flags.fetch_or(side | remote, Ordering::Relaxed);
+        let patient = if a.patient { FLAG_PATIENT } else { 0 };
+        self.flags
+            .fetch_or(side | remote | patient, Ordering::Relaxed);
         self.chunk.store(a.chunk.address(), Ordering::Release);
         let into = a.chunk.direction(a.lane, 1 - (a.side & 1));
         let mut watchers = a.watchers;

@@ -215,15 +215,20 @@ impl Side {
 
     /// Gives this end a lane whose other process is sluiced, for a peer on another host.
     pub fn attach_remote(&self) -> bool {
-        self.attach_as(0, true)
+        self.attach_as(0, true, false)
     }
 
     /// Gives this end a certain lane of the chunk.
     pub fn attach_lane(&self, lane: u32) -> bool {
-        self.attach_as(lane, false)
+        self.attach_as(lane, false, false)
     }
 
-    fn attach_as(&self, lane: u32, remote: bool) -> bool {
+    /// Gives this end the lane, which is to wait.
+    pub fn attach_patiently(&self) -> bool {
+        self.attach_as(0, false, true)
+    }
+
+    fn attach_as(&self, lane: u32, remote: bool, patient: bool) -> bool {
         self.end.attach(
             self.generation,
             &Assignment {
@@ -234,6 +239,7 @@ impl Side {
                 own_board: self.board,
                 watchers: 0,
                 remote,
+                patient,
             },
         )
     }

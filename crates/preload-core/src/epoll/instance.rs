@@ -209,8 +209,7 @@ pub unsafe fn ctl(
                 conn.end.note_wait();
                 state.watch_attached(&conn);
                 if state.asleep > 0
-                    && conn.end.state() == EndState::Attached
-                    && !conn.end.is_patient()
+                    && conn.end.has_usable_lane()
                     && let Some(number) = state.number(fd)
                 {
                     // Whoever sleeps has to look at it: the ring may have something already.

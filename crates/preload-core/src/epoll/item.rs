@@ -1,7 +1,6 @@
 //! One descriptor in one epoll instance.
 
 use crate::conn;
-use sluice_lane::end::State;
 use sluice_lane::wait::{self, Asked, kernel_events};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -164,10 +163,9 @@ impl Item {
         }
     }
 
-    /// Whether the connection has a lane that is in use.
+    /// Whether the connection has a lane that may be used.
     pub fn is_attached(&self) -> bool {
-        conn::get(self.fd)
-            .is_some_and(|conn| conn.end.state() == State::Attached && !conn.end.is_patient())
+        conn::get(self.fd).is_some_and(|conn| conn.end.has_usable_lane())
     }
 
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the

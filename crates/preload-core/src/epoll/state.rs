@@ -8,7 +8,6 @@ use super::offered::Offered;
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
-use sluice_lane::end::State as EndState;
 use sluice_lane::reason::Reason;
 use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
@@ -283,9 +282,9 @@ impl State {
         Some(slot)
     }
 
-    /// Watches the lane of a connection that is registered here, if it has one.
+    /// Watches the lane of a connection that is registered here, if it has one to be used.
     pub fn watch_attached(&mut self, conn: &Conn) {
-        if conn.end.state() != EndState::Attached || conn.end.is_patient() {
+        if !conn.end.has_usable_lane() {
             return;
         }
         let (Some(number), Some(own_board)) = (self.number(conn.fd), conn.end.own_board()) else {
