@@ -5,6 +5,7 @@ use core::sync::atomic::AtomicU64;
 use sluice_packet::Received;
 use sluice_protocol::Instant;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
+use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Packet, Qpn};
 
 use crate::gsi;
@@ -41,10 +42,13 @@ pub struct Intake<'a> {
     pub held: &'a mut Held,
     pub mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
     pub handed: &'a mut Set,
+    /// Packets that the XDP program would steer: those that UDP sockets have sent stay with sockets.
+    pub steerable: usize,
 }
 
 impl Intake<'_> {
     pub fn packet(&mut self, now: Instant, received: &Received<'_>) {
+        self.steerable += usize::from(received.source_port != ROCE_PORT);
         if let Some(reason) = self.take(now, received) {
             count(reason.counter(&self.lane.counters));
         }

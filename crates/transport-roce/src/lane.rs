@@ -23,7 +23,6 @@ use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
-use sluice_wire::udp::ROCE_PORT;
 
 use crate::brought::Brought;
 use crate::burst::Burst;
@@ -567,7 +566,7 @@ impl State {
             ..
         } = self;
         *udp_warm = udp_warm.saturating_sub(1);
-        let (mut came, mut steerable) = (0, 0);
+        let mut came = 0;
         let ports = match worker {
             Worker::Bringer => &mut [],
             _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
@@ -580,14 +579,13 @@ impl State {
             held,
             mads,
             handed,
+            steerable: 0,
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
         for (place, port) in ports.iter_mut().enumerate() {
             let got = port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
-                // What sockets have sent stays with sockets.
-                steerable += usize::from(received.source_port != ROCE_PORT);
                 intake.packet(now, received);
             });
             if got > 0 && place + usize::from(skip_udp) == UDP_PORT {
@@ -599,8 +597,8 @@ impl State {
             let now = Instant::from_nanos(now_ns());
             came += lane.brought.take(|received| intake.packet(now, received));
         }
-        if steerable > 0 {
-            node.network.note_came(steerable);
+        if intake.steerable > 0 {
+            node.network.note_came(intake.steerable);
         }
         came
     }
