@@ -5,6 +5,7 @@ mod finding;
 mod gateway;
 mod sections;
 mod statistics;
+mod verbs;
 mod verbs_status;
 
 use std::fs;

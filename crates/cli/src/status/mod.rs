@@ -67,9 +67,9 @@ impl Source {
         Ok(source)
     }
 
-    /// Whether it is all users' daemons.
-    pub fn is_all(&self) -> bool {
-        self.all
+    /// Whether all users' verbs processes are asked, too: others' are closed to anybody but root.
+    pub fn sees_all_verbs(&self) -> bool {
+        self.all && rustix::process::geteuid().is_root()
     }
 
     /// Finds daemons that have come and gone.
@@ -154,8 +154,7 @@ struct Output<'a> {
 pub fn run(args: &StatusArgs) -> Outcome {
     let mut source = Source::new(args.socket.as_deref(), args.all)?;
     let own = rustix::process::getuid().as_raw();
-    // Others' are closed to anybody but root.
-    let all_verbs = source.is_all() && rustix::process::geteuid().is_root();
+    let all_verbs = source.sees_all_verbs();
     let style = Style::for_stream(&std::io::stdout());
     let screen = std::io::IsTerminal::is_terminal(&std::io::stdout());
     loop {

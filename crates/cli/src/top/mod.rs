@@ -78,8 +78,6 @@ pub fn run(args: &TopArgs) -> Outcome {
         ));
     }
     let source = Source::new(args.socket.as_deref(), args.all)?;
-    // Others' are closed to anybody but root.
-    let all_verbs = source.is_all() && rustix::process::geteuid().is_root();
     let failed = |error: io::Error| {
         Failure::new(
             format!("cannot use the terminal: {}", reason(&error)),
@@ -89,8 +87,8 @@ pub fn run(args: &TopArgs) -> Outcome {
     let signals = Signals::register().map_err(failed)?;
     let mut terminal = take_terminal().map_err(failed)?;
     let ended = Screen {
+        asker: Asker::start(source.sees_all_verbs()),
         source,
-        asker: Asker::start(all_verbs),
         signals: &signals,
         model: Model::new(),
         palette: Palette {
@@ -123,7 +121,9 @@ impl Screen<'_> {
         self.asker.ask();
         self.model.update(self.source.ask(), Duration::ZERO);
         loop {
-            if let Some((verbs, elapsed)) = self.asker.answer() {
+            if !self.model.paused
+                && let Some((verbs, elapsed)) = self.asker.answer()
+            {
                 self.model.verbs.update(&verbs, elapsed);
             }
             terminal.draw(|frame| view::draw(frame, &self.model, self.palette))?;
