@@ -82,7 +82,12 @@ impl SendQueue {
 
     /// Whether one more request of the caller may be posted.
     pub fn has_room(&self) -> bool {
-        self.unfinished < self.depth
+        self.room() > 0
+    }
+
+    /// How many requests of the caller may be posted.
+    pub fn room(&self) -> usize {
+        (self.depth - self.unfinished) as usize
     }
 
     /// The message buffer of the link that may be filled, if one may.
@@ -155,11 +160,6 @@ impl SendQueue {
                 next => next,
             };
         }
-    }
-
-    /// How many requests of the caller may be posted.
-    pub fn room(&self) -> usize {
-        (self.depth - self.unfinished) as usize
     }
 
     /// Where the last request stands that asked for a completion, for [`Self::take_back`].

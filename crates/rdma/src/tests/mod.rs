@@ -76,6 +76,17 @@ fn one(id: u64) -> WriteRequest {
     }
 }
 
+/// What is told when all that is posted succeeds, a marker behind it too.
+fn all_succeed(node: &mut Node) -> Vec<Told> {
+    let mut events = Vec::new();
+    while with(|fake| !fake.posted.is_empty()) {
+        with(|fake| fake.succeed(fake.posted.len()));
+        events.extend(poll(node));
+        events.extend(poll(node));
+    }
+    events
+}
+
 fn done(ids: std::ops::Range<u64>) -> Vec<Told> {
     ids.map(Told::Done).collect()
 }
@@ -239,12 +250,7 @@ fn several_writes_go_to_the_device_with_one_call() {
     assert_eq!(node.write_all(link, &writes), Ok(20));
     assert_eq!(with(|fake| (fake.send_calls, fake.posted.len())), (1, 20));
     assert_eq!(node.room(link), 236);
-    with(|fake| fake.succeed(20));
-    let mut events = poll(&mut node);
-    events.extend(poll(&mut node));
-    with(|fake| fake.succeed(fake.posted.len()));
-    events.extend(poll(&mut node));
-    assert_eq!(events, done(0..20));
+    assert_eq!(all_succeed(&mut node), done(0..20));
     assert_eq!(node.write_all(link, &[]), Ok(0));
 }
 
@@ -259,12 +265,7 @@ fn of_several_writes_those_are_posted_that_there_is_room_for() {
     assert_eq!(node.write_all(link, &writes), Ok(6));
     assert_eq!(node.room(link), 0);
     assert_eq!(node.write_all(link, &writes[6..]), Err(PostError::Full));
-    with(|fake| fake.succeed(256));
-    let mut events = poll(&mut node);
-    events.extend(poll(&mut node));
-    with(|fake| fake.succeed(fake.posted.len()));
-    events.extend(poll(&mut node));
-    assert_eq!(events, done(0..256));
+    assert_eq!(all_succeed(&mut node), done(0..256));
 }
 
 #[test]
@@ -280,12 +281,7 @@ fn what_the_device_refuses_of_several_writes_has_not_happened() {
     assert_eq!(node.unfinished(link), 13);
     with(|fake| fake.refuse = 0);
     assert_eq!(node.write_all(link, &writes[13..]), Ok(7));
-    with(|fake| fake.succeed(20));
-    let mut events = poll(&mut node);
-    events.extend(poll(&mut node));
-    with(|fake| fake.succeed(fake.posted.len()));
-    events.extend(poll(&mut node));
-    assert_eq!(events, done(0..20));
+    assert_eq!(all_succeed(&mut node), done(0..20));
 }
 
 #[test]
