@@ -94,10 +94,11 @@ struct SchedulingAttributes {
     period_ns: u64,
 }
 
-/// Asks for slices of a processor for the calling thread of `nanoseconds` each (Linux takes
-/// from 0.1 to 100 ms), 0: of the usual length. With short ones, when it wakes, it need not wait until a thread with longer ones, a program
-/// that spins say, has used its up. It gets no more of the processor than before. Threads of the
-/// ordinary policy only, from Linux 6.12 on (`sched_setattr(2)`); elsewhere nothing changes.
+/// Asks for slices of a processor for the calling thread of `nanoseconds` each (Linux takes from
+/// 0.1 to 100 ms), 0: of the usual length. With short ones, when it wakes, it need not wait until a
+/// thread with longer ones, a program that spins say, has used its up. It gets no more of the
+/// processor than before. Threads of the ordinary policy only, from Linux 6.12 on
+/// (`sched_setattr(2)`); elsewhere nothing changes.
 pub fn ask_for_slices(nanoseconds: u64) -> Result<(), Errno> {
     let mut attributes = SchedulingAttributes::default();
     let size = size_of::<SchedulingAttributes>();

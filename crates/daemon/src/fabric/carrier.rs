@@ -244,6 +244,7 @@ impl Adapter {
             self.links.resize_with(at + 1, || None);
         }
         if link == self.written {
+            // The engine writes it again, from where the far daemon says.
             self.writes.clear();
         }
         if let Some(former) = std::mem::replace(&mut self.links[at], queue_pair) {
