@@ -12,6 +12,8 @@ use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::udp::{Config, OpenError};
 use sluice_packet::{Path, Port, SendError, UdpPort};
 use sluice_wire::bth::Bth;
+use sluice_wire::extended::{Aeth, Syndrome};
+use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Ecn, Frame, Headers, Ip, Opcode, Packet, Psn, Qpn};
 
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -367,6 +369,122 @@ fn the_icrc_of_what_leaves_is_right() {
         }
         assert_eq!(left.counters().refused, 0);
     }
+}
+
+/// An acknowledgement, and what leaves with it: how the packets come, and in how many datagrams.
+#[test]
+fn an_acknowledgement_comes_with_the_end_of_what_follows() {
+    let Some(hosts) = Hosts::new(
+        "an_acknowledgement_comes_with_the_end_of_what_follows",
+        9000,
+    ) else {
+        return;
+    };
+    let ack = |number| acknowledgement(number);
+    let data = |number, bytes| packet(number, bytes);
+    // What is sent; the order in which it comes; the bytes of the datagrams that it is in. An
+    // acknowledgement has 20 with its ICRC, others have 16 beside their payload.
+    type Row = (Vec<Vec<u8>>, Vec<usize>, Vec<usize>);
+    let rows: [Row; 7] = [
+        (vec![ack(1)], vec![0], vec![20]),
+        (vec![ack(1), data(2, 8)], vec![0, 1], vec![24 + 20]),
+        // As long as the one before, and shorter.
+        (
+            vec![ack(1), data(2, 1024), data(3, 1024)],
+            vec![1, 0, 2],
+            vec![2 * 1040 + 20],
+        ),
+        (
+            vec![ack(1), data(2, 1024), data(3, 1024), data(4, 100)],
+            vec![1, 2, 0, 3],
+            vec![2 * 1040, 116 + 20],
+        ),
+        // It is longer than what follows, and is no last segment.
+        (vec![ack(1), data(2, 0)], vec![0, 1], vec![20 + 16]),
+        (
+            vec![ack(1), ack(2), data(3, 8)],
+            vec![0, 1, 2],
+            vec![20, 24 + 20],
+        ),
+        (
+            vec![ack(1), data(2, 8), ack(3), data(4, 9)],
+            vec![0, 1, 2, 3],
+            vec![24 + 20, 28 + 20],
+        ),
+    ];
+    for addresses in [FOUR, SIX] {
+        let mut left = open(&hosts, LEFT, &Config::default());
+        let mut right = open(&hosts, RIGHT, &Config::default());
+        let (there, back) = (path(addresses, LEFT), path(addresses, RIGHT));
+        // Nothing is known of the peer: nothing waits.
+        for bytes in [ack(1), data(2, 8)] {
+            send(&mut left, &there, &bytes).unwrap();
+        }
+        assert_eq!(left.counters().sent, 0);
+        flush(&mut left);
+        assert_eq!(left.counters().sent, 2);
+        assert_eq!(receive(&mut right, 2).len(), 2);
+        send(&mut right, &back, &data(0, 8)).unwrap();
+        flush(&mut right);
+        assert_eq!(receive(&mut left, 1).len(), 1);
+        let raw = hosts.within(RIGHT, || Raw::open(c"right"));
+        for (sent, order, lengths) in &rows {
+            let mut room = left.room();
+            for bytes in sent {
+                send(&mut left, &there, bytes).unwrap();
+                room -= 1;
+                assert_eq!(left.room(), room);
+            }
+            flush(&mut left);
+            let came: Vec<_> = receive(&mut right, sent.len())
+                .into_iter()
+                .map(|(.., bytes)| bytes)
+                .collect();
+            let expected: Vec<_> = order.iter().map(|at| sent[*at].clone()).collect();
+            assert_eq!(came, expected, "{lengths:?}");
+            let mut seen = Vec::new();
+            let start = Instant::now();
+            while seen.len() < lengths.len() && start.elapsed() < WAIT_MAX {
+                let Some(bytes) = raw.receive() else { continue };
+                seen.extend(udp_payload_bytes(&bytes));
+            }
+            assert_eq!(seen, *lengths);
+        }
+        assert_eq!(right.counters().bad_icrc, 0);
+        // On another path it stays in front, whoever follows.
+        let other = path(if addresses == FOUR { SIX } else { FOUR }, LEFT);
+        for (path, bytes) in [(&there, ack(1)), (&other, data(2, 8)), (&there, data(3, 8))] {
+            send(&mut left, path, &bytes).unwrap();
+        }
+        flush(&mut left);
+        let came = receive(&mut right, 3);
+        let from_there = came.iter().filter(|came| came.0 == there.source);
+        let numbers: Vec<_> = from_there.map(|(.., bytes)| bytes[11]).collect();
+        assert_eq!(numbers, [1, 3]);
+    }
+}
+
+fn acknowledgement(number: u32) -> Vec<u8> {
+    let opcode = Opcode::from_byte(0x11).unwrap();
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::new(5), Psn::new(number)));
+    headers.aeth = Some(Aeth {
+        syndrome: Syndrome::Ack(None),
+        msn: Psn::new(3),
+    });
+    let mut buffer = vec![0; 16];
+    assert_eq!(headers.emit(&[], &mut buffer), Ok(16));
+    buffer
+}
+
+/// Of a frame to the port of RoCEv2.
+fn udp_payload_bytes(frame: &[u8]) -> Option<usize> {
+    let udp = match *frame.get(12..15)? {
+        [8, 0, version] => 14 + 4 * usize::from(version & 0xf),
+        [0x86, 0xdd, _] => 14 + 40,
+        _ => return None,
+    };
+    let port = frame.get(udp + 2..udp + 4)?;
+    (port == ROCE_PORT.to_be_bytes()).then_some(frame.len() - udp - 8)
 }
 
 /// A run that the kernel refuses as a whole leaves packet by packet, each with its own checksum.

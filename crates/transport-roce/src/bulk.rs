@@ -9,6 +9,7 @@
 
 use sluice_protocol::Instant;
 use sluice_protocol::rc::Connection;
+use sluice_wire::opcode::Operation;
 
 /// Packets of a message from which on it is bulk. Past the kernel the first comes sooner, and each
 /// costs more.
@@ -29,6 +30,8 @@ pub struct Bulk {
     replies: Option<Instant>,
     /// Of the packet that leaves now, if it is an answer.
     reply: bool,
+    /// Bulk follows that packet.
+    precedes: bool,
 }
 
 impl Bulk {
@@ -52,6 +55,7 @@ impl Bulk {
             self.replies = Some(now.after_nanos(LINGER_NS));
         }
         self.reply = self.replies.is_some_and(|until| now < until);
+        self.precedes = self.requests && connection.begins().is_some();
     }
 
     /// Whether a request's packet goes by the socket.
@@ -59,9 +63,10 @@ impl Bulk {
         self.requests
     }
 
-    /// The same of an answer.
-    pub fn reply(&self) -> bool {
-        self.reply
+    /// The same of an answer. An acknowledgement goes with bulk that follows it: whoever has got it may
+    /// look for that no more. It says nothing that one before or behind it on the other way does not.
+    pub fn reply(&self, operation: Operation) -> bool {
+        self.reply || self.precedes && operation == Operation::Acknowledge
     }
 }
 
@@ -181,7 +186,7 @@ mod tests {
                 return ways;
             };
             ways.push(match packet.headers.bth.opcode.is_response() {
-                true => bulk.reply(),
+                true => bulk.reply(packet.headers.bth.opcode.operation()),
                 false => bulk.request(),
             });
         }
@@ -276,5 +281,27 @@ mod tests {
         // Requests have nothing to do with it.
         post(&mut connection, 0, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+    }
+
+    #[test]
+    fn an_acknowledgement_goes_with_the_bulk_behind_it() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let message = |connection: &mut Connection, psn| {
+            feed(connection, Op::SendOnly, psn, |headers| {
+                headers.bth.ack_request = true;
+            });
+        };
+        message(&mut connection, 0);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+        message(&mut connection, 1);
+        post(&mut connection, 0, Operation::Send, 4 * MTU + 1);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 6]);
+        // Behind it there is none.
+        message(&mut connection, 2);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+        acknowledge(&mut connection, 4);
+        message(&mut connection, 3);
+        post(&mut connection, 1, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false; 2]);
     }
 }

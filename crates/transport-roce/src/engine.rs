@@ -205,6 +205,9 @@ struct Alone(i32);
 
 impl Alone {
     const MAX: i32 = 8;
+    /// Where packets were left for long: one that waits for the next look costs as much time as the
+    /// thread takes that is woken some tens of times in vain.
+    const LEFT: i32 = 64;
 
     /// It has looked, and found so many packets that nobody had taken.
     fn looked(&mut self, found: usize, polled: bool) {
@@ -214,7 +217,13 @@ impl Alone {
             (0, false) => 0,
             _ => 2,
         };
-        self.0 = (self.0 + step).clamp(0, Self::MAX);
+        self.0 = (self.0 + step).clamp(0, Self::MAX.max(self.0));
+    }
+
+    /// It has found packets after a watch in which programs took none: they poll until a request is
+    /// complete, and leave what comes behind to it.
+    fn was_left(&mut self) {
+        self.0 = Self::LEFT;
     }
 
     fn sleeps(self) -> bool {
@@ -374,6 +383,8 @@ fn run(weak: &Weak<Node>, number: usize) {
     // Rounds without anything; starts as if there had been none for long.
     let mut quiet = QUIET_WATCHES;
     let mut alone = Alone(Alone::MAX);
+    // A watch has ended in which programs took nothing.
+    let mut unpolled = false;
     let mut stream = Stream::default();
     let mut udp = true;
     while let Some(node) = weak.upgrade() {
@@ -391,6 +402,9 @@ fn run(weak: &Weak<Node>, number: usize) {
         // Somebody else may be at it this very moment.
         let found = lane.progress(&node, Worker::Engine { udp });
         alone.looked(found.unwrap_or(0), others || found.is_none());
+        if core::mem::take(&mut unpolled) && found.is_some_and(|found| found > 0) {
+            alone.was_left();
+        }
         quiet = match found {
             Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
             _ => 0,
@@ -454,7 +468,8 @@ fn run(weak: &Weak<Node>, number: usize) {
         // only be in their way.
         for _ in 0..WATCHES_LEFT_OUT {
             let polled = lane.polled.load(Ordering::Relaxed);
-            if asleep || ready > 0 || polled == before {
+            unpolled = !asleep && ready == 0 && polled == before;
+            if asleep || ready > 0 || unpolled {
                 break;
             }
             before = polled;
@@ -508,6 +523,22 @@ fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_that_were_left_are_listened_for() {
+        let mut alone = Alone(Alone::MAX);
+        // A program takes everything.
+        let vain = |alone: &mut Alone, count: i32| (0..count).for_each(|_| alone.looked(0, true));
+        vain(&mut alone, Alone::MAX / 2);
+        assert!(!alone.sleeps());
+        alone.was_left();
+        vain(&mut alone, Alone::LEFT - Alone::MAX);
+        assert!(alone.sleeps());
+        // What it finds while it listens is worth no more than ever.
+        alone.looked(3, true);
+        vain(&mut alone, Alone::MAX / 2);
+        assert!(!alone.sleeps());
+    }
 
     #[test]
     fn only_packets_that_come_soon_are_looked_for() {

@@ -409,9 +409,10 @@ impl Machine {
             (Service::Ud(_), Payload::Request { seq, .. }) => self.requests.to(*seq)?.way,
             _ => {
                 let mut way = self.way?;
+                let opcode = transmit.headers.bth.opcode;
                 let bulk = match transmit.payload {
                     Payload::Notification => false,
-                    _ if transmit.headers.bth.opcode.is_response() => self.bulk.reply(),
+                    _ if opcode.is_response() => self.bulk.reply(opcode.operation()),
                     _ => self.bulk.request(),
                 };
                 if bulk {

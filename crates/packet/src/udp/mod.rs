@@ -20,6 +20,12 @@
 //! where the receivers count wrong checksums, [`Config::segmentation`] is to be off. Coming:
 //! [`sluice_wire::icrc::unseen`], which is a weaker check than over IPv6; the UDP checksum, which
 //! the kernel sends and checks, makes up for some of it.
+//!
+//! An acknowledgement and the last of the packets that leave with it are one datagram for a peer who
+//! takes it uncut ([`Config::segmentation`]): whoever polls until its request is acknowledged has the
+//! answer then. In it the acknowledgement is behind the packet, since only the last segment may be
+//! shorter, and whoever takes it uncut looks at that first. Cut on the way, the answer comes before the
+//! acknowledgement, as it may wherever acknowledgements are not sent at once.
 
 mod control;
 mod group;
@@ -33,6 +39,7 @@ use std::{error, fmt};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 use sluice_wire::icrc::{self, Icrc, Unseen};
+use sluice_wire::rider;
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Ecn, ipv4};
 
@@ -129,6 +136,7 @@ pub struct UdpPort {
     six_first: bool,
     /// Datagrams of the next batch, at most.
     batch: usize,
+    peers: Peers,
     counters: PortCounters,
 }
 
@@ -158,6 +166,7 @@ impl UdpPort {
             packet_bytes_max,
             six_first: false,
             batch: RECEIVE_BATCH,
+            peers: Peers::default(),
             counters: PortCounters::default(),
         })
     }
@@ -187,7 +196,7 @@ impl UdpPort {
         }
         let mut packets = 0;
         for datagram in self.incoming.datagrams() {
-            packets += take(&datagram, &mut self.counters, each);
+            packets += take(&datagram, &mut self.peers, &mut self.counters, each);
         }
         packets
     }
@@ -283,9 +292,33 @@ impl Numbers {
     }
 }
 
+/// Who has sent last from the port that they receive at, as this port does: they take several packets as
+/// one datagram, so that both come at once. Others may get them one after the other.
+#[derive(Default)]
+struct Peers {
+    addresses: [Option<IpAddr>; 8],
+    oldest: usize,
+}
+
+impl Peers {
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&Some(address))
+    }
+
+    fn came(&mut self, source: IpAddr, source_port: u16) {
+        if source_port == ROCE_PORT && !self.has(source) {
+            if let Some(place) = self.addresses.get_mut(self.oldest) {
+                *place = Some(source);
+            }
+            self.oldest = (self.oldest + 1) % self.addresses.len();
+        }
+    }
+}
+
 /// Gives the good packets of a datagram to `each`; how many there were, good and bad.
 fn take(
     datagram: &Datagram<'_>,
+    peers: &mut Peers,
     counters: &mut PortCounters,
     each: &mut dyn FnMut(&Received<'_>),
 ) -> usize {
@@ -300,14 +333,11 @@ fn take(
         counters.malformed += 1;
         return 1;
     }
-    let segment = beside.segment_bytes.unwrap_or(datagram.bytes.len());
-    let mut count = 0;
     let mut numbers = Numbers::default();
-    for bytes in datagram.bytes.chunks(segment) {
-        count += 1;
+    let mut one = |bytes: &[u8], numbers: &mut Numbers| {
         let Some((packet, found)) = bytes.split_last_chunk() else {
             counters.malformed += 1;
-            continue;
+            return;
         };
         let likely = Unseen {
             identification: numbers.next,
@@ -315,7 +345,7 @@ fn take(
         };
         let Some(expected) = checksum(source, destination, source_port, likely, packet) else {
             counters.malformed += 1;
-            continue;
+            return;
         };
         if expected == *found {
             numbers.were(likely.identification);
@@ -326,8 +356,9 @@ fn take(
             numbers.were(likely.identification ^ unseen.identification);
         } else {
             counters.bad_icrc += 1;
-            continue;
+            return;
         }
+        peers.came(source, source_port);
         counters.received += 1;
         counters.received_bytes += packet.len() as u64;
         each(&Received {
@@ -339,8 +370,35 @@ fn take(
             hop_limit: beside.hop_limit,
             packet,
         });
+    };
+    let segment = beside.segment_bytes.unwrap_or(datagram.bytes.len());
+    let count = datagram.bytes.len().div_ceil(segment);
+    let rides = ends_with_rider(datagram.bytes, segment);
+    let carrier = count.checked_sub(2).filter(|_| rides);
+    let mut segments = datagram.bytes.chunks(segment);
+    for segment in segments.by_ref().take(carrier.unwrap_or(count)) {
+        one(segment, &mut numbers);
+    }
+    if let (Some(carrier), Some(rider)) = (segments.next(), segments.next()) {
+        let next = numbers.next;
+        numbers.next = next.wrapping_add(1);
+        one(rider, &mut numbers);
+        numbers.next = next;
+        one(carrier, &mut numbers);
     }
     count
+}
+
+/// Whether the last segment is an acknowledgement behind a packet that is none. It was sent before that:
+/// programs that sleep until their request is acknowledged do not expect the peer's answer sooner.
+fn ends_with_rider(bytes: &[u8], segment: usize) -> bool {
+    let is_ack = |bytes: &[u8]| {
+        let packet = bytes.len().checked_sub(icrc::BYTES);
+        packet.is_some_and(|packet| bytes.get(..packet).is_some_and(rider::may_ride))
+    };
+    let mut segments = bytes.chunks(segment);
+    let (last, before) = (segments.next_back(), segments.next_back());
+    last.is_some_and(is_ack) && before.is_some_and(|before| !is_ack(before))
 }
 
 /// The ICRC of a packet from port `source_port` to port 4791. None when it is too short or too
@@ -473,9 +531,11 @@ impl Port for UdpPort {
         }
         if self.queue.is_ripe_before(path, ecn, length) {
             // What the kernel does not take now goes with the next flush.
-            self.flush();
+            let (four, six) = (self.four.as_ref(), self.six.as_ref());
+            self.queue.hand_on(four, six, &mut self.counters);
         }
-        self.queue.push(path, ecn, length, fill)
+        let uncut = self.peers.has(path.destination);
+        self.queue.push(path, ecn, length, fill, uncut)
     }
 
     /// Full datagrams have been sent when the next one was begun, see [`Port::send`]; the last one

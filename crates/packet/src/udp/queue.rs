@@ -4,6 +4,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 use sluice_wire::Ecn;
 use sluice_wire::icrc::{self, Unseen};
+use sluice_wire::rider;
 use sluice_wire::udp::ROCE_PORT;
 
 use super::control::Telling;
@@ -38,12 +39,35 @@ impl Entry {
     }
 }
 
+/// An acknowledgement that was to leave, and may do so behind what follows.
+struct Rider {
+    path: Path,
+    packet: [u8; rider::PACKET_MAX],
+    length: usize,
+    ecn: Ecn,
+    /// Something has followed.
+    is_carried: bool,
+}
+
+impl Rider {
+    /// It has as many bytes as `packet` has room for, or fewer.
+    fn put(&self, into: &mut [u8]) -> bool {
+        let packet = self.packet.get(..self.length);
+        let fits = packet.is_some_and(|packet| packet.len() == into.len());
+        into.iter_mut()
+            .zip(self.packet)
+            .for_each(|(to, byte)| *to = byte);
+        fits
+    }
+}
+
 /// Packets in the order in which they leave.
 pub(super) struct Queue {
     places: Vec<u8>,
     /// From one packet's place to the next.
     stride: usize,
     entries: Vec<Entry>,
+    rider: Option<Rider>,
     /// Entries that the kernel already has.
     gone: usize,
     /// Bytes of the datagram that the last entry is in.
@@ -61,6 +85,7 @@ impl Queue {
             places: vec![0; SEND_BATCH * stride],
             stride,
             entries: Vec::with_capacity(SEND_BATCH),
+            rider: None,
             gone: 0,
             run_bytes: 0,
             bytes: 0,
@@ -70,7 +95,7 @@ impl Queue {
     }
 
     pub(super) fn room(&self) -> usize {
-        SEND_BATCH - self.entries.len()
+        SEND_BATCH - self.entries.len() - usize::from(self.rider.is_some())
     }
 
     /// Whether a packet starts a datagram of its own, and what waits is worth sending before.
@@ -78,16 +103,56 @@ impl Queue {
         self.bytes >= WORTH_BYTES && !self.continues(path, ecn, length)
     }
 
+    /// Puts a packet behind the others. `uncut`: the peer takes several as one datagram.
     pub(super) fn push(
         &mut self,
         path: &Path,
         ecn: Ecn,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
+        uncut: bool,
     ) -> Result<(), SendError> {
         if self.room() == 0 {
             return Err(SendError::NoRoom);
         }
+        let mut packet = [0; rider::PACKET_MAX];
+        let short = packet
+            .get_mut(..length)
+            .filter(|_| uncut && self.segmentation);
+        if let Some(into) = short {
+            if !fill(into) {
+                return Err(SendError::Nothing);
+            }
+            let rides = rider::may_ride(into);
+            let rider = Rider {
+                path: *path,
+                packet,
+                length,
+                ecn,
+                is_carried: false,
+            };
+            self.settle();
+            if rides {
+                self.rider = Some(rider);
+                return Ok(());
+            }
+            return self.put(path, ecn, length, &mut |into| rider.put(into));
+        }
+        match &mut self.rider {
+            Some(rider) if rider.path == *path && rider.length <= length => rider.is_carried = true,
+            Some(_) => self.settle(),
+            None => {}
+        }
+        self.put(path, ecn, length, fill)
+    }
+
+    fn put(
+        &mut self,
+        path: &Path,
+        ecn: Ecn,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError> {
         let mut entry = Entry {
             path: *path,
             ecn,
@@ -99,10 +164,7 @@ impl Queue {
         if continues {
             entry.segment = self.entries.last().map_or(0, |last| last.segment + 1);
         }
-        let mut places = self.places.chunks_exact_mut(self.stride);
-        let place = places.nth(self.entries.len());
-        let place = place.and_then(|place| place.get_mut(..bytes));
-        let Some((packet, sum)) = place.and_then(|place| place.split_at_mut_checked(length)) else {
+        let Some((packet, sum)) = self.place(self.entries.len(), length) else {
             return Err(SendError::TooLong);
         };
         if !fill(packet) {
@@ -117,6 +179,33 @@ impl Queue {
         self.bytes += bytes;
         self.entries.push(entry);
         Ok(())
+    }
+
+    /// Where a packet of that length and its ICRC are put.
+    fn place(&mut self, at: usize, length: usize) -> Option<(&mut [u8], &mut [u8])> {
+        let mut places = self.places.chunks_exact_mut(self.stride);
+        let place = places.nth(at)?.get_mut(..length + icrc::BYTES)?;
+        place.split_at_mut_checked(length)
+    }
+
+    /// The acknowledgement waits for nothing any longer. It rides behind the last packet that has
+    /// followed, in one datagram, or leaves by itself.
+    fn settle(&mut self) {
+        let Some(rider) = self.rider.take() else {
+            return;
+        };
+        let mut ecn = rider.ecn;
+        let carrier = self.entries.len().checked_sub(1);
+        if let Some(at) = carrier.filter(|at| rider.is_carried && *at >= self.gone) {
+            ecn = self.entries.get(at).map_or(ecn, |carrier| carrier.ecn);
+            if !self.continues(&rider.path, ecn, rider.length) {
+                // All segments are of one length but the last, which it is to be: a datagram for both.
+                self.part(at, 1);
+                self.run_bytes = self.entries.get(at).map_or(0, |one| one.length) + icrc::BYTES;
+            }
+        }
+        // It fits into any place; without one it is lost, as on a network, and asked for again.
+        let _ = self.put(&rider.path, ecn, rider.length, &mut |into| rider.put(into));
     }
 
     /// Whether a packet can be one more segment of the last one's datagram: all are of one
@@ -139,6 +228,17 @@ impl Queue {
     }
 
     pub(super) fn flush(
+        &mut self,
+        four: Option<&Fd>,
+        six: Option<&Fd>,
+        counters: &mut PortCounters,
+    ) -> bool {
+        self.settle();
+        self.hand_on(four, six, counters)
+    }
+
+    /// Hands the kernel what is in the queue. An acknowledgement that waits for more goes on waiting.
+    pub(super) fn hand_on(
         &mut self,
         four: Option<&Fd>,
         six: Option<&Fd>,
@@ -220,16 +320,15 @@ impl Queue {
 
     /// Makes single packets of the segments of a datagram.
     fn part(&mut self, at: usize, count: usize) {
-        let places = self.places.chunks_exact_mut(self.stride);
-        let all = self.entries.iter_mut().zip(places);
-        for (entry, place) in all.skip(at).take(count) {
+        for at in at..at + count {
+            let Some(entry) = self.entries.get_mut(at) else {
+                return;
+            };
             entry.segment = 0;
-            let place = place.get_mut(..entry.length + icrc::BYTES);
-            if let Some((packet, sum)) =
-                place.and_then(|place| place.split_at_mut_checked(entry.length))
-            {
+            let entry = *entry;
+            if let Some((packet, sum)) = self.place(at, entry.length) {
                 // It was sealed before, so that it is neither too long nor too short.
-                let _ = seal(entry, packet, sum);
+                let _ = seal(&entry, packet, sum);
             }
         }
     }
