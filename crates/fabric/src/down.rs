@@ -7,6 +7,7 @@ use sluice_shmem::{Broken, Producer};
 
 use crate::Violation;
 use crate::message::Note;
+use crate::trials::Trials;
 use crate::watched::Waiter;
 
 /// An offer that nothing came by for so long is taken back, nanoseconds: its reader polls for
@@ -24,13 +25,6 @@ const ANSWER_NS_MAX: u64 = 1_000_000;
 /// made again after so long.
 pub(crate) const AWAKE_NS: u64 = 2_000_000;
 const CALL_NS: u64 = 20_000_000;
-/// An offer in use is judged after each such time, nanoseconds: it must move no less than this part
-/// of what moved while the daemon slept.
-const JUDGED_NS: u64 = 5_000_000;
-const WORTH: f64 = 0.9;
-/// Time between an offer that moved less and the next, nanoseconds, at first and at most.
-const WORSE_NS: u64 = 400_000_000;
-const WORSE_NS_MAX: u64 = 60_000_000_000;
 /// Time between an offer that was used and the next, nanoseconds.
 const AGAIN_NS: u64 = 50_000;
 /// Time that a reader who wants to sleep polls on behind the last bytes, nanoseconds: some times
@@ -43,44 +37,11 @@ const RETRY_NS_MAX: u64 = 1_000_000_000;
 const LIVELY_NS: u64 = 500_000;
 /// That often in a row.
 const LIVELY_MOVES: u32 = 3;
+/// Who has taken bytes within this time is not done, nanoseconds.
+const MOVING_NS: u64 = 10_000_000;
 /// Consumed bytes are reported when nothing has come for so long, nanoseconds, or when they are a
 /// quarter of the ring.
 const REPORT_NS: u64 = 30_000;
-
-/// When a ring may be tried again that moved less than TCP, for one lane or for all those that an
-/// epoll instance watches: what one of them finds out holds for the others.
-#[derive(Clone, Copy, Debug)]
-pub struct Trials {
-    again_ns: u64,
-    pause_ns: u64,
-}
-
-impl Default for Trials {
-    fn default() -> Self {
-        Self {
-            again_ns: 0,
-            pause_ns: WORSE_NS,
-        }
-    }
-}
-
-impl Trials {
-    fn may_begin(self, now_ns: u64) -> bool {
-        now_ns >= self.again_ns
-    }
-
-    fn was_worse(&mut self, now_ns: u64) {
-        // Of several at once the first counts.
-        if self.may_begin(now_ns) {
-            self.again_ns = now_ns + self.pause_ns;
-            self.pause_ns = (4 * self.pause_ns).min(WORSE_NS_MAX);
-        }
-    }
-
-    fn was_worth_it(&mut self) {
-        self.pause_ns = WORSE_NS;
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offer {
@@ -121,14 +82,8 @@ pub struct Down {
     progress: u64,
     moved_ns: u64,
     lively: u32,
-    /// When the daemon fell asleep, and the reader's progress then.
-    asleep: Option<(u64, u64)>,
-    /// Bytes per nanosecond that the reader took while the daemon slept last.
-    asleep_rate: f64,
-    /// Since when the offer is judged, and the reader's progress then.
-    judged: (u64, u64),
-    /// It was judged, and is worth it.
-    is_worth_it: bool,
+    /// The reader's progress that was counted.
+    counted: u64,
     /// For a reader that waits for this lane alone.
     trials: Trials,
     is_close_said: bool,
@@ -166,10 +121,7 @@ impl Down {
             progress: 0,
             moved_ns: 0,
             lively: 0,
-            asleep: None,
-            asleep_rate: 0.0,
-            judged: (0, 0),
-            is_worth_it: false,
+            counted: direction.reader_progress(),
             trials: Trials::default(),
             is_close_said: false,
             is_reader_gone: false,
@@ -199,41 +151,25 @@ impl Down {
         self.is_reader_gone = true;
     }
 
-    /// Whether an offer stands that was found to be worth its polling.
-    pub fn is_worth_it(&self) -> bool {
-        self.is_standing() && self.is_worth_it
+    /// What is known of whoever waits for this direction, `waiter` if it waits for others, too. What the
+    /// reader has taken up to now is counted.
+    pub fn trials<'a>(&'a mut self, waiter: Option<&'a mut Waiter>) -> &'a mut Trials {
+        let progress = self.direction.reader_progress();
+        let bytes = progress.wrapping_sub(core::mem::replace(&mut self.counted, progress));
+        let trials = waiter.map_or(&mut self.trials, |it| &mut it.trials);
+        trials.count(bytes);
+        trials
     }
 
-    /// The daemon falls asleep: what the reader takes from here on, it takes without the ring.
-    pub fn fall_asleep(&mut self, now_ns: u64) {
-        if self.asleep.is_none() {
-            self.asleep = Some((now_ns, self.direction.reader_progress()));
-        }
+    /// Whether the reader has taken bytes lately.
+    pub fn is_moving(&self, now_ns: u64) -> bool {
+        self.direction.reader_progress() != self.counted
+            || now_ns.saturating_sub(self.moved_ns) < MOVING_NS
     }
 
-    /// The daemon is about to look at its readers again.
-    pub fn wake_up(&mut self, now_ns: u64) {
-        if let Some((since_ns, progress)) = self.asleep.take() {
-            let bytes = self.direction.reader_progress().wrapping_sub(progress);
-            let passed_ns = now_ns.saturating_sub(since_ns);
-            if passed_ns >= JUDGED_NS {
-                self.asleep_rate = bytes as f64 / passed_ns as f64;
-            }
-        }
-    }
-
-    /// Whether the offer, in use, moves as much as TCP does alone.
-    fn judge(&mut self, now_ns: u64) -> bool {
-        let (since_ns, progress) = self.judged;
-        let passed_ns = now_ns.saturating_sub(since_ns);
-        if passed_ns < JUDGED_NS || self.is_eager {
-            return true;
-        }
-        let bytes = self.progress.wrapping_sub(progress);
-        let rate = bytes as f64 / passed_ns as f64;
-        self.judged = (now_ns, self.progress);
-        self.is_worth_it = rate >= WORTH * self.asleep_rate;
-        self.is_worth_it
+    /// The far daemon calls, or answers, and polls for a while.
+    pub fn called(&mut self, now_ns: u64) {
+        self.far_awake_until_ns = now_ns + AWAKE_NS / 2;
     }
 
     /// When the reader took bytes last, nanoseconds.
@@ -258,11 +194,7 @@ impl Down {
         // The write is in flight already; this sets the ready bits.
         self.direction.begin_write(self.board);
         self.busy_ns = now_ns;
-        if !self.is_used {
-            self.is_used = true;
-            self.is_worth_it = false;
-            self.judged = (now_ns, self.direction.reader_progress());
-        }
+        self.is_used = true;
         Ok(())
     }
 
@@ -274,7 +206,7 @@ impl Down {
                     self.answer_ns = now_ns.saturating_sub(called_ns);
                     self.is_calling = false;
                 }
-                self.far_awake_until_ns = now_ns + AWAKE_NS / 2;
+                self.called(now_ns);
             }
             Note::Segment(mark) if self.offer != Offer::None => {
                 self.direction.publish_mode(Mode::Ring, mark);
@@ -383,7 +315,12 @@ impl Down {
 
     /// Looks at the reader, and says what the far daemon has to know. `waiter`: who waits for this lane
     /// and perhaps others.
-    pub fn look(&mut self, now_ns: u64, waiter: Option<&mut Waiter>, say: &mut dyn FnMut(Note)) {
+    pub fn look(
+        &mut self,
+        now_ns: u64,
+        mut waiter: Option<&mut Waiter>,
+        say: &mut dyn FnMut(Note),
+    ) {
         if std::mem::take(&mut self.is_finish_owed) {
             say(Note::Finished);
         }
@@ -409,9 +346,8 @@ impl Down {
             self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
             self.moved_ns = now_ns;
         }
-        let (busy_ns, mut trials) = waiter
-            .as_ref()
-            .map_or((self.busy_ns, self.trials), |it| (it.busy_ns, it.trials));
+        let busy_ns = waiter.as_ref().map_or(self.busy_ns, |it| it.busy_ns);
+        let mut trials = *self.trials(waiter.as_deref_mut());
         if self.offer == Offer::Standing && !self.holds(now_ns, busy_ns, &mut trials) {
             self.offer = Offer::Revoked;
             say(Note::Revoke);
@@ -437,12 +373,6 @@ impl Down {
     /// Whether the offer stays. `waiter_busy_ns`: when bytes came last for whoever waits for this lane
     /// and others.
     fn holds(&mut self, now_ns: u64, waiter_busy_ns: u64, trials: &mut Trials) -> bool {
-        let is_worse = self.is_used && !self.judge(now_ns);
-        if is_worse {
-            trials.was_worse(now_ns);
-        } else if self.is_worth_it {
-            trials.was_worth_it();
-        }
         let idle = now_ns.saturating_sub(self.busy_ns);
         let quiet = idle.min(now_ns.saturating_sub(waiter_busy_ns));
         let limit = match (self.is_used, quiet > GRACE_NS) {
@@ -451,7 +381,16 @@ impl Down {
             (true, true) => IDLE_NS,
         };
         let wants_sleep = || !self.direction.is_reader_awake(self.board);
-        !(is_worse || self.has_left || idle > limit || quiet > GRACE_NS && wants_sleep())
+        let is_over = self.has_left || idle > limit || quiet > GRACE_NS && wants_sleep();
+        if self.is_eager {
+            return !is_over;
+        }
+        if is_over && quiet > GRACE_NS {
+            trials.rest(now_ns);
+        } else if self.is_used {
+            trials.judge(now_ns);
+        }
+        !is_over && trials.allow(now_ns)
     }
 
     fn is_worth_an_offer(&self, now_ns: u64, trials: Trials) -> bool {
@@ -459,8 +398,7 @@ impl Down {
         let moves = self.lively >= LIVELY_MOVES && self.moved_ns == now_ns;
         !self.is_done
             && now_ns >= self.retry_at_ns
-            && trials.may_begin(now_ns)
-            && (self.is_eager || moves)
+            && (self.is_eager || moves && trials.allow(now_ns))
             && self.direction.is_adopted()
     }
 

@@ -8,6 +8,7 @@ use crate::Violation;
 use crate::down::AWAKE_NS;
 use crate::lane::{Far, Lane, Near};
 use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
+use crate::trials::Trials;
 use crate::up::{After, SLOT};
 use crate::watched::{WaitersId, Watch};
 use crate::wire::{Full, LinkId, Local, Remote, Wire};
@@ -333,18 +334,51 @@ impl<W: Wire> Engine<W> {
             };
             lane.hear(record.note, now_ns)?;
             let far = lane.far().map(|far| far.number);
+            let place = record.lane.place();
             if matches!(record.note, Note::Done | Note::Finished | Note::Gone) {
                 self.looked_ns = 0;
             }
-            if matches!(record.note, Note::Call | Note::Here) {
-                self.awake_until_ns = now_ns + AWAKE_NS;
-                if let (Note::Call, Some(number)) = (record.note, far) {
-                    self.link_mut(link).outbox.note(number, Note::Here);
+            match record.note {
+                Note::Here => self.awake_until_ns = now_ns + AWAKE_NS,
+                // Answered by a call when that is done.
+                Note::Call if self.is_to_be_measured(place, now_ns) => self.measure(now_ns),
+                Note::Call => {
+                    self.awake_until_ns = now_ns + AWAKE_NS;
+                    if let Some(number) = far {
+                        self.link_mut(link).outbox.note(number, Note::Here);
+                    }
                 }
+                Note::Revoke => self.join(place, now_ns),
+                _ => {}
             }
-            self.heat(record.lane.place());
+            self.heat(place);
         }
         Ok(())
+    }
+
+    /// The far daemon calls, whose reader may get a ring. Whether the reader here takes bytes by TCP
+    /// alone of which nobody knows how fast: once there are rings it cannot be measured.
+    fn is_to_be_measured(&mut self, place: usize, now_ns: u64) -> bool {
+        let Place { lane, waiters, .. } = &mut self.places[place];
+        let Some(lane) = lane.as_mut().filter(|_| !self.is_eager && !self.standing) else {
+            return false;
+        };
+        let is_moving = lane.down.is_moving(now_ns);
+        let watchers = lane.down.watchers();
+        let trials = lane.down.trials(self.watch.waiter(*waiters, watchers));
+        is_moving && trials.is_to_be_measured(now_ns)
+    }
+
+    /// The far daemon has taken an offer back.
+    fn join(&mut self, place: usize, now_ns: u64) {
+        let Place { lane, waiters, .. } = &mut self.places[place];
+        if let Some(lane) = lane
+            && let watchers = lane.down.watchers()
+            && let Some(waiter) = self.watch.waiter(*waiters, watchers)
+            && now_ns.saturating_sub(waiter.busy_ns) < BUSY_NS
+        {
+            waiter.trials.join();
+        }
     }
 
     /// Does what there is to do once.
@@ -384,11 +418,8 @@ impl<W: Wire> Engine<W> {
 
     /// Announces that the daemon is about to sleep. False: it must not, something came in between;
     /// either way [`Engine::withdraw_sleep`] follows.
-    pub fn announce_sleep(&mut self, now_ns: u64) -> bool {
+    pub fn announce_sleep(&mut self) -> bool {
         self.board.announce_sleep(SLOT);
-        for lane in self.places.iter_mut().filter_map(|it| it.lane.as_mut()) {
-            lane.down.fall_asleep(now_ns);
-        }
         self.take_ready();
         self.hot.is_empty()
     }
@@ -410,22 +441,48 @@ impl<W: Wire> Engine<W> {
     /// Looks whether readers moved since the last trial. If they did it polls for a moment, the next
     /// time: first it measures what they do by themselves. They may have begun just now.
     fn try_out(&mut self, now_ns: u64) {
-        for lane in self.places.iter_mut().filter_map(|it| it.lane.as_mut()) {
-            lane.down.wake_up(now_ns);
-        }
         let before = self.moved_ns;
         self.looked_ns = now_ns;
+        if std::mem::take(&mut self.is_measuring) {
+            self.each_trials(|trials| trials.end_alone(now_ns));
+            self.look(now_ns);
+            if self.moved_ns > before {
+                self.awake_until_ns = now_ns + TRIAL_NS;
+                // For the next one, should this lead to nothing.
+                self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);
+            }
+            return;
+        }
         self.look(now_ns);
-        let moved = self.moved_ns > before;
-        self.is_measuring = moved && !self.is_measuring;
-        if self.is_measuring {
-            self.trial_at_ns = now_ns + MEASURED_NS;
-        } else if moved {
-            self.awake_until_ns = now_ns + TRIAL_NS;
-            // For the next one, should this lead to nothing.
-            self.trial_every_ns = (2 * self.trial_every_ns).min(TRIAL_EVERY_NS_MAX);
+        if self.moved_ns > before {
+            self.measure(now_ns);
         } else if self.trial_every_ns < TRIAL_EVERY_NS_MAX {
             self.trial_every_ns = (self.trial_every_ns + TRIAL_EVERY_NS).min(TRIAL_EVERY_NS_MAX);
+        }
+    }
+
+    /// From here on what readers take by themselves is measured, for which the daemon sleeps.
+    fn measure(&mut self, now_ns: u64) {
+        if std::mem::replace(&mut self.is_measuring, true) {
+            return;
+        }
+        self.trial_at_ns = now_ns + MEASURED_NS;
+        self.each_trials(|trials| trials.begin_alone(now_ns));
+    }
+
+    /// Calls `each` with what is known of every reader, for each of its lanes.
+    fn each_trials(&mut self, each: impl Fn(&mut Trials)) {
+        // What all lanes have taken is counted before that.
+        for counts in [true, false] {
+            for Place { lane, waiters, .. } in &mut self.places {
+                if let Some(lane) = lane {
+                    let watchers = lane.down.watchers();
+                    let trials = lane.down.trials(self.watch.waiter(*waiters, watchers));
+                    if !counts {
+                        each(trials);
+                    }
+                }
+            }
         }
     }
 
@@ -545,7 +602,11 @@ impl<W: Wire> Engine<W> {
             lane.down
                 .look(now_ns, waiter, &mut |note| outbox.note(number, note));
             standing |= lane.is_standing();
-            worth |= lane.down.is_worth_it();
+            worth |= lane.is_standing()
+                && lane
+                    .down
+                    .trials(self.watch.waiter(waiters, watchers))
+                    .are_worth_it();
             if lane.down.moved_ns() == now_ns {
                 self.moved_ns = now_ns;
                 self.watch.note_busy(waiters, watchers, now_ns);
@@ -557,6 +618,9 @@ impl<W: Wire> Engine<W> {
         self.collect();
         if worth {
             self.trial_every_ns = TRIAL_EVERY_NS;
+        }
+        if standing && std::mem::take(&mut self.is_measuring) {
+            self.each_trials(Trials::disturb_alone);
         }
         self.standing = standing;
     }

@@ -160,8 +160,9 @@ impl Lane {
     /// What the far daemon says of this lane.
     pub fn hear(&mut self, note: Note, now_ns: u64) -> Result<(), Violation> {
         match note {
-            // Answered by the engine, as `Present` of a lane that is not there.
-            Note::Call | Note::Present(_) => {}
+            // Answered by the engine where there is no such lane.
+            Note::Present(_) => {}
+            Note::Call => self.down.called(now_ns),
             Note::Finished => self.up.finished()?,
             Note::Gone => self.abandon(),
             Note::Offer => self.up.offered(),

@@ -4,7 +4,8 @@
 //! A [`Lane`](lane::Lane) has two halves. [`up`] reads what the local program writes and places it in
 //! the ring of the far end, by RDMA writes. [`down`] is the writer of the local program's incoming
 //! direction, whose bytes the far daemon has placed there. The [`engine::Engine`] has all lanes of a
-//! host, looks at those that may have something, and decides when there is nothing to poll for.
+//! host, looks at those that may have something, and decides when there is nothing to poll for;
+//! [`trials`] say whether polling pays.
 //!
 //! What moves the bytes is behind [`wire::Wire`]. Nothing here makes a system call, takes a lock or
 //! copies payload.
@@ -13,6 +14,7 @@ pub mod down;
 pub mod engine;
 pub mod lane;
 pub mod message;
+pub mod trials;
 pub mod up;
 pub mod watched;
 pub mod wire;

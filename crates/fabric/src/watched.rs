@@ -4,8 +4,8 @@
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::SLOTS;
 
-use crate::down::Trials;
 use crate::lane::Near;
+use crate::trials::Trials;
 use crate::up::SLOT;
 
 /// A chunk whose ready lines are looked at.

@@ -7,8 +7,21 @@ use pair::common::{self, BLOCK, DONTWAIT, SMALL_RING, Side, bytes_at, check_byte
 use sluice_lane::wait;
 use sluice_sys::errno::Errno;
 
+/// The daemons find that messages come, and measure how many do while they sleep.
+fn measure(pair: &mut Pair, mut message: impl FnMut(&mut Pair)) {
+    for ns in [10_000_000, 8_000_000] {
+        pair.fall_asleep();
+        message(pair);
+        pair.wake_up(ns);
+    }
+}
+
 /// Small messages there and back by TCP until the daemons have noticed and made offers.
 fn warm_up(pair: &mut Pair, at: &mut [u64; 2]) {
+    measure(pair, |pair| {
+        exchange(pair, at, 0, 50);
+        exchange(pair, at, 1, 50);
+    });
     for _ in 0..40 {
         for from in 0..2 {
             exchange(pair, at, from, 50);
@@ -248,12 +261,16 @@ fn a_lane_that_the_far_host_never_had_goes_on_by_tcp() {
         let mut lanes = pair.hosts[0].engine.lanes();
         lanes.any(|lane| lane.down.is_standing())
     };
-    for _ in 0..10_000 {
+    let mut message = |pair: &mut Pair| {
         let bytes = bytes_at(at, 50);
         assert_eq!(pair.hosts[1].program.send(&bytes, true), Ok(50));
         let mut got = [0; 50];
         assert_eq!(pair.hosts[0].program.recv(&mut got, DONTWAIT), Ok(50));
         at += 50;
+    };
+    measure(&mut pair, &mut message);
+    for _ in 0..10_000 {
+        message(&mut pair);
         pair.turn(0);
         if stands(&pair) {
             break;

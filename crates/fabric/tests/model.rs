@@ -187,17 +187,29 @@ impl Machine {
                 }
                 self.is_cut = !self.is_cut;
             }
-            // Requests and answers, so that offers are made.
+            // Requests and answers, so that offers are made: at first while the daemons sleep.
             _ => {
-                for _ in 0..10 {
-                    for host in [host, 1 - host] {
-                        self.write(host, 64);
-                        self.pair.run(20_000);
-                        if self.asleep[1 - host].is_none() {
-                            self.read(1 - host, 5_000);
-                        }
+                for ns in [10_000_000, 8_000_000] {
+                    if !self.pair.hosts.iter().any(Host::has_lane_standing) {
+                        self.pair.fall_asleep_if_idle();
+                        self.exchange(host);
+                        self.pair.wake_up(ns);
                     }
                 }
+                for _ in 0..10 {
+                    self.exchange(host);
+                }
+            }
+        }
+    }
+
+    /// A request and its answer.
+    fn exchange(&mut self, host: usize) {
+        for host in [host, 1 - host] {
+            self.write(host, 64);
+            self.pair.run(20_000);
+            if self.asleep[1 - host].is_none() {
+                self.read(1 - host, 5_000);
             }
         }
     }

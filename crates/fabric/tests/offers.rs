@@ -10,7 +10,7 @@ use common::{DONTWAIT, Pair, SMALL_RING};
 use sluice_fabric::down::Down;
 use sluice_fabric::engine::{Engine, Rest};
 use sluice_fabric::lane::{Far, Near};
-use sluice_fabric::message::Note;
+use sluice_fabric::message::{LaneNumber, Note, Record, records};
 use sluice_fabric::watched::Waiter;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 
@@ -70,15 +70,17 @@ fn a_reader_that_wants_to_sleep_polls_on_while_bytes_come_by_other_connections()
     assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
 }
 
-/// A link on which nothing comes and everything goes.
-struct Silence;
+/// A link on which everything goes: all that was said.
+#[derive(Debug, Default)]
+struct Messages(Vec<u8>);
 
-impl Wire for Silence {
+impl Wire for Messages {
     fn write(&mut self, _: LinkId, _: Local, _: Remote, _: u32) -> Result<(), Full> {
         Ok(())
     }
 
-    fn send(&mut self, _: LinkId, _: &[u8]) -> Result<(), Full> {
+    fn send(&mut self, _: LinkId, message: &[u8]) -> Result<(), Full> {
+        self.0.extend(message);
         Ok(())
     }
 }
@@ -142,78 +144,171 @@ impl Lively {
         }
         said
     }
+
+    /// The daemon lets the program be for 10 ms, in which it reads that much.
+    fn measure(&mut self, from_ns: u64, kilobytes: u64, waiter: &mut Waiter) {
+        self.down.trials(Some(waiter)).begin_alone(from_ns);
+        for _ in 0..kilobytes / 10 {
+            self.read(10_000);
+        }
+        let trials = self.down.trials(Some(waiter));
+        trials.end_alone(from_ns + 10 * MS);
+    }
+}
+
+#[test]
+fn no_ring_is_tried_before_it_is_known_what_moves_without() {
+    let (mut one, mut waiter) = (Lively::new(), Waiter::default());
+    let said = one.be_lively(MS, &mut waiter);
+    assert!(said.is_empty(), "{said:?}");
+    one.measure(2 * MS, 0, &mut waiter);
+    let said = one.be_lively(12 * MS, &mut waiter);
+    assert!(said.is_empty(), "it was away: {said:?}");
+    one.measure(14 * MS, 10, &mut waiter);
+    let said = one.be_lively(24 * MS, &mut waiter);
+    assert!(matches!(said[..], [Note::Call, Note::Offer]), "{said:?}");
 }
 
 #[test]
 fn that_a_ring_does_not_pay_holds_for_all_that_the_same_reader_waits_for() {
     let (mut one, mut other) = (Lively::new(), Lively::new());
     let (mut waiter, mut stranger) = (Waiter::default(), Waiter::default());
-    // What TCP moves while the daemon sleeps: 1 MB in 10 ms.
-    one.down.fall_asleep(0);
-    for _ in 0..100 {
-        one.read(10_000);
-    }
-    one.down.wake_up(10 * MS);
+    one.measure(0, 1_000, &mut waiter);
     let said = one.be_lively(10 * MS, &mut waiter);
     assert!(matches!(said[..], [Note::Call, Note::Offer]), "{said:?}");
-    // And by the ring next to nothing.
+    // By the ring next to nothing comes.
     let now = 11 * MS;
     one.down.hear(Note::Segment(one.at), now).expect("offered");
     one.down.arrive(10, now).expect("offered, and room");
     assert_eq!(one.pair.b.recv(&mut [0; 100], DONTWAIT), Ok(10));
-    waiter.busy_ns = 17 * MS;
-    let said = one.look(17 * MS, &mut waiter);
-    assert!(matches!(said[..], [Note::Revoke]), "{said:?}");
+    for (now, ends) in [(11 * MS, false), (17 * MS, true)] {
+        waiter.busy_ns = now;
+        let said = one.look(now, &mut waiter);
+        assert_eq!(said == [Note::Revoke], ends, "{said:?}");
+    }
     for now in [20, 100, 400] {
+        other.measure((now - 10) * MS, 10, &mut waiter);
         let said = other.be_lively(now * MS, &mut waiter);
         assert!(said.is_empty(), "{said:?} at {now} ms");
     }
-    let said = other.be_lively(430 * MS, &mut stranger);
+    other.measure(430 * MS, 10, &mut stranger);
+    let said = other.be_lively(440 * MS, &mut stranger);
     assert!(said.contains(&Note::Offer), "another reader's: {said:?}");
     let mut other = Lively::new();
-    let said = other.be_lively(430 * MS, &mut waiter);
+    other.measure(430 * MS, 10, &mut waiter);
+    let said = other.be_lively(440 * MS, &mut waiter);
     assert!(said.contains(&Note::Offer), "tried again: {said:?}");
 }
 
-/// A daemon whose program reads a little whenever it is asked, as a daemon's thread drives it.
+/// A daemon with one lane, whose program reads by TCP.
+struct Host {
+    one: Lively,
+    engine: Engine<Messages>,
+    number: LaneNumber,
+    now: u64,
+}
+
+impl Host {
+    fn new() -> Self {
+        let one = Lively::new();
+        let mut engine = Engine::new(Messages::default(), one.pair.a.board);
+        let near = Near {
+            chunk: one.pair.a.chunk(),
+            lane: 0,
+            side: one.pair.a.number,
+            board: None,
+            region: 0,
+        };
+        let number = engine.open(LinkId(0), near).expect("room");
+        let far = Far {
+            number,
+            ring: Remote {
+                address: 4096,
+                rkey: 1,
+            },
+            ring_bytes: SMALL_RING,
+        };
+        engine.link_up(LinkId(0));
+        engine.connect(number, far, 0).expect("a far lane");
+        Self {
+            one,
+            engine,
+            number,
+            now: 0,
+        }
+    }
+
+    /// Polls as long as there is something to poll for. Until when it sleeps then.
+    fn poll(&mut self) -> u64 {
+        loop {
+            match self.engine.rest(self.now) {
+                Rest::Sleep(until) => return until,
+                Rest::Poll => self.engine.turn(self.now),
+            }
+            self.now += MS / 100;
+        }
+    }
+
+    /// Sleeps until then.
+    fn sleep(&mut self, until: u64) {
+        assert!(self.engine.announce_sleep(), "nothing to do");
+        self.now = self.now.max(until);
+        self.engine.withdraw_sleep(self.now);
+    }
+
+    fn hear(&mut self, note: Note) {
+        let lane = self.number;
+        let message = Record { lane, note }.encode();
+        let heard = self.engine.heard(LinkId(0), &message, self.now);
+        heard.expect("it may say that");
+    }
+
+    /// What was said since the last time.
+    fn said(&mut self) -> Vec<Note> {
+        self.engine.turn(self.now);
+        let sent = std::mem::take(&mut self.engine.wire.0);
+        let notes = records(&sent).map(|record| record.expect("legal").note);
+        notes
+            .filter(|note| matches!(note, Note::Call | Note::Here))
+            .collect()
+    }
+}
+
 #[test]
 fn what_a_connection_moves_by_itself_is_measured_before_the_daemon_polls() {
-    let mut one = Lively::new();
-    let mut engine = Engine::new(Silence, one.pair.a.board);
-    let near = Near {
-        chunk: one.pair.a.chunk(),
-        lane: 0,
-        side: one.pair.a.number,
-        board: None,
-        region: 0,
-    };
-    let number = engine.open(LinkId(0), near).expect("room");
-    let far = Far {
-        number,
-        ring: Remote {
-            address: 4096,
-            rkey: 1,
-        },
-        ring_bytes: SMALL_RING,
-    };
-    engine.link_up(LinkId(0));
-    engine.connect(number, far, 0).expect("a far lane");
-    let mut now = 0;
+    let mut host = Host::new();
     let mut woken = Vec::new();
     for _ in 0..4 {
-        while engine.rest(now) == Rest::Poll {
-            engine.turn(now);
-            now += MS / 100;
-        }
-        let Rest::Sleep(until) = engine.rest(now) else {
-            unreachable!("it polls no more");
-        };
-        assert!(engine.announce_sleep(now), "nothing to do");
-        one.read(10);
-        now = now.max(until);
-        engine.withdraw_sleep(now);
-        woken.push(engine.rest(now) == Rest::Poll);
+        let until = host.poll();
+        host.one.read(10);
+        host.sleep(until);
+        woken.push(host.engine.rest(host.now) == Rest::Poll);
     }
     // A look, and a trial 8 ms later; and so again.
     assert_eq!(woken, [false, true, false, true]);
+}
+
+#[test]
+fn who_is_called_measures_first_if_its_program_reads() {
+    let mut host = Host::new();
+    // Nothing to measure: it answers, and polls for the ring that it may get.
+    host.poll();
+    host.sleep(20 * MS);
+    host.hear(Note::Call);
+    assert_eq!(host.said(), [Note::Here]);
+    assert_eq!(host.engine.rest(host.now), Rest::Poll);
+    // Its program reads.
+    host.now += 2 * MS;
+    host.one.read(10);
+    host.said();
+    host.one.read(10);
+    host.hear(Note::Call);
+    assert_eq!(host.said(), []);
+    host.now += MS;
+    let until = host.poll();
+    host.one.read(100);
+    host.sleep(until);
+    assert_eq!(host.engine.rest(host.now), Rest::Poll, "it is known now");
+    host.hear(Note::Call);
+    assert_eq!(host.said(), [Note::Here]);
 }

@@ -427,7 +427,7 @@ impl Thread {
     }
 
     fn sleep(&mut self, until_ns: u64) -> Result<(), Box<dyn std::error::Error>> {
-        let may_sleep = self.engine.announce_sleep(now_ns());
+        let may_sleep = self.engine.announce_sleep();
         let result = if may_sleep {
             self.sleep_announced(until_ns)
         } else {

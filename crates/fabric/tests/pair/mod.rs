@@ -229,6 +229,27 @@ impl Pair {
         }
     }
 
+    /// Both daemons have nothing left to do, and sleep.
+    pub fn fall_asleep(&mut self) {
+        self.run(1_000_000);
+        assert!(self.fall_asleep_if_idle(), "something is left to do");
+    }
+
+    /// Both daemons are about to sleep. Whether they may.
+    pub fn fall_asleep_if_idle(&mut self) -> bool {
+        let may_sleep = |host: &mut Host| host.engine.announce_sleep();
+        let each = self.hosts.each_mut().map(may_sleep);
+        each == [true; 2]
+    }
+
+    /// They have slept for that long.
+    pub fn wake_up(&mut self, ns: u64) {
+        self.now_ns += ns;
+        for host in &mut self.hosts {
+            host.engine.withdraw_sleep(self.now_ns);
+        }
+    }
+
     /// The link fails, and what was under way on it is lost.
     pub fn cut(&mut self) {
         for host in &mut self.hosts {
@@ -246,6 +267,11 @@ impl Pair {
 }
 
 impl Host {
+    /// Whether its daemon has to poll for the lane.
+    pub fn has_lane_standing(&self) -> bool {
+        self.engine.lanes().any(|lane| lane.is_standing())
+    }
+
     /// The first byte of the ring that the program reads.
     fn incoming_ring(&self) -> u64 {
         let place = self.program.end.place().expect("a lane");
