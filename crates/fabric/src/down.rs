@@ -167,6 +167,15 @@ impl Down {
             || now_ns.saturating_sub(self.moved_ns) < MOVING_NS
     }
 
+    /// Whether bytes have just come by a ring.
+    pub fn is_busy(&self, now_ns: u64, waiter: Option<&Waiter>) -> bool {
+        now_ns.saturating_sub(self.waiter_busy_ns(waiter)) < GRACE_NS
+    }
+
+    fn waiter_busy_ns(&self, waiter: Option<&Waiter>) -> u64 {
+        waiter.map_or(self.busy_ns, |it| it.busy_ns)
+    }
+
     /// The far daemon calls, or answers, and polls for a while.
     pub fn called(&mut self, now_ns: u64) {
         self.far_awake_until_ns = now_ns + AWAKE_NS / 2;
@@ -346,7 +355,7 @@ impl Down {
             self.lively = if gap < LIVELY_NS { self.lively + 1 } else { 0 };
             self.moved_ns = now_ns;
         }
-        let busy_ns = waiter.as_ref().map_or(self.busy_ns, |it| it.busy_ns);
+        let busy_ns = self.waiter_busy_ns(waiter.as_deref());
         let mut trials = *self.trials(waiter.as_deref_mut());
         if self.offer == Offer::Standing && !self.holds(now_ns, busy_ns, &mut trials) {
             self.offer = Offer::Revoked;

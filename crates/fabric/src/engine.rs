@@ -25,6 +25,8 @@ const TRIAL_EVERY_NS_MAX: u64 = 1_000_000_000;
 /// Between the look that finds lively connections and the trial the daemon sleeps for so long,
 /// nanoseconds: what readers take in that time says what an offer must move.
 const MEASURED_NS: u64 = 8_000_000;
+/// Rings that have been offered for so long, nanoseconds, have been found to pay by somebody.
+const PAID_NS: u64 = 20_000_000;
 /// Bytes of notes for one link that may wait for room, beyond which the less important ones are
 /// said later.
 const OUTBOX_BYTES_MAX: usize = 64 * 1024;
@@ -140,6 +142,11 @@ pub struct Engine<W> {
     /// When a reader took something last, as of the last look.
     moved_ns: u64,
     standing: bool,
+    /// Since when it was so, nanoseconds.
+    standing_ns: u64,
+    /// Rings are in use that pay, here or for a reader on another host, so that the daemon polls
+    /// whatever else there is.
+    is_paid: bool,
     is_eager: bool,
 }
 
@@ -163,6 +170,8 @@ impl<W: Wire> Engine<W> {
             is_measuring: false,
             moved_ns: 0,
             standing: false,
+            standing_ns: 0,
+            is_paid: false,
             is_eager: false,
         }
     }
@@ -372,12 +381,12 @@ impl<W: Wire> Engine<W> {
     /// The far daemon has taken an offer back.
     fn join(&mut self, place: usize, now_ns: u64) {
         let Place { lane, waiters, .. } = &mut self.places[place];
-        if let Some(lane) = lane
-            && let watchers = lane.down.watchers()
-            && let Some(waiter) = self.watch.waiter(*waiters, watchers)
-            && now_ns.saturating_sub(waiter.busy_ns) < BUSY_NS
-        {
-            waiter.trials.join();
+        if let Some(lane) = lane {
+            let watchers = lane.down.watchers();
+            let waiter = self.watch.waiter(*waiters, watchers);
+            if lane.down.is_busy(now_ns, waiter.as_deref()) {
+                lane.down.trials(waiter).join();
+            }
         }
     }
 
@@ -601,12 +610,13 @@ impl<W: Wire> Engine<W> {
             let waiter = self.watch.waiter(waiters, watchers);
             lane.down
                 .look(now_ns, waiter, &mut |note| outbox.note(number, note));
-            standing |= lane.is_standing();
-            worth |= lane.is_standing()
-                && lane
-                    .down
-                    .trials(self.watch.waiter(waiters, watchers))
-                    .are_worth_it();
+            let stands = lane.is_standing();
+            standing |= stands;
+            let trials = lane.down.trials(self.watch.waiter(waiters, watchers));
+            worth |= stands && trials.are_worth_it();
+            if self.is_paid {
+                trials.measure_beside(now_ns);
+            }
             if lane.down.moved_ns() == now_ns {
                 self.moved_ns = now_ns;
                 self.watch.note_busy(waiters, watchers, now_ns);
@@ -619,10 +629,14 @@ impl<W: Wire> Engine<W> {
         if worth {
             self.trial_every_ns = TRIAL_EVERY_NS;
         }
-        if standing && std::mem::take(&mut self.is_measuring) {
-            self.each_trials(Trials::disturb_alone);
+        if !self.standing {
+            self.standing_ns = now_ns;
         }
         self.standing = standing;
+        self.is_paid = standing && (worth || now_ns.saturating_sub(self.standing_ns) >= PAID_NS);
+        if standing && !self.is_paid && std::mem::take(&mut self.is_measuring) {
+            self.each_trials(Trials::disturb_alone);
+        }
     }
 
     fn flush(&mut self) {

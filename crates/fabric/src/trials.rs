@@ -102,6 +102,17 @@ impl Trials {
         }
     }
 
+    /// The daemon polls for others in any case, and so what is measured meanwhile is what moves beside
+    /// that.
+    pub fn measure_beside(&mut self, now_ns: u64) {
+        self.begin_alone(now_ns);
+        if let Phase::Alone(mark) = self.phase
+            && self.rate_since(mark, now_ns).is_some()
+        {
+            self.end_alone(now_ns);
+        }
+    }
+
     /// The daemon did not let it be.
     pub fn disturb_alone(&mut self) {
         if let Phase::Alone(_) = self.phase {
@@ -159,7 +170,10 @@ impl Trials {
                 let Some(rate) = self.rate_since(mark, now_ns) else {
                     return;
                 };
-                if rate < WORTH * alone {
+                if now_ns >= mark.at_ns + FRESH_NS {
+                    // Whoever used them last has ended.
+                    self.phase = Phase::Unknown;
+                } else if rate < WORTH * alone {
                     self.phase = Phase::Worse(now_ns + self.worse_ns);
                     self.worse_ns = (4 * self.worse_ns).min(WORSE_NS_MAX);
                 } else if now_ns >= confirm_ns && rate < CLEAR * alone {
@@ -256,6 +270,22 @@ mod tests {
     }
 
     #[test]
+    fn it_is_measured_beside_others() {
+        let mut trials = Trials::default();
+        for now in 0..5 {
+            trials.measure_beside(now * MS);
+            assert!(!trials.allow(now * MS));
+            trials.count(100);
+        }
+        trials.measure_beside(5 * MS);
+        assert!(trials.allow(5 * MS));
+        used(&mut trials, 5, 5, 80);
+        assert!(!trials.allow(10 * MS), "worse than what was measured");
+        trials.measure_beside(10 * MS);
+        assert!(!trials.is_to_be_measured(409 * MS));
+    }
+
+    #[test]
     fn what_moves_less_is_tried_again_ever_later() {
         let mut trials = Trials::default();
         let mut now = 0;
@@ -310,6 +340,13 @@ mod tests {
         assert!(trials.are_worth_it());
         trials.rest(110 * MS);
         assert!(!trials.allow(211 * MS), "by then all may be different");
+        alone(&mut trials, 211, 8, 100);
+        used(&mut trials, 219, 10, 100);
+        trials.judge(400 * MS);
+        assert!(
+            trials.is_to_be_measured(400 * MS),
+            "nobody was there to say so"
+        );
     }
 
     #[test]

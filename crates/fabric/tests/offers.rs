@@ -200,7 +200,7 @@ fn that_a_ring_does_not_pay_holds_for_all_that_the_same_reader_waits_for() {
     assert!(said.contains(&Note::Offer), "tried again: {said:?}");
 }
 
-/// A daemon with one lane, whose program reads by TCP.
+/// A daemon with a lane, whose program reads by TCP.
 struct Host {
     one: Lively,
     engine: Engine<Messages>,
@@ -212,24 +212,8 @@ impl Host {
     fn new() -> Self {
         let one = Lively::new();
         let mut engine = Engine::new(Messages::default(), one.pair.a.board);
-        let near = Near {
-            chunk: one.pair.a.chunk(),
-            lane: 0,
-            side: one.pair.a.number,
-            board: None,
-            region: 0,
-        };
-        let number = engine.open(LinkId(0), near).expect("room");
-        let far = Far {
-            number,
-            ring: Remote {
-                address: 4096,
-                rkey: 1,
-            },
-            ring_bytes: SMALL_RING,
-        };
         engine.link_up(LinkId(0));
-        engine.connect(number, far, 0).expect("a far lane");
+        let number = open(&mut engine, &one, 0);
         Self {
             one,
             engine,
@@ -257,7 +241,10 @@ impl Host {
     }
 
     fn hear(&mut self, note: Note) {
-        let lane = self.number;
+        self.hear_of(self.number, note);
+    }
+
+    fn hear_of(&mut self, lane: LaneNumber, note: Note) {
         let message = Record { lane, note }.encode();
         let heard = self.engine.heard(LinkId(0), &message, self.now);
         heard.expect("it may say that");
@@ -265,13 +252,41 @@ impl Host {
 
     /// What was said since the last time.
     fn said(&mut self) -> Vec<Note> {
+        let said = self.said_of_all();
+        said.into_iter().map(|(_, note)| note).collect()
+    }
+
+    /// The same, and of which lane.
+    fn said_of_all(&mut self) -> Vec<(LaneNumber, Note)> {
         self.engine.turn(self.now);
         let sent = std::mem::take(&mut self.engine.wire.0);
-        let notes = records(&sent).map(|record| record.expect("legal").note);
-        notes
-            .filter(|note| matches!(note, Note::Call | Note::Here))
+        let all = records(&sent).map(|record| record.expect("legal"));
+        all.map(|record| (record.lane, record.note))
+            .filter(|(_, note)| matches!(note, Note::Call | Note::Here | Note::Offer))
             .collect()
     }
+}
+
+/// Has a daemon take a lane, whose far half has the same number.
+fn open(engine: &mut Engine<Messages>, one: &Lively, now: u64) -> LaneNumber {
+    let near = Near {
+        chunk: one.pair.a.chunk(),
+        lane: 0,
+        side: one.pair.a.number,
+        board: None,
+        region: 0,
+    };
+    let number = engine.open(LinkId(0), near).expect("room");
+    let far = Far {
+        number,
+        ring: Remote {
+            address: 4096,
+            rkey: 1,
+        },
+        ring_bytes: SMALL_RING,
+    };
+    engine.connect(number, far, now).expect("a far lane");
+    number
 }
 
 #[test]
@@ -311,4 +326,48 @@ fn who_is_called_measures_first_if_its_program_reads() {
     assert_eq!(host.engine.rest(host.now), Rest::Poll, "it is known now");
     host.hear(Note::Call);
     assert_eq!(host.said(), [Note::Here]);
+}
+
+#[test]
+fn a_reader_is_measured_beside_another_whose_ring_pays() {
+    let mut host = Host::new();
+    for _ in 0..2 {
+        let until = host.poll();
+        host.one.read(10);
+        host.sleep(until);
+    }
+    // It reads more and more often, and so it gets a ring.
+    let mut said = Vec::new();
+    while !said.contains(&Note::Offer) {
+        host.now += MS / 20;
+        host.one.read(10);
+        said = host.said();
+        if said.contains(&Note::Call) {
+            host.hear(Note::Here);
+        }
+        assert!(host.now < 30 * MS, "no offer");
+    }
+    let mark = host.one.at;
+    host.hear(Note::Segment(mark));
+    let mut other = Lively::new();
+    let number = open(&mut host.engine, &other, host.now);
+    let end = host.now + 40 * MS;
+    let mut offered = false;
+    while host.now < end && !offered {
+        // The first has all that it reads from the ring.
+        let arrived = host.engine.arrived(LinkId(0), host.number.0, 100, host.now);
+        arrived.expect("offered, and room");
+        assert_eq!(host.one.pair.b.recv(&mut [0; 200], DONTWAIT), Ok(100));
+        other.read(10);
+        host.now += MS / 20;
+        for (lane, note) in host.said_of_all() {
+            match note {
+                Note::Call if lane == number => host.hear_of(number, Note::Here),
+                Note::Offer => offered |= lane == number,
+                _ => {}
+            }
+        }
+        assert_eq!(host.engine.rest(host.now), Rest::Poll);
+    }
+    assert!(offered, "never, while the daemon polls for another");
 }
