@@ -151,14 +151,16 @@ impl Down {
         self.is_reader_gone = true;
     }
 
-    /// What is known of whoever waits for this direction, `waiter` if it waits for others, too. What the
-    /// reader has taken up to now is counted.
+    /// What is known of whoever waits for this direction, `waiter` if it waits for others, too.
     pub fn trials<'a>(&'a mut self, waiter: Option<&'a mut Waiter>) -> &'a mut Trials {
+        waiter.map_or(&mut self.trials, |it| &mut it.trials)
+    }
+
+    /// Counts there what the reader has taken up to now.
+    pub fn count(&mut self, waiter: Option<&mut Waiter>) {
         let progress = self.direction.reader_progress();
         let bytes = progress.wrapping_sub(core::mem::replace(&mut self.counted, progress));
-        let trials = waiter.map_or(&mut self.trials, |it| &mut it.trials);
-        trials.count(bytes);
-        trials
+        self.trials(waiter).count(bytes);
     }
 
     /// Whether the reader has taken bytes lately.
@@ -356,6 +358,7 @@ impl Down {
             self.moved_ns = now_ns;
         }
         let busy_ns = self.waiter_busy_ns(waiter.as_deref());
+        self.count(waiter.as_deref_mut());
         let mut trials = *self.trials(waiter.as_deref_mut());
         if self.offer == Offer::Standing && !self.holds(now_ns, busy_ns, &mut trials) {
             self.offer = Offer::Revoked;
@@ -363,7 +366,7 @@ impl Down {
         } else if self.offer == Offer::None && self.is_worth_an_offer(now_ns, trials) {
             self.offer_or_call(now_ns, say);
         }
-        *waiter.map_or(&mut self.trials, |it| &mut it.trials) = trials;
+        *self.trials(waiter) = trials;
     }
 
     /// Makes an offer to a far daemon that polls, and calls one that may not.

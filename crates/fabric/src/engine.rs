@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use sluice_shmem::board::Board;
 
 use crate::Violation;
-use crate::down::AWAKE_NS;
+use crate::down::{AWAKE_NS, Down};
 use crate::lane::{Far, Lane, Near};
 use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
 use crate::trials::Trials;
 use crate::up::{After, SLOT};
-use crate::watched::{WaitersId, Watch};
+use crate::watched::{Waiter, WaitersId, Watch};
 use crate::wire::{Full, LinkId, Local, Remote, Wire};
 
 /// Time between looks at the readers of all lanes while polling, nanoseconds.
@@ -372,18 +372,15 @@ impl<W: Wire> Engine<W> {
         let Some(lane) = lane.as_mut().filter(|_| !self.is_eager && !self.standing) else {
             return false;
         };
-        let is_moving = lane.down.is_moving(now_ns);
-        let watchers = lane.down.watchers();
-        let trials = lane.down.trials(self.watch.waiter(*waiters, watchers));
-        is_moving && trials.is_to_be_measured(now_ns)
+        let waiter = self.watch.waiter(*waiters, lane.down.watchers());
+        lane.down.is_moving(now_ns) && lane.down.trials(waiter).is_to_be_measured(now_ns)
     }
 
     /// The far daemon has taken an offer back.
     fn join(&mut self, place: usize, now_ns: u64) {
         let Place { lane, waiters, .. } = &mut self.places[place];
         if let Some(lane) = lane {
-            let watchers = lane.down.watchers();
-            let waiter = self.watch.waiter(*waiters, watchers);
+            let waiter = self.watch.waiter(*waiters, lane.down.watchers());
             if lane.down.is_busy(now_ns, waiter.as_deref()) {
                 lane.down.trials(waiter).join();
             }
@@ -481,16 +478,16 @@ impl<W: Wire> Engine<W> {
 
     /// Calls `each` with what is known of every reader, for each of its lanes.
     fn each_trials(&mut self, each: impl Fn(&mut Trials)) {
-        // What all lanes have taken is counted before that.
-        for counts in [true, false] {
-            for Place { lane, waiters, .. } in &mut self.places {
-                if let Some(lane) = lane {
-                    let watchers = lane.down.watchers();
-                    let trials = lane.down.trials(self.watch.waiter(*waiters, watchers));
-                    if !counts {
-                        each(trials);
-                    }
-                }
+        // What all its lanes have taken is counted before.
+        self.each_reader(|down, waiter| down.count(waiter));
+        self.each_reader(|down, waiter| each(down.trials(waiter)));
+    }
+
+    fn each_reader(&mut self, each: impl Fn(&mut Down, Option<&mut Waiter>)) {
+        for Place { lane, waiters, .. } in &mut self.places {
+            if let Some(lane) = lane {
+                let waiter = self.watch.waiter(*waiters, lane.down.watchers());
+                each(&mut lane.down, waiter);
             }
         }
     }

@@ -78,13 +78,7 @@ impl Trials {
 
     /// The daemon lets the reader be, and measures what that takes.
     pub fn begin_alone(&mut self, now_ns: u64) {
-        let is_over = match self.phase {
-            Phase::Unknown => true,
-            Phase::Worse(until_ns) => now_ns >= until_ns,
-            Phase::Open { at_ns, .. } => now_ns >= at_ns + FRESH_NS,
-            Phase::Alone(_) | Phase::Used { .. } => false,
-        };
-        if is_over {
+        if self.is_unknown(now_ns) {
             self.phase = Phase::Alone(self.mark(now_ns));
         }
     }
@@ -122,18 +116,23 @@ impl Trials {
 
     /// Whether what it takes by TCP alone has yet to be measured, before rings are tried.
     pub fn is_to_be_measured(&self, now_ns: u64) -> bool {
+        self.is_unknown(now_ns) || matches!(self.phase, Phase::Alone(_))
+    }
+
+    /// Whether nothing is known, or not any more.
+    fn is_unknown(&self, now_ns: u64) -> bool {
         match self.phase {
-            Phase::Unknown | Phase::Alone(_) => true,
+            Phase::Unknown => true,
             Phase::Open { at_ns, .. } => now_ns >= at_ns + FRESH_NS,
             Phase::Worse(until_ns) => now_ns >= until_ns,
-            Phase::Used { .. } => false,
+            Phase::Alone(_) | Phase::Used { .. } => false,
         }
     }
 
     /// Whether rings may be offered, and may stay so.
     pub fn allow(&self, now_ns: u64) -> bool {
         match self.phase {
-            Phase::Open { at_ns, .. } => now_ns < at_ns + FRESH_NS,
+            Phase::Open { .. } => !self.is_unknown(now_ns),
             Phase::Used { .. } => true,
             _ => false,
         }

@@ -224,12 +224,8 @@ fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
     let mut pair = Pair::new(common::SMALL_RING);
     let mut at = [0; 2];
     warm_up(&mut pair, &mut at);
-    let standing = |pair: &Pair, host: usize| {
-        let mut lanes = pair.hosts[host].engine.lanes();
-        lanes.any(|it| it.is_standing())
-    };
     exchange(&mut pair, &mut at, 0, 40);
-    assert!(standing(&pair, 1), "no offer");
+    assert!(pair.hosts[1].has_lane_standing(), "no offer");
     // The reader closes, and the link fails while the answer to that is under way.
     pair.hosts[1].program.close();
     let number = pair.hosts[1].number;
@@ -241,7 +237,7 @@ fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
     pair.mend();
     pair.run(10_000_000);
     // The writer is still there. Its daemon has nothing to poll for.
-    assert!(!standing(&pair, 0));
+    assert!(!pair.hosts[0].has_lane_standing());
     // And when there is no link any more and the writer goes, so does the lane.
     pair.cut();
     for host in &mut pair.hosts {

@@ -147,12 +147,13 @@ impl Lively {
 
     /// The daemon lets the program be for 10 ms, in which it reads that much.
     fn measure(&mut self, from_ns: u64, kilobytes: u64, waiter: &mut Waiter) {
-        self.down.trials(Some(waiter)).begin_alone(from_ns);
+        self.down.count(Some(waiter));
+        waiter.trials.begin_alone(from_ns);
         for _ in 0..kilobytes / 10 {
             self.read(10_000);
         }
-        let trials = self.down.trials(Some(waiter));
-        trials.end_alone(from_ns + 10 * MS);
+        self.down.count(Some(waiter));
+        waiter.trials.end_alone(from_ns + 10 * MS);
     }
 }
 
