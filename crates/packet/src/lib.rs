@@ -12,10 +12,12 @@
 
 #![warn(missing_docs)]
 
+mod kept;
 mod port;
 pub mod routes;
 pub mod udp;
 
+pub use kept::Kept;
 pub use port::{Ethernet, Path, Port, PortCounters, Received, SendError};
 pub use routes::Routes;
 pub use udp::UdpPort;

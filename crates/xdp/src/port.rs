@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use sluice_packet::{Path, Port, PortCounters, Received, SendError};
+use sluice_packet::{Kept, Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{Outer, Prefix};
@@ -63,10 +63,7 @@ pub struct XdpPort {
 /// An acknowledgement that was to be sent since the last flush.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    path: Path,
-    ecn: Ecn,
-    packet: [u8; rider::PACKET_MAX],
-    length: usize,
+    kept: Kept,
     /// It has a frame of its own already.
     is_put: bool,
     /// That was decided.
@@ -79,12 +76,6 @@ struct Carrier {
     slot: u32,
     start: usize,
     bytes: usize,
-}
-
-impl Waiting {
-    fn packet(&self) -> &[u8] {
-        self.packet.get(..self.length).unwrap_or_default()
-    }
 }
 
 /// A packet on its way into a frame.
@@ -360,11 +351,9 @@ impl XdpPort {
         };
         let mut behind = 0;
         if let Some(waiting) = waiting {
-            let packet = waiting.packet();
-            let flow = self
-                .flows
-                .of(waiting.path.destination, waiting.path.source_port);
-            let got = flow.got;
+            let packet = waiting.kept.packet();
+            let path = &waiting.kept.path;
+            let got = self.flows.of(path.destination, path.source_port).got;
             // SAFETY: the slot is ours until it is in the ring.
             let frame = unsafe {
                 self.socket
@@ -403,7 +392,7 @@ impl XdpPort {
         };
         let path = packet.path;
         let is_single = packet.length <= SINGLE_MAX;
-        if waiting.path != *path {
+        if waiting.kept.path != *path {
             self.settle(&waiting);
             return self.put(packet, None);
         }
@@ -424,7 +413,7 @@ impl XdpPort {
         }
         let sent = if is_single {
             let rider = Rider {
-                packet: waiting.packet(),
+                packet: waiting.kept.packet(),
                 got,
             };
             self.put(packet, Some(rider))
@@ -450,21 +439,17 @@ impl XdpPort {
     /// network.
     fn put_waiting(&mut self, waiting: &Waiting) {
         if !waiting.is_put {
-            let _ = self.put_alone(waiting);
+            let _ = self.put_alone(&waiting.kept);
         }
     }
 
     /// A packet that was kept back, in a frame of its own.
-    fn put_alone(&mut self, kept: &Waiting) -> Result<(), SendError> {
-        let mut fill = |into: &mut [u8]| {
-            into.copy_from_slice(kept.packet());
-            true
-        };
+    fn put_alone(&mut self, kept: &Kept) -> Result<(), SendError> {
         let packet = Outgoing {
             path: &kept.path,
             ecn: kept.ecn,
-            length: kept.length,
-            fill: &mut fill,
+            length: kept.packet().len(),
+            fill: &mut |into| kept.put(into),
         };
         self.put(packet, None)
     }
@@ -587,30 +572,22 @@ impl Port for XdpPort {
         if length < bth::Bth::BYTES {
             return Err(SendError::Nothing);
         }
-        let waiting = self.waiting.take();
-        let mut packet = [0; rider::PACKET_MAX];
-        if let Some(into) = packet.get_mut(..length) {
-            if !fill(into) {
-                self.waiting = waiting;
-                return Err(SendError::Nothing);
+        if Kept::takes(length) {
+            let kept = Kept::new(path, ecn, length, fill)?;
+            if let Some(waiting) = self.waiting.take() {
+                self.settle(&waiting);
             }
-            if let Some(waiting) = &waiting {
-                self.settle(waiting);
-            }
-            let one = Waiting {
-                path: *path,
-                ecn,
-                packet,
-                length,
-                is_put: false,
-                is_decided: false,
-            };
-            if rider::may_ride(one.packet()) {
-                self.waiting = Some(one);
+            if kept.may_ride() {
+                self.waiting = Some(Waiting {
+                    kept,
+                    is_put: false,
+                    is_decided: false,
+                });
             } else {
-                self.put_alone(&one)?;
+                self.put_alone(&kept)?;
             }
         } else {
+            let waiting = self.waiting.take();
             let packet = Outgoing {
                 path,
                 ecn,

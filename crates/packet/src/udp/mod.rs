@@ -46,7 +46,7 @@ use sluice_wire::{Ecn, ipv4};
 pub use self::group::Group;
 use self::queue::Queue;
 use self::socket::{Datagram, Incoming, Name};
-use crate::{Path, Port, PortCounters, Received, SendError};
+use crate::{Kept, Path, Port, PortCounters, Received, SendError};
 
 /// Datagrams that one system call takes in, at most.
 const RECEIVE_BATCH: usize = 32;
@@ -333,6 +333,7 @@ fn take(
         counters.malformed += 1;
         return 1;
     }
+    let before = counters.received;
     let mut numbers = Numbers::default();
     let mut one = |bytes: &[u8], numbers: &mut Numbers| {
         let Some((packet, found)) = bytes.split_last_chunk() else {
@@ -358,7 +359,6 @@ fn take(
             counters.bad_icrc += 1;
             return;
         }
-        peers.came(source, source_port);
         counters.received += 1;
         counters.received_bytes += packet.len() as u64;
         each(&Received {
@@ -373,8 +373,9 @@ fn take(
     };
     let segment = beside.segment_bytes.unwrap_or(datagram.bytes.len());
     let count = datagram.bytes.len().div_ceil(segment);
-    let rides = ends_with_rider(datagram.bytes, segment);
-    let carrier = count.checked_sub(2).filter(|_| rides);
+    let carrier = count
+        .checked_sub(2)
+        .filter(|_| ends_with_rider(datagram.bytes, segment));
     let mut segments = datagram.bytes.chunks(segment);
     for segment in segments.by_ref().take(carrier.unwrap_or(count)) {
         one(segment, &mut numbers);
@@ -385,6 +386,9 @@ fn take(
         one(rider, &mut numbers);
         numbers.next = next;
         one(carrier, &mut numbers);
+    }
+    if counters.received > before {
+        peers.came(source, source_port);
     }
     count
 }
@@ -534,8 +538,8 @@ impl Port for UdpPort {
             let (four, six) = (self.four.as_ref(), self.six.as_ref());
             self.queue.hand_on(four, six, &mut self.counters);
         }
-        let uncut = self.peers.has(path.destination);
-        self.queue.push(path, ecn, length, fill, uncut)
+        let waits = Kept::takes(length) && self.peers.has(path.destination);
+        self.queue.push(path, ecn, length, fill, waits)
     }
 
     /// Full datagrams have been sent when the next one was begun, see [`Port::send`]; the last one

@@ -4,13 +4,12 @@ use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 use sluice_wire::Ecn;
 use sluice_wire::icrc::{self, Unseen};
-use sluice_wire::rider;
 use sluice_wire::udp::ROCE_PORT;
 
 use super::control::Telling;
 use super::socket::{Name, Outgoing};
 use super::{DATAGRAM_BYTES_MAX, checksum};
-use crate::{Path, PortCounters, SendError};
+use crate::{Kept, Path, PortCounters, SendError};
 
 /// Packets that one system call sends, at most.
 const SEND_BATCH: usize = 128;
@@ -41,24 +40,9 @@ impl Entry {
 
 /// An acknowledgement that was to leave, and may do so behind what follows.
 struct Rider {
-    path: Path,
-    packet: [u8; rider::PACKET_MAX],
-    length: usize,
-    ecn: Ecn,
+    kept: Kept,
     /// Something has followed.
     is_carried: bool,
-}
-
-impl Rider {
-    /// It has as many bytes as `packet` has room for, or fewer.
-    fn put(&self, into: &mut [u8]) -> bool {
-        let packet = self.packet.get(..self.length);
-        let fits = packet.is_some_and(|packet| packet.len() == into.len());
-        into.iter_mut()
-            .zip(self.packet)
-            .for_each(|(to, byte)| *to = byte);
-        fits
-    }
 }
 
 /// Packets in the order in which they leave.
@@ -103,47 +87,44 @@ impl Queue {
         self.bytes >= WORTH_BYTES && !self.continues(path, ecn, length)
     }
 
-    /// Puts a packet behind the others. `uncut`: the peer takes several as one datagram.
+    /// Puts a packet behind the others. `waits`: it is one that [`Kept`] takes, for a peer who takes several
+    /// packets as one datagram.
     pub(super) fn push(
         &mut self,
         path: &Path,
         ecn: Ecn,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
-        uncut: bool,
+        waits: bool,
     ) -> Result<(), SendError> {
         if self.room() == 0 {
             return Err(SendError::NoRoom);
         }
-        let mut packet = [0; rider::PACKET_MAX];
-        let short = packet
-            .get_mut(..length)
-            .filter(|_| uncut && self.segmentation);
-        if let Some(into) = short {
-            if !fill(into) {
-                return Err(SendError::Nothing);
-            }
-            let rides = rider::may_ride(into);
-            let rider = Rider {
-                path: *path,
-                packet,
-                length,
-                ecn,
-                is_carried: false,
-            };
+        if waits && self.segmentation {
+            let kept = Kept::new(path, ecn, length, fill)?;
             self.settle();
-            if rides {
-                self.rider = Some(rider);
-                return Ok(());
+            if !kept.may_ride() {
+                return self.put_kept(&kept, ecn);
             }
-            return self.put(path, ecn, length, &mut |into| rider.put(into));
+            self.rider = Some(Rider {
+                kept,
+                is_carried: false,
+            });
+            return Ok(());
         }
         match &mut self.rider {
-            Some(rider) if rider.path == *path && rider.length <= length => rider.is_carried = true,
+            Some(rider) if rider.kept.path == *path && rider.kept.packet().len() <= length => {
+                rider.is_carried = true;
+            }
             Some(_) => self.settle(),
             None => {}
         }
         self.put(path, ecn, length, fill)
+    }
+
+    fn put_kept(&mut self, kept: &Kept, ecn: Ecn) -> Result<(), SendError> {
+        let length = kept.packet().len();
+        self.put(&kept.path, ecn, length, &mut |into| kept.put(into))
     }
 
     fn put(
@@ -191,21 +172,21 @@ impl Queue {
     /// The acknowledgement waits for nothing any longer. It rides behind the last packet that has
     /// followed, in one datagram, or leaves by itself.
     fn settle(&mut self) {
-        let Some(rider) = self.rider.take() else {
+        let Some(Rider { kept, is_carried }) = self.rider.take() else {
             return;
         };
-        let mut ecn = rider.ecn;
+        let mut ecn = kept.ecn;
         let carrier = self.entries.len().checked_sub(1);
-        if let Some(at) = carrier.filter(|at| rider.is_carried && *at >= self.gone) {
+        if let Some(at) = carrier.filter(|at| is_carried && *at >= self.gone) {
             ecn = self.entries.get(at).map_or(ecn, |carrier| carrier.ecn);
-            if !self.continues(&rider.path, ecn, rider.length) {
+            if !self.continues(&kept.path, ecn, kept.packet().len()) {
                 // All segments are of one length but the last, which it is to be: a datagram for both.
                 self.part(at, 1);
                 self.run_bytes = self.entries.get(at).map_or(0, |one| one.length) + icrc::BYTES;
             }
         }
         // It fits into any place; without one it is lost, as on a network, and asked for again.
-        let _ = self.put(&rider.path, ecn, rider.length, &mut |into| rider.put(into));
+        let _ = self.put_kept(&kept, ecn);
     }
 
     /// Whether a packet can be one more segment of the last one's datagram: all are of one
