@@ -27,6 +27,7 @@ mod flows;
 mod interface;
 mod left;
 mod open;
+mod order;
 mod port;
 mod program;
 mod ring;

@@ -13,6 +13,7 @@ use sluice_wire::{Ecn, Envelope, Error, Ip, bth, icrc};
 
 use crate::flows::Flows;
 use crate::left::Left;
+use crate::order::Order;
 use crate::ring::Descriptor;
 use crate::socket::{Layout, Socket};
 
@@ -42,6 +43,7 @@ pub struct XdpPort {
     /// next look or flush: the words that tell the kernel are in the cache of the processor that
     /// brought the packet, and whoever was just given that should not have to wait for them.
     taken: Vec<u64>,
+    order: Order,
     /// Put into the ring since the last flush.
     staged: u64,
     /// An acknowledgement that may ride with the packet that follows.
@@ -144,6 +146,7 @@ impl XdpPort {
             free: (0..layout.send_slots as u32).rev().collect(),
             pieces: vec![0; layout.send_slots].into_boxed_slice(),
             taken: Vec::with_capacity(BATCH as usize),
+            order: Order::new(layout.receive_chunks, layout.chunk_bytes),
             staged: 0,
             waiting: None,
             carrier: None,
@@ -229,6 +232,7 @@ impl XdpPort {
             return;
         }
         for chunk in self.taken.drain(..) {
+            self.order.give(chunk);
             let room = self.socket.fill.push(chunk);
             debug_assert!(room, "an entry for every chunk");
         }
@@ -517,10 +521,14 @@ impl Port for XdpPort {
             }
             return 0;
         }
+        if let Some(at) = self.order.next() {
+            self.socket.umem.expect(at);
+        }
         let mut packets = 0;
         for _ in 0..count {
             let piece = self.socket.receive.take();
             let (at, len) = (piece.address as usize, piece.len as usize);
+            self.order.come(at);
             let more = piece.options & libc::XDP_PKT_CONTD != 0;
             // SAFETY: the receive ring gave the chunk to us, and it goes back with the next call, when
             // nothing refers to it any more.

@@ -79,6 +79,27 @@ impl Umem {
         self.0.len
     }
 
+    /// What is there is about to be read. Whoever it belongs to at present, nothing is read by this.
+    #[inline]
+    pub fn expect(&self, at: usize) {
+        /// A short packet with its headers.
+        const BYTES: usize = 2 * LINE_BYTES;
+        const LINE_BYTES: usize = 64;
+        if at.checked_add(BYTES).is_some_and(|end| end <= self.0.len) {
+            for line in [0, LINE_BYTES] {
+                let place = self.0.base.wrapping_add(at + line);
+                // SAFETY: a hint, which reads nothing and never faults; SSE is part of x86-64.
+                #[cfg(target_arch = "x86_64")]
+                unsafe {
+                    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                    _mm_prefetch::<_MM_HINT_T0>(place.cast::<i8>());
+                }
+                #[cfg(not(target_arch = "x86_64"))]
+                let _ = place;
+            }
+        }
+    }
+
     /// None: not all of it is inside.
     ///
     /// # Safety
