@@ -82,6 +82,11 @@ pub enum SendError {
 /// A way in and out: a UDP socket, an AF_XDP queue. It belongs to one thread at a time, and no
 /// call waits.
 pub trait Port: Send {
+    /// Gets the batch from the kernel that the next [`Port::receive`] gives, so that packets of other ports
+    /// can be given in between: those that came there before these are there by then. Without it `receive`
+    /// does that. Where that costs no call of the kernel nothing is done.
+    fn fetch(&mut self) {}
+
     /// Gives one batch of what has come to `each`, one packet at a time. How many packets came,
     /// whether they were good or not: 0 says that there is nothing now.
     ///

@@ -82,6 +82,22 @@ fn receive(port: &mut UdpPort, count: usize) -> Vec<(IpAddr, IpAddr, u8, u8, Vec
     all
 }
 
+/// Waits until there is something to receive.
+fn wait(port: &UdpPort) {
+    let descriptors = port.descriptors().into_iter();
+    let mut asked: Vec<_> = descriptors
+        .map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    let ms = WAIT_MAX.as_millis() as i32;
+    // SAFETY: so many structures, which the kernel reads and writes.
+    let ready = unsafe { libc::poll(asked.as_mut_ptr(), asked.len() as libc::nfds_t, ms) };
+    assert!(ready > 0, "nothing came");
+}
+
 fn config(segmentation: bool) -> Config {
     Config {
         segmentation,
@@ -368,6 +384,40 @@ fn the_icrc_of_what_leaves_is_right() {
             assert_eq!(identifications, expected);
         }
         assert_eq!(left.counters().refused, 0);
+    }
+}
+
+/// What was fetched is given, and nothing that came behind: packets of other ports may belong between.
+#[test]
+fn what_comes_behind_a_fetch_is_not_given_with_it() {
+    let name = "what_comes_behind_a_fetch_is_not_given_with_it";
+    let Some(hosts) = Hosts::new(name, 1500) else {
+        return;
+    };
+    let mut left = open(&hosts, LEFT, &Config::default());
+    let mut right = open(&hosts, RIGHT, &Config::default());
+    let take = |port: &mut UdpPort| {
+        let mut all = Vec::new();
+        port.receive(&mut |got| all.push(got.packet.to_vec()));
+        all
+    };
+    for addresses in [FOUR, SIX] {
+        let path = path(addresses, LEFT);
+        // Returns when it is there.
+        let mut put = |right: &UdpPort, number| {
+            send(&mut left, &path, &packet(number, 64)).unwrap();
+            flush(&mut left);
+            wait(right);
+        };
+        right.fetch();
+        put(&right, 1);
+        assert_eq!(take(&mut right), Vec::<Vec<u8>>::new(), "there was nothing");
+        right.fetch();
+        right.fetch();
+        put(&right, 2);
+        assert_eq!(take(&mut right), [packet(1, 64)]);
+        assert_eq!(take(&mut right), [packet(2, 64)]);
+        assert_eq!(take(&mut right), Vec::<Vec<u8>>::new());
     }
 }
 

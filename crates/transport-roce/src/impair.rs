@@ -59,6 +59,10 @@ impl Impaired {
 }
 
 impl Port for Impaired {
+    fn fetch(&mut self) {
+        self.port.fetch();
+    }
+
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let Self {
             port,

@@ -583,7 +583,13 @@ impl State {
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        for (place, port) in ports.iter_mut().enumerate() {
+        // Sockets first and last: what they had before the others were looked at is given behind what
+        // those have. So an acknowledgement that came past the sockets is taken in before the answer behind
+        // it, which may be bulk.
+        if !skip_udp && let Some(port) = ports.first_mut() {
+            port.fetch();
+        }
+        for (place, port) in ports.iter_mut().enumerate().rev() {
             let got = port.receive(&mut |received| {
                 let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
                 intake.packet(now, received);

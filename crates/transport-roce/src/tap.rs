@@ -108,6 +108,10 @@ impl Around {
 }
 
 impl Port for Tapped {
+    fn fetch(&mut self) {
+        self.port.fetch();
+    }
+
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let Self {
             port,

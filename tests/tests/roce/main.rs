@@ -27,6 +27,7 @@ const USUAL: &[&str] = &[
     "packets-pass-the-kernel-by/RC/",
     "refused/",
     "traffic/",
+    "events-of-bulk/",
     "datagrams/",
     "ibv_rc_pingpong/plain/",
     "ibv_ud_pingpong/plain/",

@@ -41,6 +41,12 @@ pub fn trials() -> Vec<Trial> {
                 datagrams(way)
             }));
         }
+        for corner in 0..CORNERS.len() {
+            let way = Way::corner(device, corner);
+            trials.push(trial(format!("events-of-bulk/{}", way.name()), move || {
+                events_of_bulk(way)
+            }));
+        }
         let corner = Way::corner(device, 2);
         trials.push(trial(format!("receiver-not-ready/{}", corner.name()), {
             move || receiver_not_ready(corner)
@@ -94,6 +100,16 @@ fn receiver_not_ready(way: Way) -> Verdict {
     for events in ["0", "1"] {
         link.own(Own::Traffic, &["-n", "500", "-r", "3", "-e", events])?;
     }
+    Ok(())
+}
+
+/// A program that sleeps on one channel for both queues, and takes the first event behind its own message
+/// for that of the acknowledgement. That comes past the kernel, and the answer, which is bulk, by a
+/// socket.
+fn events_of_bulk(way: Way) -> Verdict {
+    let mut link = Link::new(way)?;
+    let arguments = ["-F", "-e", "-s", "65536", "-n", "3000"];
+    link.pair("ib_send_lat", "-x", &arguments, LIMIT)?;
     Ok(())
 }
 

@@ -136,6 +136,8 @@ pub struct UdpPort {
     six_first: bool,
     /// Datagrams of the next batch, at most.
     batch: usize,
+    /// The kernel was asked for a batch that was not given yet; whether it had one.
+    fetched: Option<bool>,
     peers: Peers,
     counters: PortCounters,
 }
@@ -166,6 +168,7 @@ impl UdpPort {
             packet_bytes_max,
             six_first: false,
             batch: RECEIVE_BATCH,
+            fetched: None,
             peers: Peers::default(),
             counters: PortCounters::default(),
         })
@@ -181,24 +184,20 @@ impl UdpPort {
             .sum()
     }
 
-    /// One batch from one socket.
-    fn receive_from(&mut self, six: bool, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+    /// One batch from one socket. False: there is none.
+    fn fetch_from(&mut self, six: bool) -> bool {
         let socket = if six { &self.six } else { &self.four };
         let Some(socket) = socket else {
-            return 0;
+            return false;
         };
         match self.incoming.receive(socket, self.batch) {
             Ok(bytes) if bytes >= LARGE_BYTES => self.batch = RECEIVE_BATCH_LARGE,
             Ok(_) => self.batch = RECEIVE_BATCH,
             // Nothing there. Other errors are those of an earlier packet to an unreachable peer,
             // which the protocol finds out by itself, or of a socket that somebody has closed.
-            Err(_) => return 0,
+            Err(_) => return false,
         }
-        let mut packets = 0;
-        for datagram in self.incoming.datagrams() {
-            packets += take(&datagram, &mut self.peers, &mut self.counters, each);
-        }
-        packets
+        true
     }
 }
 
@@ -499,16 +498,29 @@ impl Port for UdpPort {
         }
     }
 
-    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        let first = self.six_first;
-        for six in [first, !first] {
-            let packets = self.receive_from(six, each);
-            if packets > 0 {
-                self.six_first = !six;
-                return packets;
-            }
+    fn fetch(&mut self) {
+        if self.fetched.is_some() {
+            return;
         }
-        0
+        let first = self.six_first;
+        let mut sockets = [first, !first].into_iter();
+        let from = sockets.find(|six| self.fetch_from(*six));
+        if let Some(six) = from {
+            self.six_first = !six;
+        }
+        self.fetched = Some(from.is_some());
+    }
+
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+        self.fetch();
+        if self.fetched.take() != Some(true) {
+            return 0;
+        }
+        let mut packets = 0;
+        for datagram in self.incoming.datagrams() {
+            packets += take(&datagram, &mut self.peers, &mut self.counters, each);
+        }
+        packets
     }
 
     fn send(
