@@ -101,9 +101,8 @@ impl Interface {
             });
         }
         let maps = Maps::new(self.queues())?;
-        let (program, fragments) = program::load(&maps)?;
         let native = options.native.unwrap_or(!self.is_veth());
-        let (link, native) = self.attach(&program, native)?;
+        let (program, link, native) = self.attach(&maps, native)?;
         let mut mode = Mode {
             native,
             zero_copy: true,
@@ -114,7 +113,7 @@ impl Interface {
         let mut ports = Vec::new();
         for queue in 0..queues {
             let left = maps.left.clone();
-            let (port, binding) = self.open_queue(queue, options, zero_copy, fragments, left)?;
+            let (port, binding) = self.open_queue(queue, options, zero_copy, left)?;
             let key = queue.to_ne_bytes();
             maps.sockets
                 .set(&key, &port.raw().to_ne_bytes())
@@ -136,8 +135,8 @@ impl Interface {
         Ok((steering, ports))
     }
 
-    /// What keeps the program attached, and whether it is in the driver.
-    fn attach(&self, program: &Program, native: bool) -> Result<(Link, bool), OpenError> {
+    /// The program, what keeps it attached, and whether it is in the driver.
+    fn attach(&self, maps: &Maps, native: bool) -> Result<(Program, Link, bool), OpenError> {
         let failed = |errno: Errno| match errno.0 {
             // EEXIST: one in the other mode, native or generic.
             libc::EBUSY | libc::EEXIST => OpenError::Attached {
@@ -150,8 +149,9 @@ impl Interface {
             _ => OpenError::system("bpf(BPF_LINK_CREATE)")(errno),
         };
         if native {
+            let program = program::load(maps, true)?;
             match program.attach_to_interface(self.index(), true) {
-                Ok(link) => return Ok((link, true)),
+                Ok(link) => return Ok((program, link, true)),
                 Err(errno @ Errno(libc::EBUSY | libc::EEXIST | libc::EPERM)) => {
                     return Err(failed(errno));
                 }
@@ -159,10 +159,11 @@ impl Interface {
                 Err(_) => {}
             }
         }
+        let program = program::load(maps, false)?;
         let link = program
             .attach_to_interface(self.index(), false)
             .map_err(failed)?;
-        Ok((link, false))
+        Ok((program, link, false))
     }
 
     fn open_queue(
@@ -170,7 +171,6 @@ impl Interface {
         queue: u32,
         options: &Options,
         zero_copy: bool,
-        fragments: bool,
         left: Arc<Left>,
     ) -> Result<(XdpPort, Binding), OpenError> {
         let frame = (self.mtu() + ETHERNET_BYTES).min(FRAME_BYTES_MAX);
@@ -179,7 +179,7 @@ impl Interface {
         } else {
             CHUNK_LARGE
         };
-        let wanted = frame + HEADROOM > chunk_bytes && fragments;
+        let wanted = frame + HEADROOM > chunk_bytes;
         let layout = Layout {
             chunk_bytes,
             receive_chunks: options.receive_chunks as usize,

@@ -13,8 +13,8 @@ pub struct Order {
     behind: Box<[u32]>,
     /// Which one it got last.
     given: usize,
-    /// Where the last packet began.
-    came: usize,
+    /// Where the next packet will begin.
+    next: Option<usize>,
 }
 
 impl Order {
@@ -24,7 +24,7 @@ impl Order {
             chunk_bytes,
             behind: (1..=chunks as u32).collect(),
             given: chunks.saturating_sub(1),
-            came: chunks.saturating_sub(1) * chunk_bytes,
+            next: None,
         }
     }
 
@@ -39,13 +39,14 @@ impl Order {
 
     /// A packet has come that begins there.
     pub fn come(&mut self, at: usize) {
-        self.came = at;
+        // Now: it may be given again before the next one comes.
+        let behind = self.behind.get(at / self.chunk_bytes);
+        self.next = behind.map(|chunk| *chunk as usize * self.chunk_bytes + at % self.chunk_bytes);
     }
 
     /// Where the next one will begin.
-    pub fn next(&self) -> Option<usize> {
-        let behind = *self.behind.get(self.came / self.chunk_bytes)?;
-        Some(behind as usize * self.chunk_bytes + self.came % self.chunk_bytes)
+    pub const fn next(&self) -> Option<usize> {
+        self.next
     }
 }
 
@@ -56,21 +57,22 @@ mod tests {
     #[test]
     fn chunks_come_in_the_order_in_which_they_were_given() {
         let mut order = Order::new(4, 2048);
-        // Only where the first one begins in its chunk is not known.
-        let mut came = Vec::new();
-        for at in [256, 2048 + 256] {
-            came.push(order.next());
-            order.come(at);
-        }
-        assert_eq!(came[1], Some(2048 + 256));
+        assert_eq!(
+            order.next(),
+            None,
+            "where a packet begins in its chunk is not known"
+        );
+        order.come(256);
+        assert_eq!(order.next(), Some(2048 + 256));
+        order.come(2048 + 256);
         // They go back the other way round.
         order.give(2048);
         order.give(0);
         let came: Vec<_> = (0..4)
             .map(|_| {
-                let next = order.next();
-                order.come(next.unwrap());
-                next.unwrap() / 2048
+                let next = order.next().unwrap();
+                order.come(next);
+                next / 2048
             })
             .collect();
         assert_eq!(came, [2, 3, 1, 0]);

@@ -50,8 +50,13 @@ impl Maps {
     }
 }
 
-/// Loads the program, and says whether it may get packets of several buffers.
-pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
+/// Loads the program for the driver or for the kernel's generic code.
+///
+/// Drivers may want one that copes with packets of several buffers (Linux 5.18). The generic code makes one
+/// piece of every packet for any other, and copies what there is into fresh pages for such a one (since
+/// Linux 6.9): short packets, which only lack the room in front that programs may want, come 0.25 µs later
+/// then, and pieces of bulk cost more as well.
+pub fn load(maps: &Maps, native: bool) -> Result<Program, OpenError> {
     let named = [
         ("addresses", &maps.addresses),
         ("blocks", &maps.blocks),
@@ -71,20 +76,12 @@ pub fn load(maps: &Maps) -> Result<(Program, bool), OpenError> {
         };
         Program::load(&load, STEER, &named)
     };
-    let refusal = match load(true) {
-        Ok(program) => return Ok((program, true)),
-        Err(refusal) => refusal,
+    let loaded = match load(native) {
+        // Before Linux 5.18 the flag is not known.
+        Err(refusal) if native && refusal.errno == Errno::INVAL => load(false),
+        loaded => loaded,
     };
-    // Before Linux 5.18 the flag is not known.
-    let refusal = if refusal.errno == Errno::INVAL {
-        match load(false) {
-            Ok(program) => return Ok((program, false)),
-            Err(refusal) => refusal,
-        }
-    } else {
-        refusal
-    };
-    Err(match refusal.errno.0 {
+    loaded.map_err(|refusal| match refusal.errno.0 {
         libc::EPERM => OpenError::NotPermitted {
             what: "to load an XDP program",
             missing: missing_capabilities(),
