@@ -522,7 +522,7 @@ impl Port for XdpPort {
             return 0;
         }
         if let Some(at) = self.order.next() {
-            self.socket.umem.expect(at);
+            self.socket.umem.prefetch(at);
         }
         let mut packets = 0;
         for _ in 0..count {

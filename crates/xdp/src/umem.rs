@@ -79,12 +79,12 @@ impl Umem {
         self.0.len
     }
 
-    /// What is there is about to be read. Whoever it belongs to at present, nothing is read by this.
+    /// Has the processor fetch what is there, about a short packet with its headers. Whoever it belongs to at
+    /// present: nothing is read by this.
     #[inline]
-    pub fn expect(&self, at: usize) {
-        /// A short packet with its headers.
-        const BYTES: usize = 2 * LINE_BYTES;
+    pub fn prefetch(&self, at: usize) {
         const LINE_BYTES: usize = 64;
+        const BYTES: usize = 2 * LINE_BYTES;
         if at.checked_add(BYTES).is_some_and(|end| end <= self.0.len) {
             for line in [0, LINE_BYTES] {
                 let place = self.0.base.wrapping_add(at + line);

@@ -40,9 +40,6 @@ pub fn trials() -> Vec<Trial> {
             trials.push(trial(format!("datagrams/{}", way.name()), move || {
                 datagrams(way)
             }));
-        }
-        for corner in 0..CORNERS.len() {
-            let way = Way::corner(device, corner);
             trials.push(trial(format!("events-of-bulk/{}", way.name()), move || {
                 events_of_bulk(way)
             }));
