@@ -1,11 +1,15 @@
-//! Latency and bandwidth of links, as `ib_write_lat` and `ib_write_bw` measure them.
+//! Latency and bandwidth of links, as `ib_write_lat` and `ib_write_bw` measure them, and how many
+//! questions a second they carry.
 //!
 //! ```text
 //! ping DEVICE LIBRARY LOCAL PORT               # one host; waits for the other
-//! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat, bw or rate
+//! ping DEVICE LIBRARY LOCAL PORT PEER WHAT     # the other; WHAT is lat, bw, rate or ask
 //! ```
 //!
-//! Words `send_depth=N`, `receive_depth=N` and `inline_bytes=N` behind these change the limits.
+//! Words `send_depth=N`, `receive_depth=N` and `inline_bytes=N` behind these change the limits. With
+//! `ask`, each of `clients=N` (10) asks with a write of `question=N` bytes (40), and again when the
+//! answer of `answer=N` bytes (2,059) is there; each side works `work=N` ns (0) for each. That is what
+//! a daemon between socket programs cannot exceed. Both hosts are given the same words.
 //!
 //! DEVICE is `shm`, `roce`, `roce-udp` or `hw:NAME`; LIBRARY is the path of our libibverbs.so.1;
 //! LOCAL and PEER are addresses of the hosts. The endpoints cross by TCP.
@@ -15,7 +19,7 @@ use std::error::Error;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::ptr::NonNull;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sluice_rdma::{
     Access, DeviceChoice, ENDPOINT_BYTES, Endpoint, Event, Library, Limits, LinkId, Node,
@@ -29,6 +33,7 @@ const BANDWIDTH_BYTES: u32 = 64 << 10;
 const BANDWIDTH_WRITES: u64 = 20_000;
 const RATE_BYTES: u32 = 64;
 const RATE_WRITES: u64 = 200_000;
+const QUESTIONS: u64 = 1_000_000;
 
 struct End {
     node: Node,
@@ -41,13 +46,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (settings, words): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
         .partition(|word| word.contains('='));
-    let limits = limits(&settings)?;
+    let (limits, asking) = settings_of(&settings)?;
     let (device, library, local, port, peer) = match &words[..] {
         [device, library, local, port] => (device, library, local, port, None),
         [device, library, local, port, peer, what] => {
             (device, library, local, port, Some((peer, what)))
         }
-        _ => return Err("ping DEVICE LIBRARY LOCAL PORT [PEER lat|bw|rate]".into()),
+        _ => return Err("ping DEVICE LIBRARY LOCAL PORT [PEER lat|bw|rate|ask]".into()),
     };
     let choice: DeviceChoice = device.parse()?;
     // SAFETY: there is no other thread.
@@ -75,7 +80,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("rate", true) => bandwidth(&mut end, RATE_BYTES, RATE_WRITES),
         ("bw", false) => wait_for(&mut end, BANDWIDTH_WRITES),
         ("rate", false) => wait_for(&mut end, RATE_WRITES),
-        _ => return Err("lat, bw or rate".into()),
+        ("ask", client) => ask(&mut end, &asking, client),
+        _ => return Err("lat, bw, rate or ask".into()),
     }?;
     // Nobody leaves before both are done.
     control.write_all(&[0])?;
@@ -83,18 +89,35 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn limits(settings: &[String]) -> Result<Limits, Box<dyn Error>> {
+struct Asking {
+    clients: u64,
+    question: u32,
+    answer: u32,
+    work: Duration,
+}
+
+fn settings_of(settings: &[String]) -> Result<(Limits, Asking), Box<dyn Error>> {
     let mut limits = Limits::default();
+    let mut asking = Asking {
+        clients: 10,
+        question: 40,
+        answer: 2059,
+        work: Duration::ZERO,
+    };
     for (name, value) in settings.iter().filter_map(|word| word.split_once('=')) {
         match name {
             "send_depth" => limits.send_depth = value.parse()?,
             "receive_depth" => limits.receive_depth = value.parse()?,
             "inline_bytes" => limits.inline_bytes = value.parse()?,
-            _ => return Err(format!("there is no limit {name}").into()),
+            "clients" => asking.clients = value.parse()?,
+            "question" => asking.question = value.parse()?,
+            "answer" => asking.answer = value.parse()?,
+            "work" => asking.work = Duration::from_nanos(value.parse()?),
+            _ => return Err(format!("there is no setting {name}").into()),
         }
     }
     limits.messages_max = limits.messages_max.min(limits.send_depth);
-    Ok(limits)
+    Ok((limits, asking))
 }
 
 fn connect(
@@ -204,5 +227,51 @@ fn bandwidth(end: &mut End, bytes: u32, writes: u64) -> Result<(), Box<dyn Error
         sum / seconds / 1_048_576.0,
         writes as f64 / seconds / 1e6
     );
+    Ok(())
+}
+
+/// The clients are those of one thread, as `redis-benchmark` has them.
+fn ask(end: &mut End, asking: &Asking, client: bool) -> Result<(), Box<dyn Error>> {
+    let bytes = if client {
+        asking.question
+    } else {
+        asking.answer
+    };
+    let started = Instant::now();
+    let mut due = if client { asking.clients } else { 0 };
+    let (mut sent, mut came) = (0, 0);
+    while came < QUESTIONS || sent < QUESTIONS {
+        while due > 0 && sent < QUESTIONS {
+            let begun = Instant::now();
+            while begun.elapsed() < asking.work {
+                std::hint::spin_loop();
+            }
+            match write(end, bytes, 0) {
+                Ok(()) => (due, sent) = (due - 1, sent + 1),
+                Err(PostError::Full) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let (mut arrived, mut broken) = (0, None);
+        end.node.poll(64, &mut |event| match event {
+            Event::Arrived { .. } => arrived += 1,
+            Event::Broken { status, .. } => broken = Some(status),
+            _ => {}
+        });
+        if let Some(status) = broken {
+            return Err(status.to_string().into());
+        }
+        (due, came) = (due + arrived, came + arrived);
+    }
+    if client {
+        println!(
+            "{} clients, {} B and {} B, {} ns of work on each side: {:.0} requests/s",
+            asking.clients,
+            asking.question,
+            asking.answer,
+            asking.work.as_nanos(),
+            QUESTIONS as f64 / started.elapsed().as_secs_f64()
+        );
+    }
     Ok(())
 }

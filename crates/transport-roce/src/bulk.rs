@@ -15,8 +15,8 @@ use sluice_wire::opcode::Operation;
 /// costs more.
 const PACKETS: u64 = 5;
 
-/// Packets of small messages that wait together from which on they are bulk. Fewer are there
-/// sooner past the kernel.
+/// Packets of small messages that wait together from which on they are bulk, where they are alike.
+/// Fewer are there sooner past the kernel.
 const CROWD: u64 = 8;
 
 /// How long answers stay where bulk was.
@@ -45,9 +45,10 @@ impl Bulk {
         {
             let sent = !request.operation.has_response_data();
             let large = u64::from(request.length) > (PACKETS - 1) * mtu;
-            let bulk = sent && (large || connection.waiting() >= CROWD);
+            let alike = is_alike(u64::from(request.length), mtu);
+            let bulk = sent && (large || alike && connection.waiting() >= CROWD);
             if quiet {
-                self.requests = bulk || sent && flows;
+                self.requests = bulk || sent && alike && flows;
             }
             connection.hold(bulk && !self.requests);
         }
@@ -68,6 +69,13 @@ impl Bulk {
     pub fn reply(&self, operation: Operation) -> bool {
         self.reply || self.precedes && operation == Operation::Acknowledge
     }
+}
+
+/// Whether the packets of such a message go on in one piece with those of the next: a piece is made of
+/// packets of one length. With a short one at its end each message is a piece by itself, which costs
+/// the kernel as much as its few packets past it.
+fn is_alike(length: u64, mtu: u64) -> bool {
+    length <= mtu || length.is_multiple_of(mtu)
 }
 
 #[cfg(test)]
@@ -241,6 +249,22 @@ mod tests {
         acknowledge(&mut connection, seq as u32);
         post(&mut connection, seq + 1, Operation::Send, 8);
         assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+    }
+
+    #[test]
+    fn many_small_messages_with_a_short_last_packet_each_are_none() {
+        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let messages = |connection: &mut Connection, from: u64, length| {
+            (from..from + CROWD).for_each(|seq| post(connection, seq, Operation::Send, length));
+        };
+        let ways = |way, packets: u64| vec![way; (packets * CROWD) as usize];
+        messages(&mut connection, 0, 2 * MTU + 1);
+        let sent = sent_while(true, &mut bulk, &mut connection, NOW);
+        assert_eq!(sent, ways(false, 3));
+        acknowledge(&mut connection, 3 * CROWD as u32 - 1);
+        messages(&mut connection, CROWD, 2 * MTU);
+        let sent = sent_while(false, &mut bulk, &mut connection, NOW);
+        assert_eq!(sent, ways(true, 2));
     }
 
     #[test]
