@@ -454,6 +454,8 @@ impl Conn {
             self.keep_off(Reason::Shared);
         } else if self.is_standard_stream() {
             self.keep_off(Reason::KernelCall);
+        } else if !link::has_daemon() {
+            self.keep_off(Reason::NoDaemon);
         } else {
             self.ask_kernel();
             if !policy::allows(self.end.ports()) {
@@ -461,11 +463,11 @@ impl Conn {
                 return;
             }
             self.note_owner();
-            if self.is_waited_for() {
-                link::announce(self);
+            if !self.is_waited_for() {
+                self.keep_off(Reason::UnseenWaits);
+            } else if link::announce(self) {
                 return;
             }
-            self.keep_off(Reason::UnseenWaits);
         }
         // Asked again after as much traffic as there was so far.
         self.end.restart_traffic();

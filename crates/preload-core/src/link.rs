@@ -128,6 +128,12 @@ pub fn meet() {
     }
 }
 
+/// Whether sluiced knows this process, or does now: see [`meet`].
+pub fn has_daemon() -> bool {
+    meet();
+    LINKED.load(Ordering::Relaxed)
+}
+
 /// Gives sluiced a connection to match. False if it has to be tried again later.
 pub fn announce(conn: &Conn) -> bool {
     meet();
