@@ -9,7 +9,7 @@ use crate::io::cancellation_point;
 use crate::real::{errno, real, set_errno};
 use crate::{conn, link, memory};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{fd_set, pollfd, sigset_t, timespec};
 use sluice_lane::end::{End, State};
 use sluice_lane::spin::{Gaps, Spinner};
@@ -28,6 +28,9 @@ const KERNEL_TURN: u32 = 16;
 /// Gaps between the start of such a wait and its end, of the whole process.
 static GAPS: Gaps = Gaps::new();
 static TURN: AtomicU32 = AtomicU32::new(0);
+/// The kernel answered the last such wait, of the whole process: it is asked before anybody polls
+/// rings.
+static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 pub use sluice_lane::clock::now_ns;
 
@@ -123,6 +126,13 @@ fn poll_with(
             }
             return ask(entries, slots, Timeout::Ns(0), kernel).max(0);
         }
+        if spinner.is_none() && rings.lanes && rings.ask && KERNEL_ANSWERS.load(Ordering::Relaxed) {
+            let found = ask(entries, slots, Timeout::Ns(0), kernel);
+            if found != 0 {
+                return found;
+            }
+            KERNEL_ANSWERS.store(false, Ordering::Relaxed);
+        }
         let budget = if rings.lanes { GAPS.budget_ns() } else { 0 };
         let spinner = spinner.get_or_insert_with(|| Spinner::start(budget));
         let left = timeout.after(spinner.waited_ns());
@@ -131,6 +141,7 @@ fn poll_with(
                 if kernel_look_ns != 0 {
                     let found = ask(entries, slots, Timeout::Ns(0), kernel);
                     if found != 0 {
+                        KERNEL_ANSWERS.store(true, Ordering::Relaxed);
                         return found;
                     }
                 }
