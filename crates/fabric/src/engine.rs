@@ -404,10 +404,15 @@ impl<W: Wire> Engine<W> {
         std::mem::take(&mut self.over)
     }
 
+    fn is_up(&self, link: LinkId) -> bool {
+        let link = self.links.get(link.0 as usize);
+        link.is_some_and(|link| link.is_up)
+    }
+
     /// How to go on after a turn.
     pub fn rest(&self, now_ns: u64) -> Rest {
         let is_busy = now_ns.saturating_sub(self.busy_ns) < BUSY_NS;
-        let is_eager = self.is_eager && self.lanes().next().is_some();
+        let is_eager = self.is_eager && self.lanes().any(|lane| self.is_up(lane.link));
         if is_eager
             || self.standing
             || !self.hot.is_empty()
@@ -593,9 +598,10 @@ impl<W: Wire> Engine<W> {
             let (Some(lane), waiters) = (lane, *waiters) else {
                 continue;
             };
-            standing |= lane.is_standing();
-            let (Some(far), Some(link)) = (lane.far(), self.links.get_mut(lane.link.0 as usize))
-            else {
+            let link = self.links.get_mut(lane.link.0 as usize);
+            // Nothing comes over a link that has failed, however much is missing.
+            standing |= link.as_ref().is_some_and(|link| link.is_up) && lane.is_standing();
+            let (Some(far), Some(link)) = (lane.far(), link) else {
                 continue;
             };
             if !link.is_up || link.outbox.bytes.len() > OUTBOX_BYTES_MAX {

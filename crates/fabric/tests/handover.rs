@@ -4,6 +4,7 @@ mod pair;
 
 use pair::Pair;
 use pair::common::{self, BLOCK, DONTWAIT, SMALL_RING, Side, bytes_at, check_bytes};
+use sluice_fabric::engine::Rest;
 use sluice_lane::wait;
 use sluice_sys::errno::Errno;
 
@@ -250,6 +251,31 @@ fn a_lane_whose_reader_closed_lets_its_daemon_rest_and_goes_with_the_link() {
     for host in &mut pair.hosts {
         assert_eq!(host.engine.take_over(), [host.number]);
     }
+}
+
+#[test]
+fn daemons_sleep_while_the_link_is_down_whatever_is_missing() {
+    let mut pair = Pair::new(common::SMALL_RING);
+    let mut at = [0; 2];
+    warm_up(&mut pair, &mut at);
+    exchange(&mut pair, &mut at, 0, 40);
+    // Bytes in the ring that have not left yet.
+    assert_eq!(
+        pair.hosts[0].program.send(&bytes_at(at[0], 30), true),
+        Ok(30)
+    );
+    pair.cut();
+    pair.run(1_000_000_000);
+    assert!(pair.hosts[1].has_lane_standing(), "the reader waits");
+    for host in &pair.hosts {
+        let rest = host.engine.rest(pair.now_ns);
+        assert!(matches!(rest, Rest::Sleep(_)), "{rest:?}");
+    }
+    pair.mend();
+    pair.run(1_000_000);
+    let mut got = [0; 40];
+    assert_eq!(pair.hosts[1].program.recv(&mut got, DONTWAIT), Ok(30));
+    check_bytes(at[0], &got[..30]);
 }
 
 #[test]
