@@ -125,11 +125,16 @@ impl Item {
         self.is_write_blocked = true;
     }
 
-    /// The kernel reported these events under our tag: all that hold now.
+    /// The kernel reported these events under our tag: all that held when it did. Another thread may
+    /// have taken a later report out of the kernel and noted it before, so what this one lacks is
+    /// asked for, and not taken for gone.
     pub fn note_kernel(&mut self, events: u32) {
-        self.kernel = events;
+        if self.is_drained() {
+            self.kernel &= !(IN | RDNORM);
+        }
+        self.is_fresh = self.kernel & !events == 0;
+        self.kernel |= events;
         self.asked = conn::get(self.fd).map(|conn| Asked::now(conn.end));
-        self.is_fresh = true;
         self.has_news = true;
     }
 
@@ -302,5 +307,23 @@ impl Item {
             keep: !is_edge && !self.is_spent,
             ..Look::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_is_noted_late_hides_nothing_that_a_later_one_said() {
+        let mut item = Item::new(-1, IN, 0, Kind::Socket);
+        item.note_kernel(OUT);
+        assert!(item.is_fresh);
+        item.note_kernel(IN | OUT);
+        assert!(item.is_fresh && item.kernel == IN | OUT);
+        // What another thread was told before the bytes had come.
+        item.note_kernel(OUT);
+        assert!(!item.is_fresh, "the kernel is to be asked");
+        assert_eq!(item.kernel, IN | OUT);
     }
 }
