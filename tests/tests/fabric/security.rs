@@ -209,6 +209,8 @@ fn forged_keys(way: Way) -> Verdict {
 /// that nobody was given. Nothing is written, the link ends, and with the next one every stream goes on.
 fn wrong_keys(way: Way) -> Verdict {
     const EVERY: u64 = 16;
+    /// Runs in which rings may be used in the other direction alone.
+    const RUNS_MAX: u32 = 20;
     let two = Way {
         faults: true,
         ..way
@@ -234,9 +236,15 @@ fn wrong_keys(way: Way) -> Verdict {
     };
     let injector = two.hosts.injector()?;
     injector.rewrite(Direction::LeftToRight, Box::new(lie));
-    complete(&two, "thread", [true; 2])?;
+    let mut refused = Value::Null;
+    for _ in 0..RUNS_MAX {
+        complete(&two, "thread", [true; 2])?;
+        refused = network_counts(&two, Side::Right)?["refused_requests"].take();
+        if refused.as_u64() > Some(0) {
+            break;
+        }
+    }
     two.require_ring_bytes()?;
-    let refused = network_counts(&two, Side::Right)?["refused_requests"].take();
     let losses = two.peer_status(Side::Left)["link_losses"].take();
     println!("{refused} requests were refused, {losses} links ended");
     ensure(
