@@ -177,7 +177,7 @@ impl<W: Wire> Engine<W> {
     }
 
     /// Offers to every reader that is awake, whether that pays or not, and polls as long as there
-    /// are lanes; for lanes that are opened from now on. For tests, which want bytes on the ring
+    /// are lanes with a link; for lanes that are opened from now on. For tests, which want bytes on the ring
     /// however busy the machine is.
     pub fn set_eager(&mut self) {
         self.is_eager = true;
@@ -599,12 +599,13 @@ impl<W: Wire> Engine<W> {
                 continue;
             };
             let link = self.links.get_mut(lane.link.0 as usize);
+            let link = link.filter(|link| link.is_up);
             // Nothing comes over a link that has failed, however much is missing.
-            standing |= link.as_ref().is_some_and(|link| link.is_up) && lane.is_standing();
+            standing |= link.is_some() && lane.is_standing();
             let (Some(far), Some(link)) = (lane.far(), link) else {
                 continue;
             };
-            if !link.is_up || link.outbox.bytes.len() > OUTBOX_BYTES_MAX {
+            if link.outbox.bytes.len() > OUTBOX_BYTES_MAX {
                 continue;
             }
             let number = far.number;

@@ -134,9 +134,9 @@ pub fn has_daemon() -> bool {
     LINKED.load(Ordering::Relaxed)
 }
 
-/// Gives sluiced a connection to match. False if it has to be tried again later.
+/// Gives sluiced a connection to match, where [`has_daemon`] says that there is one. False if it has
+/// to be tried again later.
 pub fn announce(conn: &Conn) -> bool {
-    meet();
     let Some(mut link) = LINK.try_lock() else {
         return false;
     };

@@ -28,8 +28,8 @@ const KERNEL_TURN: u32 = 16;
 /// Gaps between the start of such a wait and its end, of the whole process.
 static GAPS: Gaps = Gaps::new();
 static TURN: AtomicU32 = AtomicU32::new(0);
-/// The kernel answered the last such wait, of the whole process: it is asked before anybody polls
-/// rings.
+/// The last look at the kernel of a wait that polled found something, of the whole process: the next
+/// wait begins with one.
 static KERNEL_ANSWERS: AtomicBool = AtomicBool::new(false);
 
 pub use sluice_lane::clock::now_ns;

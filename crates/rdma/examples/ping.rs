@@ -117,6 +117,12 @@ fn settings_of(settings: &[String]) -> Result<(Limits, Asking), Box<dyn Error>> 
         }
     }
     limits.messages_max = limits.messages_max.min(limits.send_depth);
+    if asking.clients == 0 {
+        return Err("clients: at least one has to ask".into());
+    }
+    if asking.question.max(asking.answer) as usize > MEMORY_BYTES {
+        return Err(format!("question, answer: at most {MEMORY_BYTES} bytes").into());
+    }
     Ok((limits, asking))
 }
 
@@ -163,18 +169,25 @@ fn write(end: &mut End, bytes: u32, number: u32) -> Result<(), PostError> {
 
 /// Polls until so many writes of the peer have arrived.
 fn wait_for(end: &mut End, writes: u64) -> Result<(), Box<dyn Error>> {
-    let (mut arrived, mut broken) = (0, None);
+    let mut arrived = 0;
     while arrived < writes {
-        end.node.poll(64, &mut |event| match event {
-            Event::Arrived { .. } => arrived += 1,
-            Event::Broken { status, .. } => broken = Some(status),
-            _ => {}
-        });
-        if let Some(status) = broken {
-            return Err(status.to_string().into());
-        }
+        arrived += arrivals(end)?;
     }
     Ok(())
+}
+
+/// Polls once. How many writes of the peer have arrived.
+fn arrivals(end: &mut End) -> Result<u64, Box<dyn Error>> {
+    let (mut arrived, mut broken) = (0, None);
+    end.node.poll(64, &mut |event| match event {
+        Event::Arrived { .. } => arrived += 1,
+        Event::Broken { status, .. } => broken = Some(status),
+        _ => {}
+    });
+    match broken {
+        Some(status) => Err(status.to_string().into()),
+        None => Ok(arrived),
+    }
 }
 
 fn latency(end: &mut End, client: bool) -> Result<(), Box<dyn Error>> {
@@ -252,15 +265,7 @@ fn ask(end: &mut End, asking: &Asking, client: bool) -> Result<(), Box<dyn Error
                 Err(error) => return Err(error.into()),
             }
         }
-        let (mut arrived, mut broken) = (0, None);
-        end.node.poll(64, &mut |event| match event {
-            Event::Arrived { .. } => arrived += 1,
-            Event::Broken { status, .. } => broken = Some(status),
-            _ => {}
-        });
-        if let Some(status) = broken {
-            return Err(status.to_string().into());
-        }
+        let arrived = arrivals(end)?;
         (due, came) = (due + arrived, came + arrived);
     }
     if client {
