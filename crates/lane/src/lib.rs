@@ -15,6 +15,7 @@ pub mod receive;
 pub mod send;
 pub mod spin;
 pub mod table;
+pub mod thread;
 pub mod wait;
 
 /// The pieces of one read or write, as the program gave them.

@@ -5,6 +5,7 @@
 //! privately. Held for a copy at most, never across a blocking call.
 #![allow(unsafe_code)]
 
+use crate::thread::own;
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -15,24 +16,25 @@ const POLLS: u32 = 200;
 /// Times the processor is given away before the owner is checked for life.
 const YIELDS: u32 = 64;
 
-thread_local! {
-    static THREAD: Cell<u32> = const { Cell::new(0) };
+/// The kernel's number of this thread, remembered.
+#[inline]
+fn thread() -> u32 {
+    own(|own| match own.number.get() {
+        0 => ask_thread(&own.number),
+        number => number,
+    })
 }
 
-/// The kernel's number of this thread, remembered.
-fn thread() -> u32 {
-    THREAD.with(|known| {
-        if known.get() == 0 {
-            // SAFETY: gettid takes nothing and cannot fail.
-            known.set(unsafe { raw::syscall0(libc::SYS_gettid) } as u32);
-        }
-        known.get()
-    })
+#[cold]
+fn ask_thread(number: &Cell<u32>) -> u32 {
+    // SAFETY: gettid takes nothing and cannot fail.
+    number.set(unsafe { raw::syscall0(libc::SYS_gettid) } as u32);
+    number.get()
 }
 
 /// Forgets the remembered number; to be called in the child after a fork.
 pub fn forget_thread() {
-    THREAD.with(|known| known.set(0));
+    own(|own| own.number.set(0));
 }
 
 /// `T` behind a lock word.

@@ -3,7 +3,7 @@
 //! One that is not sleeps in the kernel between them, and TCP wakes it. The rules of a lane would be
 //! in its way, and bring nothing.
 
-use core::cell::Cell;
+use crate::thread::own;
 
 /// Time between operations of a lively thread, nanoseconds, at most, on average over [`WINDOW`] of
 /// them.
@@ -12,9 +12,9 @@ const WINDOW: u32 = 8;
 /// So many bytes count as one operation.
 const OPERATION_BYTES: usize = 4096;
 
-/// What one thread did of late.
-#[derive(Clone, Copy)]
-struct Pace {
+/// What one thread did of late. Zero is one that has done nothing.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Pace {
     operations: u32,
     /// How many there were, and when, at the last look that decided.
     looked_at: u32,
@@ -23,16 +23,6 @@ struct Pace {
 }
 
 impl Pace {
-    /// Of a thread that has done nothing yet.
-    const fn new() -> Self {
-        Self {
-            operations: 0,
-            looked_at: 0,
-            looked_ns: 0,
-            is_lively: false,
-        }
-    }
-
     /// A read or a write of so many bytes.
     fn note(&mut self, bytes: usize) {
         let operations = 1 + bytes / OPERATION_BYTES;
@@ -53,13 +43,18 @@ impl Pace {
     }
 }
 
-thread_local! {
-    static PACE: Cell<Pace> = const { Cell::new(Pace::new()) };
-}
-
 /// This thread has read or written so many bytes of some connection.
 pub fn note(bytes: usize) {
     with(|pace| pace.note(bytes));
+}
+
+/// Both at once.
+#[inline]
+pub fn note_and_ask(bytes: usize, now_ns: impl FnOnce() -> u64) -> bool {
+    with(|pace| {
+        pace.note(bytes);
+        pace.is_lively(now_ns)
+    })
 }
 
 /// Whether this thread's operations follow one another quickly.
@@ -67,11 +62,12 @@ pub fn is_lively(now_ns: impl FnOnce() -> u64) -> bool {
     with(|pace| pace.is_lively(now_ns))
 }
 
+#[inline]
 fn with<R>(body: impl FnOnce(&mut Pace) -> R) -> R {
-    PACE.with(|cell| {
-        let mut pace = cell.get();
+    own(|own| {
+        let mut pace = own.pace.get();
         let result = body(&mut pace);
-        cell.set(pace);
+        own.pace.set(pace);
         result
     })
 }
@@ -94,7 +90,7 @@ mod tests {
 
     #[test]
     fn requests_in_quick_succession_are_lively() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::default();
         assert!(
             !eight(&mut pace, 1 << 40, 64, US),
             "nobody knows since when"
@@ -106,7 +102,7 @@ mod tests {
 
     #[test]
     fn much_at_a_time_is_as_good_as_often() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::default();
         eight(&mut pace, 0, 65_536, 6000 * US);
         assert!(eight(&mut pace, 8 * 6000 * US, 65_536, 6000 * US));
     }

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
-use core::cell::Cell;
+use crate::thread::own;
 use core::sync::atomic::{AtomicU32, Ordering};
 use sluice_sys::raw;
 
@@ -45,18 +45,13 @@ const CROWDED: u32 = 4;
 /// comes.
 const BULK_BYTES: u64 = 32 * 1024;
 
-thread_local! {
-    /// Bytes that the thread has taken by TCP since it waited.
-    static TAKEN: Cell<u64> = const { Cell::new(0) };
-}
-
 /// A read without a bound has taken bytes by TCP.
 pub(crate) fn note_taken(bytes: u64) {
-    TAKEN.with(|taken| taken.set(taken.get().saturating_add(bytes)));
+    own(|own| own.taken.set(own.taken.get().saturating_add(bytes)));
 }
 
 fn was_bulk() -> bool {
-    TAKEN.with(|taken| taken.replace(0)) >= BULK_BYTES
+    own(|own| own.taken.replace(0)) >= BULK_BYTES
 }
 
 static CEILING_NS: AtomicU32 = AtomicU32::new(CEILING_DEFAULT_US * 1000);

@@ -4,11 +4,13 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};
+use sluice_lane::thread::own;
 
-thread_local! {
-    /// Locks of this kind that the thread holds. With one held, a signal handler may run on top
-    /// of the holder, so nothing may be waited for.
-    static HELD: Cell<u32> = const { Cell::new(0) };
+/// Locks of this kind that the thread holds. With one held, a signal handler may run on top of the
+/// holder, so nothing may be waited for.
+#[inline]
+fn held<R>(body: impl FnOnce(&Cell<u32>) -> R) -> R {
+    own(|own| body(&own.locks_held))
 }
 
 /// A spin lock that gives the processor away while it waits.
@@ -37,14 +39,14 @@ impl<T> SpinLock<T> {
         if self.taken.swap(true, Ordering::Acquire) {
             return None;
         }
-        HELD.with(|held| held.set(held.get() + 1));
+        held(|held| held.set(held.get() + 1));
         Some(SpinGuard(self))
     }
 
     /// Waits for the lock. `None` if this thread holds any such lock already: it is in a
     /// signal handler, or would wait for itself.
     pub fn lock(&self) -> Option<SpinGuard<'_, T>> {
-        if HELD.with(Cell::get) != 0 {
+        if held(Cell::get) != 0 {
             return self.try_lock();
         }
         let mut round = 0_u32;
@@ -80,12 +82,12 @@ impl<T> SpinLock<T> {
 
 /// Whether this thread holds a lock: it is in a signal handler on top of a hook.
 pub fn is_any_held() -> bool {
-    HELD.with(Cell::get) != 0
+    held(Cell::get) != 0
 }
 
 /// Forgets what the forking thread held; for the child of a fork.
 pub fn forget_held() {
-    HELD.with(|held| held.set(0));
+    held(|held| held.set(0));
 }
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -106,6 +108,6 @@ impl<T> DerefMut for SpinGuard<'_, T> {
 impl<T> Drop for SpinGuard<'_, T> {
     fn drop(&mut self) {
         self.0.taken.store(false, Ordering::Release);
-        HELD.with(|held| held.set(held.get().saturating_sub(1)));
+        held(|held| held.set(held.get().saturating_sub(1)));
     }
 }

@@ -46,7 +46,9 @@ impl Chunk {
     /// The direction of `lane` that side `from` (0 or 1) writes. `lane` is taken modulo the
     /// number of lanes.
     pub fn direction(&self, lane: u32, from: u32) -> Direction {
-        let lane = lane % self.geometry.lanes();
+        let lanes = self.geometry.lanes();
+        // A division takes as long as a message.
+        let lane = if lane < lanes { lane } else { lane % lanes };
         let from = from & 1;
         let header = self.geometry.lane_header_offset(lane) + u64::from(from) * 256;
         // SAFETY: the offsets lie in the chunk, which stays mapped.

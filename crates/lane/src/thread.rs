@@ -1,0 +1,89 @@
+//! What a thread has for itself.
+//!
+//! Each operation on a connection asks for it several times. The compiler reaches a thread-local of a
+//! shared library by a call of the dynamic linker, since the library may be loaded while threads run;
+//! ours is loaded with the program, so that its place relative to the thread is known by then and one
+//! load finds it ("initial-exec" in *ELF Handling for Thread-Local Storage*, 4.3). Rust has no stable
+//! word for that but the assembler's.
+#![allow(unsafe_code)]
+
+use crate::pace::Pace;
+use core::cell::Cell;
+
+/// Zero is the beginning of all of it.
+#[derive(Default)]
+#[repr(C, align(64))]
+pub struct Own {
+    /// The kernel's number of the thread, 0 before it was asked for.
+    pub(crate) number: Cell<u32>,
+    /// Locks of the preload library that the thread holds.
+    pub locks_held: Cell<u32>,
+    /// Bytes that the thread has taken by TCP since it waited.
+    pub(crate) taken: Cell<u64>,
+    pub(crate) pace: Cell<Pace>,
+}
+
+/// The assembler is told this size.
+const OWN_BYTES: usize = 64;
+const _: () = assert!(size_of::<Own>() == OWN_BYTES);
+
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(
+    ".pushsection .tbss.sluice_own, \"awT\", @nobits",
+    ".globl sluice_own",
+    ".hidden sluice_own",
+    ".type sluice_own, @object",
+    ".balign {bytes}",
+    "sluice_own:",
+    ".zero {bytes}",
+    ".size sluice_own, {bytes}",
+    ".popsection",
+    bytes = const OWN_BYTES,
+);
+
+/// What the calling thread has.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn own<R>(body: impl FnOnce(&Own) -> R) -> R {
+    let own: *const Own;
+    // SAFETY: reads the place of `sluice_own` relative to the thread from the table where the dynamic
+    // linker put it, and adds the thread's own address, which the ABI keeps at fs:0.
+    unsafe {
+        core::arch::asm!(
+            "mov {own}, qword ptr [rip + sluice_own@GOTTPOFF]",
+            "add {own}, qword ptr fs:[0]",
+            own = out(reg) own,
+            options(pure, nomem, nostack),
+        );
+    }
+    // SAFETY: the thread's block has that many zeroed, aligned bytes there for as long as it lives.
+    // They are cells and reached by this thread alone.
+    body(unsafe { &*own })
+}
+
+/// What the calling thread has.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn own<R>(body: impl FnOnce(&Own) -> R) -> R {
+    thread_local! {
+        static OWN: Own = Own::default();
+    }
+    OWN.with(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_thread_has_its_own_and_it_begins_with_zero() {
+        let set = |number| own(|own| own.number.replace(number));
+        assert_eq!(set(7), 0);
+        let others: Vec<_> = (1..4)
+            .map(|number| std::thread::spawn(move || [set(number), set(0)]))
+            .collect();
+        for (number, other) in (1..4).zip(others) {
+            assert_eq!(other.join().unwrap(), [0, number]);
+        }
+        assert_eq!(set(0), 7);
+    }
+}
