@@ -20,6 +20,7 @@ use sluice_sys::tcp;
 mod carry;
 mod lane;
 mod owner;
+mod patience;
 mod snapshot;
 mod traffic;
 
@@ -413,6 +414,7 @@ impl End {
         }
     }
 
+    #[inline]
     pub(crate) fn flag(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Relaxed) & flag != 0
     }
@@ -421,12 +423,8 @@ impl End {
         self.flag(FLAG_ADOPTED)
     }
 
-    /// The lane may be used from now on ([`Assignment::patient`]).
-    pub fn end_patience(&self) {
-        self.flags.fetch_and(!FLAG_PATIENT, Ordering::Relaxed);
-    }
-
     /// Whether there is a lane that is not to be used yet. What the peer sends comes by TCP.
+    #[inline]
     pub fn is_patient(&self) -> bool {
         self.flag(FLAG_PATIENT)
     }
@@ -482,26 +480,40 @@ impl End {
     /// so nobody waits for a receiving half while holding this.
     pub(crate) fn lock_tx(&self, generation: u32) -> Locked<'_, Tx> {
         let locked = self.half(&self.tx, generation);
-        if let (Locked::Held(tx), Some(out)) = (&locked, self.outgoing())
+        if let Locked::Held(tx) = &locked
             && tx.obtained == Obtained::FromTheDead
         {
+            self.republish_tx(tx);
+        }
+        locked
+    }
+
+    #[cold]
+    fn republish_tx(&self, tx: &Tx) {
+        if let Some(out) = self.outgoing() {
             tx.producer.republish(&out);
             let mode = if tx.ring { Mode::Ring } else { Mode::Tcp };
             out.publish_mode(mode, out.mark());
             out.end_write();
         }
-        locked
     }
 
     /// Locks the receiving half.
     pub(crate) fn lock_rx(&self, generation: u32) -> Locked<'_, Rx> {
         let locked = self.half(&self.rx, generation);
-        if let (Locked::Held(rx), Some(into)) = (&locked, self.incoming())
+        if let Locked::Held(rx) = &locked
             && rx.obtained == Obtained::FromTheDead
         {
-            rx.consumer.republish(&into);
+            self.republish_rx(rx);
         }
         locked
+    }
+
+    #[cold]
+    fn republish_rx(&self, rx: &Rx) {
+        if let Some(into) = self.incoming() {
+            rx.consumer.republish(&into);
+        }
     }
 
     /// Whether the kernel socket has `TCP_NODELAY` from us and not from the program.

@@ -7,7 +7,7 @@ use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
 use core::sync::atomic::{AtomicPtr, Ordering};
-use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::direction::{Direction, Mode, Recall};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
@@ -98,8 +98,11 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         }
         Locked::Gone | Locked::Reentered => return None,
     }
-    if let Locked::Held(mut tx) = end.lock_tx(generation)
-        && let Some(out) = end.outgoing()
+    // A sender on TCP that nobody asks for bytes back leaves it to the kernel. Should one have died
+    // in a write, its lock tells.
+    if let Some(out) = end.outgoing()
+        && (out.mode() == Mode::Ring || out.recall() == Recall::Asked || out.is_write_in_flight())
+        && let Locked::Held(mut tx) = end.lock_tx(generation)
         && !serve(end, fd, &mut tx, &out)
         && tx.ring
         && !end.is_tx_pinned()

@@ -449,13 +449,88 @@ fn a_lane_that_is_to_wait_is_left_alone_both_ways_until_then() {
     for side in [pair.a, pair.b] {
         assert_eq!(side.snapshot().ring_tx_bytes, 0);
     }
-    pair.b.end.end_patience();
+    pair.b.end.end_patience(0);
     assert!(pair.b.look().is_some(), "adopts");
     assert_eq!(pair.a.send(&[3; 10], false), Ok(10));
     assert_eq!(pair.b.send(&[4; 10], false), Ok(10));
     for side in [pair.a, pair.b] {
         assert_eq!(side.snapshot().ring_tx_bytes, 10);
     }
+}
+
+#[test]
+fn calls_that_take_the_short_way_are_counted_when_the_patience_ends_under_them() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.a.attach() && pair.b.attach_patiently());
+    assert!(pair.a.look().is_some(), "adopts");
+    let (end, generation, fd) = (pair.b.end, pair.b.generation, pair.b.fd);
+    let mut got = [0; 10];
+
+    assert_eq!(pair.a.send(&[1; 10], false), Ok(10));
+    let read = end.read_patiently(generation, 10, || {
+        end.end_patience(0);
+        assert!(pair.b.look().is_none(), "nobody knows what this call takes");
+        assert_eq!(pair.a.send(&[2; 10], false), Ok(10));
+        common::kernel_recv(fd, &mut got, 0)
+    });
+    assert_eq!(read, Some(Ok(10)));
+    assert!(pair.b.look().is_some(), "adopts");
+    assert_eq!(pair.a.send(&[3; 10], false), Ok(10));
+    for expected in [2, 3] {
+        assert_eq!(pair.b.recv(&mut got, BLOCK), Ok(10));
+        assert_eq!(got, [expected; 10]);
+    }
+    assert_eq!(pair.a.snapshot().ring_tx_bytes, 10);
+    assert!(
+        end.read_patiently(generation, 1, || unreachable!())
+            .is_none()
+    );
+    assert!(end.write_patiently(generation, || unreachable!()).is_none());
+}
+
+#[test]
+fn a_write_by_the_short_way_keeps_others_from_the_ring_when_the_patience_ends_under_it() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.a.attach() && pair.b.attach_patiently());
+    assert!(pair.a.look().is_some(), "adopts");
+    let (end, generation, fd) = (pair.b.end, pair.b.generation, pair.b.fd);
+
+    let written = end.write_patiently(generation, || {
+        end.end_patience(0);
+        assert_eq!(pair.b.send(&[1; 10], false), Ok(10));
+        assert_eq!(pair.b.snapshot().ring_tx_bytes, 0, "to TCP");
+        common::kernel_send(fd, &[2; 10], 0)
+    });
+    assert_eq!(written, Some(Ok(10)));
+    assert_eq!(pair.b.send(&[3; 10], false), Ok(10));
+    assert_eq!(pair.b.snapshot().ring_tx_bytes, 10);
+    assert_eq!(pair.b.snapshot().tcp_tx_bytes, 20);
+    let mut got = [0; 10];
+    for expected in [1, 2, 3] {
+        assert_eq!(pair.a.recv(&mut got, BLOCK), Ok(10));
+        assert_eq!(got, [expected; 10]);
+    }
+}
+
+#[test]
+fn what_is_more_than_the_kernels_call_does_not_take_the_short_way() {
+    let pair = Pair::announced(SMALL_RING);
+    assert!(pair.b.attach_patiently());
+    let (end, generation) = (pair.b.end, pair.b.generation);
+    assert!(
+        end.read_patiently(generation + 1, 1, || unreachable!())
+            .is_none()
+    );
+    assert_eq!(
+        end.write_patiently(generation, || Err(Errno::PIPE)),
+        Some(Err(Errno::PIPE))
+    );
+    end.pin(generation, sluice_lane::reason::Reason::Urgent);
+    assert!(
+        end.read_patiently(generation, 1, || unreachable!())
+            .is_none()
+    );
+    assert!(end.write_patiently(generation, || unreachable!()).is_none());
 }
 
 #[test]

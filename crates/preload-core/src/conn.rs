@@ -314,15 +314,17 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         conn.keep_off(Reason::KernelCall);
         return;
     }
-    match epoll::watchers(fd, &assignment.own_board) {
-        Some(watchers) => assignment.watchers = watchers,
-        None => {
-            conn.pin(Reason::TooManyWatchers);
-            return;
-        }
-    }
     // Who wants a lane for the first operation has it however fast the next one comes.
     assignment.patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
+    if !assignment.patient {
+        match epoll::watchers(fd, &assignment.own_board) {
+            Some(watchers) => assignment.watchers = watchers,
+            None => {
+                conn.pin(Reason::TooManyWatchers);
+                return;
+            }
+        }
+    }
     if conn.end.attach(conn.generation, &assignment) {
         log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
         stats::count_lane();
@@ -413,6 +415,12 @@ impl Conn {
     /// to be worth a lane, and asks to be left alone when none has come for long.
     #[inline]
     pub fn note_operation(&self, is_write: bool, bytes: usize) {
+        if self.end.is_patient() {
+            if pace::note_and_ask(bytes, now_ns) {
+                self.end_patience();
+            }
+            return;
+        }
         pace::note(bytes);
         match self.end.state() {
             State::Tracked => {
@@ -422,11 +430,22 @@ impl Conn {
                 }
             }
             State::Announced => self.note_waiting(is_write),
-            State::Attached if self.end.is_patient() && pace::is_lively(now_ns) => {
-                self.end.end_patience();
+            _ => {}
+        }
+    }
+
+    /// The lane that lay unused is used from now on.
+    #[cold]
+    fn end_patience(&self) {
+        let Some(board) = self.end.own_board() else {
+            return;
+        };
+        match epoll::watchers(self.fd, &board) {
+            Some(watchers) => {
+                self.end.end_patience(watchers);
                 epoll::conn_attached(self);
             }
-            _ => {}
+            None => self.pin(Reason::TooManyWatchers),
         }
     }
 

@@ -27,6 +27,12 @@ pub const LOWEST_ADDRESS: usize = 4096;
 const READ_KERNEL_FLAGS: c_int = libc::MSG_OOB;
 /// Flags with which a write is the kernel's alone, and the connection stays on TCP.
 const WRITE_KERNEL_FLAGS: c_int = libc::MSG_OOB | libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN;
+/// Flags that change nothing about which bytes move. With others a call never takes the short way.
+const SHORT_WAY_FLAGS: c_int = libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_WAITALL
+    | libc::MSG_MORE
+    | libc::MSG_CMSG_CLOEXEC;
 
 unsafe extern "C" {
     /// Ends the thread if somebody has cancelled it.
@@ -85,6 +91,11 @@ fn read_nowhere(conn: &Conn, flags: c_int) -> Result<usize, Errno> {
     }
 }
 
+/// Whether a call with these flags does not block.
+fn is_dontwait(conn: &Conn, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || conn.end.is_nonblocking()
+}
+
 fn dontwait(piece: Piece, flags: c_int) -> c_int {
     if piece.dontwait {
         flags | libc::MSG_DONTWAIT
@@ -125,8 +136,16 @@ fn read_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
-    cancellation_point();
     link::check_mail();
+    if flags & !SHORT_WAY_FLAGS == 0 {
+        let wanted = sluice_lane::parts_bytes(parts);
+        let call = || from_c(whole(flags));
+        if let Some(result) = conn.end.read_patiently(conn.generation, wanted, call) {
+            conn.note_operation(false, result.unwrap_or(0));
+            return result;
+        }
+    }
+    cancellation_point();
     if flags & libc::MSG_ERRQUEUE != 0 {
         return from_c(whole(flags));
     }
@@ -150,7 +169,7 @@ fn read_parts(
         parts,
         peek: flags & libc::MSG_PEEK != 0,
         waitall: flags & libc::MSG_WAITALL != 0,
-        dontwait: flags & libc::MSG_DONTWAIT != 0 || conn.end.is_nonblocking(),
+        dontwait: is_dontwait(conn, flags),
     };
     let fd = conn.fd;
     let result = receive::receive(conn.end, conn.generation, fd, &request, &mut |piece| {
@@ -202,8 +221,15 @@ fn write_parts(
     flags: c_int,
     whole: &mut dyn FnMut(c_int) -> isize,
 ) -> Result<usize, Errno> {
-    cancellation_point();
     link::check_mail();
+    if flags & !SHORT_WAY_FLAGS == 0 {
+        let call = || from_c(whole(flags));
+        if let Some(result) = conn.end.write_patiently(conn.generation, call) {
+            note_written(conn, parts, flags, result);
+            return result;
+        }
+    }
+    cancellation_point();
     if let Some(good) = before_unmapped(parts) {
         if sluice_lane::parts_bytes(good) == 0 {
             // The kernel knows which error comes first, and can take no byte.
@@ -221,7 +247,7 @@ fn write_parts(
     let total = sluice_lane::parts_bytes(parts);
     let request = send::Request {
         parts,
-        dontwait: flags & libc::MSG_DONTWAIT != 0 || conn.end.is_nonblocking(),
+        dontwait: is_dontwait(conn, flags),
     };
     let fd = conn.fd;
     let result = send::send(conn.end, conn.generation, fd, &request, &mut |piece| {
@@ -257,16 +283,20 @@ fn write_parts(
             }
         }
     });
+    note_written(conn, parts, flags, result);
+    result
+}
+
+fn note_written(conn: &Conn, parts: &[iovec], flags: c_int, result: Result<usize, Errno>) {
     // A part is as good as a refusal: the program waits for room without asking again.
     let is_blocked = match result {
-        Ok(bytes) => bytes < total && request.dontwait,
+        Ok(bytes) => bytes < sluice_lane::parts_bytes(parts) && is_dontwait(conn, flags),
         Err(errno) => errno == Errno::AGAIN,
     };
     if is_blocked {
         epoll::write_blocked(conn);
     }
     conn.note_operation(true, result.unwrap_or(0));
-    result
 }
 
 /// `read`. It stays a `read` where the kernel does it: seccomp filters and tracers tell `read`

@@ -362,10 +362,15 @@ impl Direction {
     /// write that began before may not set the instance's ready bit: the caller asks
     /// [`crate::Consumer::may_sleep`] afterwards and treats `false` as a bit taken.
     pub fn watch(&self, slot: u32) {
-        self.receiver()
-            .watchers
-            .fetch_or(1 << (slot % 64), Ordering::SeqCst);
-        fence_after_rmw();
+        self.watch_all(1 << (slot % 64));
+    }
+
+    /// Adds those of a mask, whose slots are bits.
+    pub fn watch_all(&self, slots: u64) {
+        if slots != 0 {
+            self.receiver().watchers.fetch_or(slots, Ordering::SeqCst);
+            fence_after_rmw();
+        }
     }
 
     /// Removes an epoll instance.

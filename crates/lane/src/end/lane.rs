@@ -41,7 +41,7 @@ pub struct Assignment {
     pub peer_board: Option<Board>,
     /// Where this process announces the sleep of its own.
     pub own_board: Board,
-    /// The slots of `own_board` that watch this connection.
+    /// The slots of `own_board` that watch this connection; none yet for a patient one.
     pub watchers: u64,
     /// The other process is sluiced: the peer is on another host.
     pub remote: bool,
@@ -176,12 +176,9 @@ impl End {
         self.flags
             .fetch_or(side | remote | patient, Ordering::Relaxed);
         self.chunk.store(a.chunk.address(), Ordering::Release);
-        let into = a.chunk.direction(a.lane, 1 - (a.side & 1));
-        let mut watchers = a.watchers;
-        while watchers != 0 {
-            into.watch(watchers.trailing_zeros());
-            watchers &= watchers - 1;
-        }
+        a.chunk
+            .direction(a.lane, 1 - (a.side & 1))
+            .watch_all(a.watchers);
     }
 
     fn is_lane_untouched(&self, tx: &Tx, rx: &Rx) -> bool {

@@ -31,6 +31,12 @@ pub(super) struct Instance {
     is_inherited: AtomicBool,
     pub gaps: Gaps,
     pub turn: AtomicU32,
+    /// Rings may have something for who waits here. Set under the lock, and not taken back before the
+    /// last descriptor is closed.
+    heeds_rings: AtomicBool,
+    /// Threads in the kernel's wait that are not in [`State::asleep`]: they found nobody to tell that
+    /// they sleep. Who takes the lock counts them there.
+    plain_sleepers: AtomicU32,
 }
 
 impl Instance {
@@ -43,6 +49,8 @@ impl Instance {
             is_inherited: AtomicBool::new(false),
             gaps: Gaps::new(),
             turn: AtomicU32::new(0),
+            heeds_rings: AtomicBool::new(false),
+            plain_sleepers: AtomicU32::new(0),
         }
     }
 
@@ -60,7 +68,52 @@ impl Instance {
 
     /// `None` only in a signal handler that interrupted a holder of such a lock.
     pub(super) fn lock(&self) -> Option<SpinGuard<'_, State>> {
-        self.state.lock()
+        let mut state = self.state.lock()?;
+        self.count_plain_sleepers(&mut state);
+        Some(state)
+    }
+
+    fn count_plain_sleepers(&self, state: &mut State) {
+        if self.plain_sleepers.load(Ordering::Relaxed) != 0 {
+            for _ in 0..self.plain_sleepers.swap(0, Ordering::SeqCst) {
+                state.announce_sleep();
+            }
+        }
+    }
+
+    /// From here on every sleep is announced, as well as those that last; to be called by the holder
+    /// of the lock.
+    pub(super) fn start_to_heed_rings(&self, state: &mut State) {
+        if !self.heeds_rings.swap(true, Ordering::SeqCst) {
+            self.count_plain_sleepers(state);
+        }
+    }
+
+    /// Whether rings may have something for who waits here.
+    #[inline]
+    pub(super) fn heeds_rings(&self) -> bool {
+        self.heeds_rings.load(Ordering::SeqCst)
+    }
+
+    /// A thread is about to sleep in the kernel, which nobody has to be told. False where somebody
+    /// has to.
+    #[inline]
+    pub(super) fn sleep_plainly(&self) -> bool {
+        if self.heeds_rings() {
+            return false;
+        }
+        // Either it sees what `start_to_heed_rings` stores, or that sees this.
+        self.plain_sleepers.fetch_add(1, Ordering::SeqCst);
+        !self.heeds_rings() || !self.wake_plainly()
+    }
+
+    /// It has left the kernel. False if it is counted among those that others know of.
+    #[inline]
+    pub(super) fn wake_plainly(&self) -> bool {
+        let fewer = |sleepers: u32| sleepers.checked_sub(1);
+        self.plain_sleepers
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, fewer)
+            .is_ok()
     }
 }
 
@@ -129,6 +182,7 @@ pub fn close_descriptor(index: u32, fd: i32) {
     if let Some(mut state) = this.lock() {
         state.close();
         this.item_count.store(0, Ordering::Relaxed);
+        this.heeds_rings.store(false, Ordering::SeqCst);
     }
     this.refs.store(0, Ordering::Release);
 }
@@ -207,7 +261,7 @@ pub unsafe fn ctl(
             }
             if let Some(conn) = crate::conn::get(fd) {
                 conn.end.note_wait();
-                state.watch_attached(&conn);
+                state.watch_attached(this, &conn);
                 if state.asleep > 0
                     && conn.end.has_usable_lane()
                     && let Some(number) = state.number(fd)
@@ -239,8 +293,8 @@ fn for_watchers_of(fd: i32, mut each: impl FnMut(&'static Instance, &mut State, 
 /// can get none.
 pub fn watchers(fd: i32, board: &Board) -> Option<u64> {
     let mut mask = Some(0_u64);
-    for_watchers_of(fd, |_, state, _| {
-        mask = match (mask, state.slot(board)) {
+    for_watchers_of(fd, |this, state, _| {
+        mask = match (mask, state.slot(this, board)) {
             (Some(mask), Some(slot)) => Some(mask | 1 << slot),
             _ => None,
         };
@@ -257,7 +311,7 @@ pub fn is_watched(fd: i32) -> bool {
 
 /// A watched connection has got its lane.
 pub fn conn_attached(conn: &Conn) {
-    for_watchers_of(conn.fd, |_, state, _| state.watch_attached(conn));
+    for_watchers_of(conn.fd, |this, state, _| state.watch_attached(this, conn));
 }
 
 /// A connection is left to the kernel from now on, which knows its registrations as the program
@@ -301,7 +355,7 @@ pub fn write_blocked(conn: &Conn) {
             let epfd = this.epfd();
             if is_tagged {
                 tag(epfd, libc::EPOLL_CTL_MOD, conn.fd, number);
-            } else if conn.end.state() == EndState::Attached {
+            } else if conn.end.has_usable_lane() {
                 state.adopt(epfd, number);
             }
         }
@@ -378,6 +432,7 @@ pub fn release_after_fork() {
 pub fn after_fork() {
     for (_, this) in instances() {
         this.state.force_open();
+        this.plain_sleepers.store(0, Ordering::Relaxed);
         this.is_inherited.store(true, Ordering::Relaxed);
         if let Some(mut state) = this.lock() {
             state.forget_sleepers();
@@ -414,7 +469,10 @@ mod tests {
         let Entry::Epoll { index } = fds::get(epfd) else {
             panic!("not an instance");
         };
-        let slot = instance(index).lock().unwrap().slot(board).unwrap();
+        let slot = {
+            let this = instance(index);
+            this.lock().unwrap().slot(this, board).unwrap()
+        };
         (index, epfd, 1 << slot)
     }
 
@@ -472,6 +530,32 @@ mod tests {
     }
 
     #[test]
+    fn sleepers_that_had_nobody_to_tell_are_told_of_when_there_is_somebody() {
+        let _places = PLACES.lock().unwrap();
+        fds::init();
+        let board = board();
+        let this = make();
+        assert!(this.sleep_plainly() && this.sleep_plainly());
+        assert!(this.wake_plainly(), "nobody has asked");
+        let slot = this.lock().unwrap().slot(this, &board).unwrap();
+        assert!(board.any_asleep(1 << slot), "the one that sleeps still");
+        assert!(!this.sleep_plainly(), "there is somebody to tell");
+        assert!(!this.wake_plainly(), "it is counted");
+        assert!(this.lock().unwrap().withdraw_sleep().is_empty());
+        assert!(!board.any_asleep(u64::MAX));
+
+        let Entry::Epoll { index } = fds::take(EPFD) else {
+            panic!("not an instance");
+        };
+        close_descriptor(index, EPFD);
+        let next = make();
+        assert!(core::ptr::eq(this, next), "the test needs the same place");
+        assert!(next.sleep_plainly() && next.wake_plainly());
+        fds::take(EPFD);
+        close_descriptor(index, EPFD);
+    }
+
+    #[test]
     fn more_children_than_fit_a_small_array() {
         const CHILDREN: usize = 60;
         let _places = PLACES.lock().unwrap();
@@ -515,7 +599,7 @@ mod tests {
         let board = board();
         let sleep = |this: &Instance| {
             let mut state = this.lock().unwrap();
-            let slot = state.slot(&board).unwrap();
+            let slot = state.slot(this, &board).unwrap();
             state.announce_sleep();
             slot
         };

@@ -1,6 +1,6 @@
 //! One descriptor in one epoll instance.
 
-use crate::conn;
+use crate::conn::{self, Conn};
 use sluice_lane::wait::{self, Asked, kernel_events};
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -129,40 +129,41 @@ impl Item {
     /// have taken a later report out of the kernel and noted it before, so what this one lacks is
     /// asked for, and not taken for gone.
     pub fn note_kernel(&mut self, events: u32) {
-        if self.is_drained() {
+        let conn = conn::get(self.fd);
+        if self.is_drained(conn) {
             self.kernel &= !(IN | RDNORM);
         }
         self.is_fresh = self.kernel & !events == 0;
         self.kernel |= events;
-        self.asked = conn::get(self.fd).map(|conn| Asked::now(conn.end));
+        self.asked = conn.map(|conn| Asked::now(conn.end));
         self.has_news = true;
     }
 
     /// The item was just put under our tag; what the kernel says now.
     pub fn start_tagged(&mut self) {
         self.is_tagged = true;
-        self.ask_kernel();
+        self.ask_kernel(conn::get(self.fd));
     }
 
-    fn ask_kernel(&mut self) {
+    fn ask_kernel(&mut self, conn: Option<Conn>) {
         let asked = libc::POLLIN | libc::POLLOUT | libc::POLLPRI | libc::POLLRDHUP;
-        self.asked = conn::get(self.fd).map(|conn| Asked::now(conn.end));
+        self.asked = conn.map(|conn| Asked::now(conn.end));
         // The poll and epoll bits of these events are the same numbers.
         self.kernel = u32::from(kernel_events(self.fd, asked) as u16);
     }
 
     /// Whether the bytes that the kernel has reported are read.
-    fn is_drained(&self) -> bool {
+    fn is_drained(&self, conn: Option<Conn>) -> bool {
         self.kernel & (PRI | RDHUP | ALWAYS) == 0
-            && self.is_still(|asked, conn| asked.is_drained(conn.end))
+            && self.is_still(conn, |asked, conn| asked.is_drained(conn.end))
     }
 
-    fn has_room_still(&self) -> bool {
-        self.kernel & OUT != 0 && self.is_still(|asked, conn| asked.has_room_still(conn.end))
+    fn has_room_still(&self, conn: Option<Conn>) -> bool {
+        self.kernel & OUT != 0 && self.is_still(conn, |asked, conn| asked.has_room_still(conn.end))
     }
 
-    fn is_still(&self, holds: impl Fn(Asked, conn::Conn) -> bool) -> bool {
-        match (self.asked, conn::get(self.fd)) {
+    fn is_still(&self, conn: Option<Conn>, holds: impl Fn(Asked, Conn) -> bool) -> bool {
+        match (self.asked, conn) {
             (Some(asked), Some(conn)) => holds(asked, conn),
             _ => false,
         }
@@ -179,15 +180,15 @@ impl Item {
         if self.is_spent || self.is_removed {
             return Look::default();
         }
-        let lane =
-            conn::get(self.fd).and_then(|conn| wait::ready(conn.end, conn.generation, self.fd));
+        let conn = conn::get(self.fd);
+        let lane = conn.and_then(|conn| wait::ready(conn.end, conn.generation, self.fd));
         if lane.is_none() && !self.is_tagged {
             return Look::default();
         }
         let mut lane = lane.unwrap_or_default();
         let is_edge = self.events & EDGE != 0;
         let is_fresh = core::mem::take(&mut self.is_fresh);
-        if !is_fresh && self.is_drained() {
+        if !is_fresh && self.is_drained(conn) {
             self.kernel &= !(IN | RDNORM);
         }
         let relevant = self.kernel & (self.events | ALWAYS) & !(IN | OUT)
@@ -195,22 +196,21 @@ impl Item {
             | self.kernel & self.events & OUT & if lane.writable.is_some() { 0 } else { OUT };
         let asks = if is_edge {
             relevant & IN
-        } else if self.has_room_still() {
+        } else if self.has_room_still(conn) {
             relevant & !OUT
         } else {
             relevant
         };
         // What the kernel last said of room is older than a write that found none.
         if !is_fresh && asks != 0 || self.is_write_blocked && relevant & OUT != 0 {
-            self.ask_kernel();
+            self.ask_kernel(conn);
         }
         if !lane.kernel_waits && core::mem::take(&mut self.has_waiting_kernel) {
-            self.ask_kernel();
+            self.ask_kernel(conn);
             self.has_news = true;
         }
         if !lane.readable && !lane.kernel_waits && self.kernel & self.events & IN != 0 {
-            let assured =
-                conn::get(self.fd).is_none_or(|conn| wait::assure(conn.end, conn.generation));
+            let assured = conn.is_none_or(|conn| wait::assure(conn.end, conn.generation));
             lane.kernel_waits = !assured;
             lane.in_flight |= !assured;
             lane.offered |= !assured;

@@ -163,6 +163,7 @@ impl State {
         }
         self.by_fd[fd] = number + 1;
         if let Kind::Instance(_) = kind {
+            this.start_to_heed_rings(self);
             self.children.push(number);
         }
         this.set_item_count(1);
@@ -270,10 +271,11 @@ impl State {
     }
 
     /// The slot that announces this instance's sleep on `board`.
-    pub fn slot(&mut self, board: &Board) -> Option<u32> {
+    pub fn slot(&mut self, this: &Instance, board: &Board) -> Option<u32> {
         if let Some((_, slot)) = self.slots.iter().find(|(known, _)| known == board) {
             return Some(*slot);
         }
+        this.start_to_heed_rings(self);
         let slot = board.take_slot()?;
         for _ in 0..self.asleep {
             board.announce_sleep(slot);
@@ -283,14 +285,14 @@ impl State {
     }
 
     /// Watches the lane of a connection that is registered here, if it has one to be used.
-    pub fn watch_attached(&mut self, conn: &Conn) {
+    pub fn watch_attached(&mut self, this: &Instance, conn: &Conn) {
         if !conn.end.has_usable_lane() {
             return;
         }
         let (Some(number), Some(own_board)) = (self.number(conn.fd), conn.end.own_board()) else {
             return;
         };
-        let (Some(slot), Some(place)) = (self.slot(&own_board), conn.end.place()) else {
+        let (Some(slot), Some(place)) = (self.slot(this, &own_board), conn.end.place()) else {
             conn.pin(Reason::TooManyWatchers);
             return;
         };

@@ -198,7 +198,12 @@ impl Waiter<'_> {
     /// the time that is left is the error.
     fn wait_without_lanes(&mut self, timeout: Timeout) -> Result<c_int, Timeout> {
         let is_sleep = timeout != Timeout::Ns(0);
-        {
+        let is_plain = if is_sleep {
+            self.this.sleep_plainly()
+        } else {
+            !self.this.heeds_rings()
+        };
+        if !is_plain {
             let Some(mut state) = self.this.lock() else {
                 return Err(timeout);
             };
@@ -210,12 +215,15 @@ impl Waiter<'_> {
             }
         }
         let start_ns = match timeout {
-            Timeout::Ns(1..) => now_ns(),
+            Timeout::Ns(1..) if !is_plain => now_ns(),
             _ => 0,
         };
         let got = (self.kernel)(self.events, self.max as c_int, timeout);
-        if is_sleep {
+        if is_sleep && !self.this.wake_plainly() {
             withdraw(self.this);
+        }
+        if is_plain && !self.this.heeds_rings() {
+            return Ok(got);
         }
         if got <= 0 {
             return Ok(got);

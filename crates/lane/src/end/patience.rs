@@ -1,0 +1,97 @@
+//! A lane that is not in use yet: both halves are the kernel's, and their calls take the short way.
+//!
+//! What is counted is what the end of the patience needs: who is in the kernel on behalf of either
+//! half. How many bytes went by TCP the kernel itself is asked then.
+
+use super::{
+    End, FLAG_BROKEN, FLAG_GAP, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, Locked,
+};
+use crate::receive::is_final;
+use core::sync::atomic::Ordering;
+use sluice_sys::errno::Errno;
+
+/// With one of them there is more to do than the kernel's call.
+const FLAGS_OF_MORE: u32 = FLAG_BROKEN | FLAG_GAP | FLAG_PIN_RX | FLAG_PIN_TX;
+
+impl End {
+    /// Whether the connection is the kernel's as long as its lane is patient.
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (FLAG_PATIENT | FLAGS_OF_MORE) == FLAG_PATIENT
+    }
+
+    /// The lane may be used from now on ([`Assignment::patient`](super::Assignment::patient)), and
+    /// these slots of [`End::own_board`] watch the connection.
+    pub fn end_patience(&self, watchers: u64) {
+        if let Some(into) = self.incoming() {
+            into.watch_all(watchers);
+        }
+        self.flags.fetch_and(!FLAG_PATIENT, Ordering::Relaxed);
+    }
+
+    /// A read of a connection with a patient lane, by the program's own call, for `wanted` bytes.
+    /// `None`, and no call, where there is more to do than that.
+    #[inline]
+    pub fn read_patiently(
+        &self,
+        generation: u32,
+        wanted: usize,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        if !self.is_plain() {
+            return None;
+        }
+        let Locked::Held(rx) = self.lock_rx(generation) else {
+            return None;
+        };
+        if !self.is_plain() {
+            return None;
+        }
+        self.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        drop(rx);
+        let result = call();
+        let is_over = match result {
+            Ok(bytes) => bytes == 0 && wanted > 0,
+            Err(errno) => is_final(errno),
+        };
+        if is_over {
+            self.flags.fetch_or(FLAG_PEER_DONE, Ordering::Relaxed);
+        }
+        // Under the lock: the record may be given to another connection meanwhile.
+        if let Locked::Held(_rx) = self.lock_rx(generation) {
+            self.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            self.tcp_rx
+                .fetch_add(result.unwrap_or(0) as u64, Ordering::Relaxed);
+        }
+        Some(result)
+    }
+
+    /// A write likewise.
+    #[inline]
+    pub fn write_patiently(
+        &self,
+        generation: u32,
+        call: impl FnOnce() -> Result<usize, Errno>,
+    ) -> Option<Result<usize, Errno>> {
+        if !self.is_plain() {
+            return None;
+        }
+        let Locked::Held(mut tx) = self.lock_tx(generation) else {
+            return None;
+        };
+        if !self.is_plain() {
+            return None;
+        }
+        tx.tcp_follows = true;
+        self.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        drop(tx);
+        let result = call();
+        if let Locked::Held(_tx) = self.lock_tx(generation) {
+            self.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            self.tcp_tx
+                .fetch_add(result.unwrap_or(0) as u64, Ordering::Relaxed);
+            self.tcp_writes.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(result)
+    }
+}
