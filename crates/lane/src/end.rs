@@ -429,6 +429,19 @@ impl End {
         self.flag(FLAG_PATIENT)
     }
 
+    /// Whether reads follow the lane's rules, and nothing else has to be thought of: neither end is
+    /// done, pinned or broken.
+    pub(crate) fn reads_by_rules_alone(&self) -> bool {
+        const OTHERS: u32 = FLAG_BROKEN
+            | FLAG_GAP
+            | FLAG_PATIENT
+            | FLAG_PEER_DONE
+            | FLAG_PIN_RX
+            | FLAG_PIN_TX
+            | FLAG_SHUT_RX;
+        self.flags.load(Ordering::Relaxed) & (FLAG_ADOPTED | OTHERS) == FLAG_ADOPTED
+    }
+
     /// Whether there is a lane that may be used.
     pub fn has_usable_lane(&self) -> bool {
         self.state() == State::Attached && !self.is_patient()

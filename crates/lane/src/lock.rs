@@ -8,7 +8,7 @@
 use crate::thread::own;
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sluice_sys::raw;
 
 /// Polls of a held lock before the processor is given away.
@@ -37,11 +37,29 @@ pub fn forget_thread() {
     own(|own| own.number.set(0));
 }
 
+/// Counts what only the holder of a lock changes, and others may look at. Without the locked
+/// instruction that several writers would need. What the counter was.
+#[inline]
+pub(crate) fn count(counter: &AtomicU32, by: i32) -> u32 {
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before.wrapping_add_signed(by), Ordering::Release);
+    before
+}
+
+/// The same for bytes.
+#[inline]
+pub(crate) fn count_bytes(counter: &AtomicU64, bytes: usize) -> u64 {
+    let before = counter.load(Ordering::Relaxed);
+    counter.store(before.wrapping_add(bytes as u64), Ordering::Release);
+    before
+}
+
 /// `T` behind a lock word.
 #[repr(C)]
 pub struct OwnerLock<T> {
     owner: AtomicU32,
-    /// Threads inside the kernel on behalf of this half of the connection.
+    /// Threads inside the kernel on behalf of this half of the connection. Changed by the holder of
+    /// the lock.
     pub in_kernel: AtomicU32,
     value: UnsafeCell<T>,
 }

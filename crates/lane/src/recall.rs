@@ -13,6 +13,7 @@
 
 use crate::clock::now_ns;
 use crate::end::{End, Locked, Tx};
+use crate::lock::count_bytes;
 use crate::spin::yield_processor;
 use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_shmem::direction::{Direction, Recall};
@@ -123,7 +124,7 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
                 // Reset or closed: the program's next call is told.
                 return true;
             }
-            end.tcp_tx.fetch_add(len as u64, Ordering::Relaxed);
+            count_bytes(&end.tcp_tx, len);
         }
     }
     true

@@ -10,7 +10,7 @@ mod peek;
 
 use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
-use crate::lock::Guard;
+use crate::lock::{Guard, count, count_bytes};
 use crate::recall;
 use crate::spin::{Spinner, note_taken, yield_processor};
 use crate::wait::{Naps, SocketTimeout, check_carrier, kernel_events};
@@ -224,17 +224,17 @@ impl<'a> Reader<'a, '_> {
     }
 
     fn read_ring(&mut self, mut rx: Guard<'a, Rx>, into: &Direction, available: usize) -> Step {
-        let count = available.min(self.total - self.done);
+        let taken = available.min(self.total - self.done);
         let mut copied = 0;
-        for_pieces(self.request.parts, self.done, count, |address, len| {
+        for_pieces(self.request.parts, self.done, taken, |address, len| {
             // SAFETY: the program gave these buffers to be written (recv(2)), and no more than
             // `available` bytes are taken.
             unsafe { rx.consumer.load(into, copied, address, len) };
             copied += len;
         });
-        rx.consumer.consume(into, count);
-        self.end.ring_rx.fetch_add(count as u64, Ordering::Relaxed);
-        self.done += count;
+        rx.consumer.consume(into, taken);
+        count_bytes(&self.end.ring_rx, taken);
+        self.done += taken;
         // Behind the ring's last byte there may be bytes in the kernel.
         self.more(into.mode() == Mode::Tcp)
     }
@@ -278,7 +278,7 @@ impl<'a> Reader<'a, '_> {
         match result {
             Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
             Ok(bytes) => {
-                self.end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+                count_bytes(&self.end.tcp_rx, bytes);
                 self.done += bytes;
                 self.more(bytes as u64 == owed)
             }
@@ -312,6 +312,12 @@ impl<'a> Reader<'a, '_> {
 
     /// Reads from TCP without a bound and without blocking.
     fn read_free(&mut self, mut rx: Guard<'a, Rx>, into: &Direction) -> Step {
+        let was_told = rx.is_promised && self.request.dontwait && !self.request.peek;
+        if was_told && may_read_free(self.end, &mut rx, into) {
+            // What was announced then is this read's, and there to be withdrawn.
+            rx.is_promised = false;
+            return self.read_announced(rx, into);
+        }
         into.announce_sleep();
         if !may_read_free(self.end, &mut rx, into) {
             into.withdraw_sleep();
@@ -342,6 +348,11 @@ impl<'a> Reader<'a, '_> {
                 Step::Again
             };
         }
+        self.read_announced(rx, into)
+    }
+
+    /// The same by who has announced it.
+    fn read_announced(&mut self, rx: Guard<'a, Rx>, into: &Direction) -> Step {
         let piece = self.rest(true);
         match self.read_kernel(rx, Some(into), piece) {
             Err(Errno::AGAIN) => Step::Nothing,
@@ -463,11 +474,8 @@ impl<'a> Reader<'a, '_> {
             }
             return Err(errno);
         }
-        end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
-        let number = end
-            .free_reads
-            .fetch_add(1, Ordering::AcqRel)
-            .wrapping_add(1);
+        count(&end.rx.in_kernel, 1);
+        let number = count(&end.free_reads, 1).wrapping_add(1);
         drop(rx);
         let result = (self.kernel)(piece);
         match result {
@@ -481,7 +489,7 @@ impl<'a> Reader<'a, '_> {
                 if let Some(into) = announced {
                     into.publish_tcp_read(rx.tcp_read);
                 }
-                end.tcp_rx.fetch_add(bytes as u64, Ordering::Relaxed);
+                count_bytes(&end.tcp_rx, bytes);
                 note_taken(bytes as u64);
             }
             let found_end = match result {
@@ -491,7 +499,7 @@ impl<'a> Reader<'a, '_> {
             if found_end && piece.limit > 0 && !self.request.peek {
                 end.draining_read.store(number, Ordering::Release);
             }
-            end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            count(&end.rx.in_kernel, -1);
             if let Some(into) = announced {
                 into.withdraw_sleep();
                 // The program has read what it was told of.

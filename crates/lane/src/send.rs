@@ -6,7 +6,7 @@ mod patience;
 use crate::clock::now_ns;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
-use crate::lock::Guard;
+use crate::lock::{Guard, count, count_bytes};
 use crate::recall::serve;
 use crate::receive::{for_pieces, is_final};
 use crate::spin::ceiling_ns;
@@ -116,7 +116,7 @@ pub fn through_kernel(
     }
     end.leave_ring(&mut tx);
     tx.tcp_follows = true;
-    end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+    count(&end.tx.in_kernel, 1);
     drop(tx);
     let result = call();
     count_written(end, generation, result);
@@ -145,10 +145,10 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
     // Under the lock: the record may be given to another connection meanwhile.
     if let Locked::Held(tx) = end.lock_tx(generation) {
-        end.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+        count(&end.tx.in_kernel, -1);
         if let Ok(bytes) = result {
-            let before = end.tcp_tx.fetch_add(bytes as u64, Ordering::Relaxed);
-            end.tcp_writes.fetch_add(1, Ordering::Relaxed);
+            let before = count_bytes(&end.tcp_tx, bytes);
+            count(&end.tcp_writes, 1);
             if tx.tcp_base != u64::MAX
                 && let Some(out) = end.outgoing()
             {
@@ -262,6 +262,10 @@ impl<'a> Writer<'a, '_> {
                 Ok(_) => return self.write_kernel(tx),
                 Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
             }
+            // Most often it sleeps, and the ring stays out of it.
+            if !out.is_reader_awake(end.peer_board()) {
+                return self.write_kernel(tx);
+            }
         }
         let awake = out.begin_write(end.peer_board());
         if !awake || !self.is_on_ring(&mut tx, &out) {
@@ -355,8 +359,8 @@ impl<'a> Writer<'a, '_> {
             return Step::Full;
         }
         tx.full_since_ns = 0;
-        let count = room.min(wanted);
-        let mut left = count;
+        let fits = room.min(wanted);
+        let mut left = fits;
         while left > 0 {
             let len = left.min(PUBLISH_BYTES);
             let mut stored = 0;
@@ -370,7 +374,7 @@ impl<'a> Writer<'a, '_> {
             self.done += len;
             left -= len;
         }
-        self.end.ring_tx.fetch_add(count as u64, Ordering::Relaxed);
+        count_bytes(&self.end.ring_tx, fits);
         if self.done == self.total || self.request.dontwait {
             Step::Done(Ok(self.done))
         } else {
@@ -397,7 +401,7 @@ impl<'a> Writer<'a, '_> {
             return Step::Done(Err(errno));
         }
         tx.tcp_follows = true;
-        end.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        count(&end.tx.in_kernel, 1);
         drop(tx);
         let piece = self.rest();
         let result = (self.kernel)(piece);

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::end::{End, Locked};
+use crate::lock::count;
 use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
@@ -151,6 +152,38 @@ pub fn assure(end: &End, generation: u32) -> bool {
     !matches!(rx.consumer.available(&into), Ok(0))
 }
 
+/// Asked when the kernel has just said that it has bytes, and nothing else: whether that is all there is
+/// to say of a connection to another host, whose stream is on TCP both ways. `true` is the promise of
+/// [`assure`]; otherwise [`ready`] knows.
+pub fn assure_kernel_alone(end: &End, generation: u32) -> bool {
+    if !end.reads_by_rules_alone() || !end.is_remote() {
+        return false;
+    }
+    let Locked::Held(mut rx) = end.lock_rx(generation) else {
+        return false;
+    };
+    if !end.reads_by_rules_alone() {
+        return false;
+    }
+    let (Some(into), Some(out)) = (end.incoming(), end.outgoing()) else {
+        return false;
+    };
+    if into.mode() == Mode::Ring || out.mode() == Mode::Ring || out.recall() == Recall::Asked {
+        return false;
+    }
+    rx.checked = 0;
+    let was_promised = rx.is_promised;
+    if !was_promised {
+        into.announce_sleep();
+    }
+    let is_free = may_read_free(end, &mut rx, &into);
+    if !was_promised && !is_free {
+        into.withdraw_sleep();
+    }
+    rx.is_promised = was_promised || is_free;
+    is_free
+}
+
 /// The error that a call found behind the bytes it returned. The kernel no longer has it, since
 /// that call was told; a call of the kernel's own would have stopped at the bytes. `take`: as
 /// `SO_ERROR` does, so that nobody else is told.
@@ -194,7 +227,7 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
             });
         }
     };
-    end.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+    count(&end.rx.in_kernel, 1);
     let into = end.incoming().filter(|_| end.is_adopted());
     if let Some(into) = into {
         into.announce_sleep();
@@ -206,7 +239,7 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
             && (into.mode() == Mode::Ring || matches!(rx.consumer.available(&into), Ok(1..)));
         if !owed && !may_read_free(end, &mut rx, &into) {
             into.withdraw_sleep();
-            end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+            count(&end.rx.in_kernel, -1);
             return None;
         }
     }
@@ -217,7 +250,7 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
 /// Takes an announcement back.
 pub fn withdraw(end: &End, announced: Announced) {
     if let Locked::Held(_rx) = end.lock_rx(announced.generation) {
-        end.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
+        count(&end.rx.in_kernel, -1);
         if let Some(into) = announced.into {
             into.withdraw_sleep();
         }

@@ -6,6 +6,7 @@
 use super::{
     End, FLAG_BROKEN, FLAG_GAP, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, Locked,
 };
+use crate::lock::{count, count_bytes};
 use crate::receive::is_final;
 use core::sync::atomic::Ordering;
 use sluice_sys::errno::Errno;
@@ -47,7 +48,7 @@ impl End {
         if !self.is_plain() {
             return None;
         }
-        self.rx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        count(&self.rx.in_kernel, 1);
         drop(rx);
         let result = call();
         let is_over = match result {
@@ -59,9 +60,8 @@ impl End {
         }
         // Under the lock: the record may be given to another connection meanwhile.
         if let Locked::Held(_rx) = self.lock_rx(generation) {
-            self.rx.in_kernel.fetch_sub(1, Ordering::SeqCst);
-            self.tcp_rx
-                .fetch_add(result.unwrap_or(0) as u64, Ordering::Relaxed);
+            count(&self.rx.in_kernel, -1);
+            count_bytes(&self.tcp_rx, result.unwrap_or(0));
         }
         Some(result)
     }
@@ -83,14 +83,13 @@ impl End {
             return None;
         }
         tx.tcp_follows = true;
-        self.tx.in_kernel.fetch_add(1, Ordering::SeqCst);
+        count(&self.tx.in_kernel, 1);
         drop(tx);
         let result = call();
         if let Locked::Held(_tx) = self.lock_tx(generation) {
-            self.tx.in_kernel.fetch_sub(1, Ordering::SeqCst);
-            self.tcp_tx
-                .fetch_add(result.unwrap_or(0) as u64, Ordering::Relaxed);
-            self.tcp_writes.fetch_add(1, Ordering::Relaxed);
+            count(&self.tx.in_kernel, -1);
+            count_bytes(&self.tcp_tx, result.unwrap_or(0));
+            count(&self.tcp_writes, 1);
         }
         Some(result)
     }

@@ -181,6 +181,17 @@ impl Item {
             return Look::default();
         }
         let conn = conn::get(self.fd);
+        if self.is_told_of_bytes_alone()
+            && conn.is_some_and(|conn| wait::assure_kernel_alone(conn.end, conn.generation))
+        {
+            self.is_fresh = false;
+            self.has_news = false;
+            return Look {
+                events: (IN | RDNORM) & self.events,
+                keep: self.events & EDGE == 0,
+                ..Look::default()
+            };
+        }
         let lane = conn.and_then(|conn| wait::ready(conn.end, conn.generation, self.fd));
         if lane.is_none() && !self.is_tagged {
             return Look::default();
@@ -261,6 +272,16 @@ impl Item {
             hot,
             offered,
         }
+    }
+
+    /// Whether the kernel has just said that there are bytes, the program waits for these alone, and
+    /// nothing is left of earlier looks.
+    fn is_told_of_bytes_alone(&self) -> bool {
+        self.is_fresh
+            && self.kernel & (IN | PRI | RDHUP | ALWAYS) == IN
+            && self.events & (IN | OUT | ONESHOT) == IN
+            && !self.has_waiting_kernel
+            && !self.is_write_blocked
     }
 
     /// Whether sluiced offers the ring still, and the program waits for what may come.
