@@ -337,11 +337,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
 /// kernel alone is enough from now on. While another process holds the connection, too, it is
 /// announced again instead, once one of them has it alone.
 pub fn settle(index: u32, generation: u32) {
-    let (from, to) = (
-        Entry::Conn { index, generation },
-        Entry::Settled { index, generation },
-    );
-    let Some(conn) = first_named(from) else {
+    let Some(conn) = first_named(Entry::Conn { index, generation }) else {
         return;
     };
     if conn.end.generation() != generation || conn.end.state() != State::Announced {
@@ -358,6 +354,16 @@ pub fn settle(index: u32, generation: u32) {
     if !conn.end.unmark_announced() {
         return;
     }
+    leave_alone(&conn);
+}
+
+/// The hooks leave the connection alone from now on, which is pinned and has no lane.
+fn leave_alone(conn: &Conn) {
+    let (index, generation) = (conn.index, conn.generation);
+    let (from, to) = (
+        Entry::Conn { index, generation },
+        Entry::Settled { index, generation },
+    );
     log!(Debug, "fd {}: settled on TCP", conn.fd);
     fds::for_each(0, i32::MAX, |fd, entry| {
         if entry == from && fds::replace(fd, from, to) {
@@ -479,6 +485,7 @@ impl Conn {
             self.ask_kernel();
             if !policy::allows(self.end.ports()) {
                 self.pin(Reason::Policy);
+                leave_alone(self);
                 return;
             }
             self.note_owner();
