@@ -11,6 +11,7 @@ use sluice_lane::end::{Assignment, End, Role, State, Traffic};
 use sluice_lane::pace;
 use sluice_lane::reason::Reason;
 use sluice_lane::table::{ENDS, EndTable};
+use sluice_shmem::board::Board;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 use sluice_sys::unix::Fd;
@@ -317,7 +318,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     // Who wants a lane for the first operation has it however fast the next one comes.
     assignment.patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
     if !assignment.patient {
-        match epoll::watchers(fd, &assignment.own_board) {
+        match conn.watchers(&assignment.own_board) {
             Some(watchers) => assignment.watchers = watchers,
             None => {
                 conn.pin(Reason::TooManyWatchers);
@@ -329,7 +330,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         log!(Info, "fd {fd}: lane {} of chunk {}", lane.lane, lane.chunk);
         stats::count_lane();
         crate::options::turn_nagle_off(&conn);
-        epoll::conn_attached(&conn);
+        conn.for_each_name(epoll::conn_attached);
     }
 }
 
@@ -365,9 +366,9 @@ fn leave_alone(conn: &Conn) {
         Entry::Settled { index, generation },
     );
     log!(Debug, "fd {}: settled on TCP", conn.fd);
-    fds::for_each(0, i32::MAX, |fd, entry| {
-        if entry == from && fds::replace(fd, from, to) {
-            epoll::settle(fd, to);
+    conn.for_each_name(|name| {
+        if fds::replace(name.fd, from, to) {
+            epoll::settle(name.fd, to);
         }
     });
 }
@@ -446,10 +447,10 @@ impl Conn {
         let Some(board) = self.end.own_board() else {
             return;
         };
-        match epoll::watchers(self.fd, &board) {
+        match self.watchers(&board) {
             Some(watchers) => {
                 self.end.end_patience(watchers);
-                epoll::conn_attached(self);
+                self.for_each_name(epoll::conn_attached);
             }
             None => self.pin(Reason::TooManyWatchers),
         }
@@ -550,15 +551,34 @@ impl Conn {
             first: self.fd,
             count: 0,
         };
-        if self.end.refs() == 1 {
-            names.count = 1;
-            return names;
-        }
-        for_each_fd_of(self.index, self.generation, |fd| {
-            names.first = names.first.min(fd);
+        self.for_each_name(|name| {
+            names.first = names.first.min(name.fd);
             names.count += 1;
         });
         names
+    }
+
+    /// Calls `each` with the connection by each of these descriptors.
+    fn for_each_name(&self, mut each: impl FnMut(&Conn)) {
+        if self.end.refs() == 1 {
+            each(self);
+        } else {
+            for_each_fd_of(self.index, self.generation, |fd| {
+                each(&Conn { fd, ..*self })
+            });
+        }
+    }
+
+    /// The slots on `board` of the instances that watch the connection, by whichever name. `None` when
+    /// one can get none.
+    fn watchers(&self, board: &Board) -> Option<u64> {
+        let mut all = Some(0);
+        self.for_each_name(|name| {
+            all = all
+                .zip(epoll::watchers(name.fd, board))
+                .map(|(some, more): (u64, u64)| some | more);
+        });
+        all
     }
 
     /// Whether a standard stream names the connection: stdio, which the hooks do not see, may

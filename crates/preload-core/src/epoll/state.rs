@@ -323,6 +323,11 @@ impl State {
         };
         let watched = &mut self.watched[index];
         let holder = &mut watched.items[place.lane as usize % LANES_MAX as usize];
+        if ![0, number + 1].contains(holder) {
+            // Registered here by another name, too. A sender names the lane, and one of them.
+            conn.pin(Reason::TooManyWatchers);
+            return;
+        }
         watched.count += u32::from(*holder == 0);
         *holder = number + 1;
         place
