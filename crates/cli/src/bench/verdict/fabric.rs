@@ -32,7 +32,7 @@ pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
         variant: Variant::Sluice,
         limit: Limit::OfBaseline(times),
     };
-    let redis = |what: String, label, times: f64| Floor {
+    let redis = |variant, what: String, label, times: f64| Floor {
         what: format!("redis requests/s, {what}"),
         floor: format!("{times}× TCP"),
         points: super::Selection {
@@ -40,7 +40,7 @@ pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
             group: None,
             label,
         },
-        variant: Variant::Sluice,
+        variant,
         limit: Limit::EachOfBaseline(times),
     };
     let mut floors = vec![
@@ -48,14 +48,17 @@ pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
         latency(latency::BLOCKING, NOT_WORSE_MIN),
         latency(latency::SLEEPING, NOT_WORSE_MIN),
     ];
-    floors.extend(
-        FEW_CLIENTS.map(|label| redis(label.to_owned(), Label::Is(label), FEW_CLIENTS_TIMES_MIN)),
-    );
-    floors.push(redis(
-        "any number of clients".to_owned(),
-        Label::Any,
-        NOT_WORSE_MIN,
-    ));
+    floors.extend(FEW_CLIENTS.map(|label| {
+        let times = FEW_CLIENTS_TIMES_MIN;
+        redis(Variant::Sluice, label.to_owned(), Label::Is(label), times)
+    }));
+    for (variant, whose) in [
+        (Variant::Sluice, ""),
+        (Variant::SluiceCaptured, ", captured"),
+    ] {
+        let what = format!("any number of clients{whose}");
+        floors.push(redis(variant, what, Label::Any, NOT_WORSE_MIN));
+    }
     floors.push(Floor {
         what: "iperf3, throughput".to_owned(),
         floor: format!("{NOT_WORSE_MIN}× TCP"),

@@ -1,5 +1,6 @@
 //! Socket programs on two hosts with a `sluiced` each, beside kernel TCP between the same hosts.
 
+mod capture;
 pub mod idle;
 pub mod iperf;
 pub mod latency;

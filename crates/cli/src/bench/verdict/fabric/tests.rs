@@ -61,6 +61,11 @@ fn floors_are_judged_against_tcp() {
         (97.1, cpu),
         (96.9, cpu),
     );
+    edge(
+        "redis requests/s, any number of clients, captured",
+        (97.1, cpu),
+        (96.9, cpu),
+    );
     edge("iperf3, throughput", (97.1, cpu), (96.9, cpu));
     edge(
         "iperf3, CPU time of everything per GB",

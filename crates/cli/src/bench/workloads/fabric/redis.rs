@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 
+use super::capture::Capture;
 use super::{Cell, Options, Workload, variants};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::model::{Sample, Variant};
@@ -16,7 +17,8 @@ pub const WORKLOAD: Workload = Workload {
     title: "redis-server and redis-benchmark on two hosts, values of 2,048 bytes",
     about: "A new server without persistence and new daemons for every run, filled with all keys \
             before anything is measured. A GET run with the same clients, whose result is dropped, \
-            warms up and chooses the number of requests.",
+            warms up and chooses the number of requests. 'Sluice' are programs under 'sluice run', \
+            'Sluice, captured' programs as they are, whose connections go through a relay on each host.",
     programs: &["redis-server", "redis-benchmark"],
     compared_with: &[],
     obstacle: None,
@@ -37,11 +39,13 @@ fn cells(options: &Options) -> Vec<Cell> {
         [] => standard,
         chosen => chosen,
     };
+    let mut variants = variants(options, &[]);
+    variants.push(Variant::SluiceCaptured);
     let cell = |&clients: &u32| {
         let tests = TESTS.map(str::to_owned);
         Cell {
             title: format!("redis, {}", counted(clients, "client")),
-            variants: variants(options, &[]),
+            variants: variants.clone(),
             repetitions: options.repetitions,
             points: within_host::points(&tests, clients),
             run: Box::new(move |session, variant| measure(session, variant, clients)),
@@ -52,6 +56,7 @@ fn cells(options: &Options) -> Vec<Cell> {
 
 fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Sample>> {
     let hosts = Hosts::new(session, variant)?;
+    let capture = Capture::begin(&hosts, variant)?;
     let at = SocketAddrV4::new(hosts.address(), session.free_port()?);
     let mut server = words!["redis-server", "--bind", at.ip(), "--port", at.port()];
     server.extend(words!["--protected-mode", "no", "--save", ""]);
@@ -82,5 +87,7 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
     if near.inside(|| Ok(within_host::get_misses(at)))?? != misses_before {
         return Err(BenchError::Failed(within_host::KEYS_MISSING.to_owned()));
     }
+    // Those of the pilot and of each test.
+    capture.ensure(&hosts, u64::from(clients) * (1 + TESTS.len() as u64))?;
     Ok(samples)
 }

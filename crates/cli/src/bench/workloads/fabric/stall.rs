@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::capture::{Capture, start_reader};
 use super::{Cell, Options, Workload};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::helper::flow::{Drained, Flowed};
-use crate::bench::helper::stall::{LISTENING, OPEN};
+use crate::bench::helper::stall::OPEN;
 use crate::bench::machine;
 use crate::bench::model::{Better, CostUnit, PointSpec, STOPPED_AFTER_S, Sample, Variant};
 use crate::bench::process::Process;
@@ -69,9 +70,6 @@ const AHEAD_MIB: u64 = 256;
 
 /// For programs to start, and for all to be read.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For a connection to be captured: the daemons learn from each other where they may.
-const CAPTURE_PATIENCE: Duration = Duration::from_secs(20);
-const CAPTURE_RETRY: Duration = Duration::from_millis(200);
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -189,7 +187,7 @@ impl Scales {
 
 fn stalled(session: &Session, variant: Variant, sleep_s: u32) -> Result<Vec<Sample>> {
     let hosts = Hosts::new(session, variant)?;
-    let captured_before = await_capture(&hosts, variant)?;
+    let capture = Capture::begin(&hosts, variant)?;
     let slow_s = sleep_s.div_ceil(2);
     let mut reader = start_reader(&hosts, slow_s)?;
     let (port, pushing_s) = (reader.1.to_string(), (sleep_s + slow_s).to_string());
@@ -253,7 +251,7 @@ fn stalled(session: &Session, variant: Variant, sleep_s: u32) -> Result<Vec<Samp
         ..Sample::default()
     };
     hosts.note_lanes(lanes_before, &mut sample)?;
-    ensure_taken(&hosts, variant, captured_before)?;
+    ensure_taken(&hosts, variant, &capture)?;
     let summary = [
         slept.most_mib,
         slept.sockets_most_mib,
@@ -297,20 +295,9 @@ impl Slept {
     }
 }
 
-/// A reader that listens, and its port.
-fn start_reader(hosts: &Hosts<'_>, slow_s: u32) -> Result<(Process, u16)> {
-    let port = hosts.session().free_port()?;
-    let (number, address) = (port.to_string(), hosts.address().to_string());
-    let words = ["flow-reader", &number, &address, &slow_s.to_string()];
-    let words = hosts.session().helper(&words);
-    let mut reader = hosts.interactive(Side::Server, &words)?;
-    reader.wait_output(LISTENING, PATIENCE)?;
-    Ok((reader, port))
-}
-
 fn kept_up(session: &Session, variant: Variant) -> Result<Sample> {
     let hosts = Hosts::new(session, variant)?;
-    let captured_before = await_capture(&hosts, variant)?;
+    let capture = Capture::begin(&hosts, variant)?;
     let (mut reader, port) = start_reader(&hosts, 0)?;
     drop(reader.take_input());
     let (port, address) = (port.to_string(), hosts.address().to_string());
@@ -327,7 +314,7 @@ fn kept_up(session: &Session, variant: Variant) -> Result<Sample> {
     let said = reader.wait_output("}", PATIENCE)?;
     let drained: Drained = super::super::stall::last_line(&said)?;
     check(&flowed, &drained)?;
-    ensure_taken(&hosts, variant, captured_before)?;
+    ensure_taken(&hosts, variant, &capture)?;
     sample.bytes = drained.bytes as f64;
     sample.value = 8.0 * sample.bytes / drained.seconds / 1e9;
     Ok(sample)
@@ -343,52 +330,12 @@ fn check(flowed: &Flowed, drained: &Drained) -> Result<()> {
     )))
 }
 
-/// Where connections are to be captured, waits until one is: how many were so far.
-fn await_capture(hosts: &Hosts<'_>, variant: Variant) -> Result<Option<u64>> {
-    if variant != Variant::SluiceCaptured {
-        return Ok(None);
-    }
-    let deadline = Instant::now() + CAPTURE_PATIENCE;
-    while hosts.captured()? == 0 {
-        if Instant::now() > deadline {
-            return Err(BenchError::Failed("no connection is captured".to_owned()));
-        }
-        let (mut reader, port) = start_reader(hosts, 0)?;
-        drop(reader.take_input());
-        let (port, address) = (port.to_string(), hosts.address().to_string());
-        let words = ["flow-writer", &port, &address, "0", "1"];
-        let words = hosts.session().helper(&words);
-        hosts.client(&words, 0)?.read(|_| Ok(()))?;
-        signals::pause(CAPTURE_RETRY)?;
-    }
-    // The daemon may hear of the last ones a little later.
-    let mut count = hosts.captured()?;
-    loop {
-        signals::pause(Duration::from_millis(1500))?;
-        let now = hosts.captured()?;
-        if now == count {
-            return Ok(Some(count));
-        }
-        count = now;
-    }
-}
-
 /// Fails if the bytes did not go the variant's way: unless a connection was captured since, or the
 /// proxies got something.
-fn ensure_taken(hosts: &Hosts<'_>, variant: Variant, captured_before: Option<u64>) -> Result<()> {
-    let failed = |what: &str| Err(BenchError::Failed(what.to_owned()));
+fn ensure_taken(hosts: &Hosts<'_>, variant: Variant, capture: &Capture) -> Result<()> {
     if variant == Variant::SkMsg && !hosts.carried() {
-        return failed("no bytes came to the proxies: they went by the connection itself");
+        let what = "no bytes came to the proxies: they went by the connection itself";
+        return Err(BenchError::Failed(what.to_owned()));
     }
-    let Some(before) = captured_before else {
-        return Ok(());
-    };
-    let deadline = Instant::now() + CAPTURE_PATIENCE;
-    while hosts.captured()? == before {
-        if Instant::now() > deadline {
-            return failed("the connection was not captured");
-        }
-        signals::pause(CAPTURE_RETRY)?;
-    }
-    Ok(())
+    capture.ensure(hosts, 1)
 }
