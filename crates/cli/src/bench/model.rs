@@ -65,6 +65,8 @@ pub enum Variant {
     SluiceCaptured,
     /// Programs as they are, whose bytes two proxies get by SK_MSG.
     SkMsg,
+    /// Programs as they are, with haproxy on each host between them.
+    TwoProxies,
 }
 
 impl Variant {
@@ -92,6 +94,7 @@ impl Variant {
             Self::SluiceRings => "Sluice, all by rings",
             Self::SluiceCaptured => "Sluice, captured",
             Self::SkMsg => "SK_MSG",
+            Self::TwoProxies => "two haproxies",
         }
     }
 
@@ -103,6 +106,7 @@ impl Variant {
             Self::TcpPolling => Some("sockperf"),
             Self::RawXdp => Some(machine::PING_PONG),
             Self::SkMsg => Some(machine::SKMSG),
+            Self::TwoProxies => Some("haproxy"),
             _ => None,
         }
     }

@@ -59,6 +59,7 @@ fn colour(variant: Variant) -> &'static str {
         Variant::SluiceRings => "#f08c00",
         Variant::SluiceCaptured => "#f08c00",
         Variant::SkMsg => "#2f7fc1",
+        Variant::TwoProxies => "#2f7fc1",
     }
 }
 

@@ -138,7 +138,12 @@ impl<'a> Hosts<'a> {
 
     /// Starts a server and waits until it is up.
     pub fn server(&self, words: &[String], ready: &Ready) -> Result<Process> {
-        let mut server = self.start(Side::Server, words, false)?;
+        self.server_on(Side::Server, words, ready)
+    }
+
+    /// The same on the host of either side.
+    pub fn server_on(&self, side: Side, words: &[String], ready: &Ready) -> Result<Process> {
+        let mut server = self.start(side, words, false)?;
         server.wait_ready(ready)?;
         Ok(server)
     }

@@ -4,6 +4,7 @@ mod capture;
 pub mod idle;
 pub mod iperf;
 pub mod latency;
+mod proxies;
 pub mod redis;
 pub mod stall;
 

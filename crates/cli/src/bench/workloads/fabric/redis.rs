@@ -3,6 +3,7 @@
 use std::net::SocketAddrV4;
 
 use super::capture::Capture;
+use super::proxies::Proxies;
 use super::{Cell, Options, Workload, variants};
 use crate::bench::error::{BenchError, Result};
 use crate::bench::model::{Sample, Variant};
@@ -18,9 +19,10 @@ pub const WORKLOAD: Workload = Workload {
     about: "A new server without persistence and new daemons for every run, filled with all keys \
             before anything is measured. A GET run with the same clients, whose result is dropped, \
             warms up and chooses the number of requests. 'Sluice' are programs under 'sluice run', \
-            'Sluice, captured' programs as they are, whose connections go through a relay on each host.",
+            'Sluice, captured' programs as they are, whose connections go through a relay on each host, as they do with \
+            'two haproxies' (configuration: bench/haproxy-tcp.cfg), one thread each.",
     programs: &["redis-server", "redis-benchmark"],
-    compared_with: &[],
+    compared_with: &["haproxy"],
     obstacle: None,
     cells,
 };
@@ -40,7 +42,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         chosen => chosen,
     };
     let mut variants = variants(options, &[]);
-    variants.push(Variant::SluiceCaptured);
+    variants.extend([Variant::SluiceCaptured, Variant::TwoProxies]);
     let cell = |&clients: &u32| {
         let tests = TESTS.map(str::to_owned);
         Cell {
@@ -67,6 +69,12 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
         path_text(&session.folder("redis")?)
     ]);
     let server = hosts.server(&server, &Ready::Listens(at.port()))?;
+    let proxies = (variant == Variant::TwoProxies)
+        .then(|| Proxies::start(&hosts, at))
+        .transpose()?;
+    let mut servers = vec![&server];
+    servers.extend(proxies.iter().flat_map(Proxies::processes));
+    let at = proxies.as_ref().map_or(at, Proxies::address);
     let near = hosts.host(Side::Client);
     near.inside(|| Ok(within_host::fill(at)))??;
     let client = |test: &str, requests: f64| {
@@ -81,7 +89,7 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
     let misses_before = near.inside(|| Ok(within_host::get_misses(at)))??;
     let mut samples = Vec::with_capacity(TESTS.len());
     for test in TESTS {
-        let (output, sample) = hosts.measured(&[&server], &client(test, requests))?;
+        let (output, sample) = hosts.measured(&servers, &client(test, requests))?;
         samples.push(within_host::sample(&output, sample, test, requests)?);
     }
     if near.inside(|| Ok(within_host::get_misses(at)))?? != misses_before {
