@@ -40,6 +40,8 @@ pub(crate) fn check_carrier() {
 pub struct Ready {
     /// The ring has bytes that are next in the stream.
     pub readable: bool,
+    /// Up to which position of the ring it has them; 0 unless `readable`.
+    pub readable_to: u64,
     /// The ring has room, or its writer has waited long enough for TCP. `None`: the kernel
     /// decides.
     pub writable: Option<bool>,
@@ -88,7 +90,10 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                         into.mode() == Mode::Tcp || rx.tcp_read < into.mark().max(rx.assured);
                 }
                 Ok(_) if rx.tcp_read < into.mark().max(rx.assured) => ready.kernel_next = true,
-                Ok(_) => ready.readable = true,
+                Ok(_) => {
+                    ready.readable = true;
+                    ready.readable_to = rx.consumer.published();
+                }
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }

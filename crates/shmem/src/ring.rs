@@ -181,6 +181,11 @@ impl Consumer {
         }
     }
 
+    /// The position up to which [`Consumer::available`] has last found bytes. It only grows.
+    pub fn published(&self) -> u64 {
+        self.tail
+    }
+
     /// Whether the ring is empty and the sender is not about to change that. Behind an
     /// announcement ([`Direction::announce_sleep`], [`Direction::watch`]) `true` stays true
     /// until it is withdrawn: whatever comes, comes by TCP or sets a ready bit.

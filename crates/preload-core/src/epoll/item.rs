@@ -49,6 +49,9 @@ pub struct Item {
     is_spent: bool,
     /// Something happened since the last report, for edge-triggered registrations.
     has_news: bool,
+    /// Up to which position of the ring bytes have been reported. A sender sets its bit once for a
+    /// write, before it publishes anything, and so it may be taken by a look that reports older bytes.
+    reported_to: u64,
     /// A write found no room, in ring or socket, and no report of room was made since.
     is_write_blocked: bool,
     /// What the kernel last said of the socket, and when; `None` for a connection that is not known.
@@ -99,6 +102,7 @@ impl Item {
             is_offered: false,
             is_spent: false,
             has_news: true,
+            reported_to: 0,
             is_write_blocked: false,
             kernel: 0,
             asked: None,
@@ -112,6 +116,14 @@ impl Item {
         self.events = events;
         self.data = data;
         self.is_spent = false;
+        self.has_news = true;
+    }
+
+    /// The instance watches this lane for it.
+    pub fn watch(&mut self, lane: (u64, u32)) {
+        if self.lane.replace(lane) != Some(lane) {
+            self.reported_to = 0;
+        }
         self.has_news = true;
     }
 
@@ -248,6 +260,7 @@ impl Item {
         let offered = comes && lane.offered;
         let hot = comes && !offered || waits_for_room;
         if is_edge {
+            self.has_news |= lane.readable_to > self.reported_to;
             let room = self.is_write_blocked && found & OUT != 0;
             if found == 0 || !(self.has_news || room) {
                 self.has_news &= hot || offered;
@@ -264,6 +277,7 @@ impl Item {
         }
         if found != 0 {
             self.has_news = false;
+            self.reported_to = self.reported_to.max(lane.readable_to);
             self.is_spent = self.events & ONESHOT != 0;
         }
         Look {

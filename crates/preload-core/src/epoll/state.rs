@@ -335,8 +335,7 @@ impl State {
             .direction(place.lane, 1 - place.side)
             .watch(slot);
         if let Some(item) = self.item(number) {
-            item.lane = Some(lane);
-            item.note_news();
+            item.watch(lane);
         }
         self.enqueue(number);
     }
