@@ -55,6 +55,9 @@ struct Socket {
     fd: OwnedFd,
     readable: bool,
     writable: bool,
+    /// A read may have stopped before all that there is: at urgent data, or at what the stream has
+    /// ended with.
+    stops: bool,
     /// Reset, timed out, …: it takes no more, and nothing more will come.
     failed: bool,
 }
@@ -66,6 +69,7 @@ impl Socket {
             readable: false,
             // An attempt shows if it is not, and an event follows.
             writable: true,
+            stops: false,
             failed: false,
         }
     }
@@ -73,6 +77,7 @@ impl Socket {
     fn add(&mut self, readiness: Readiness) {
         self.readable |= readiness.readable;
         self.writable |= readiness.writable;
+        self.stops |= readiness.urgent || readiness.hung_up || readiness.failed;
         self.failed |= readiness.failed;
     }
 }
@@ -266,9 +271,12 @@ impl Stream {
                     let _ = socket::keep_alive_after(source.fd.as_fd(), options.half_closed_s);
                     continue;
                 }
-                // Less than there was room for does not mean that nothing is left: a read ends
-                // before urgent data.
-                Ok(count) => scratch.get(..count).unwrap_or_default(),
+                Ok(count) => {
+                    // Less than there was room for was all, and what comes behind it is an event
+                    // of its own (epoll(7), question 9).
+                    source.readable = count == scratch.len() || source.stops;
+                    scratch.get(..count).unwrap_or_default()
+                }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => {
                         source.readable = false;

@@ -26,6 +26,8 @@ pub struct Readiness {
     pub writable: bool,
     /// The peer will send no more (`EPOLLRDHUP`, `EPOLLHUP`).
     pub hung_up: bool,
+    /// There is urgent data, which a read stops at (`EPOLLPRI`).
+    pub urgent: bool,
     /// The socket has failed (`EPOLLERR`).
     pub failed: bool,
 }
@@ -52,7 +54,8 @@ impl Poll {
 
     /// Everything, each time that something changes.
     pub fn add_edges(&self, fd: BorrowedFd<'_>, data: u64) -> io::Result<()> {
-        let all = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        let reading = libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDHUP;
+        let all = reading | libc::EPOLLOUT | libc::EPOLLET;
         self.control(libc::EPOLL_CTL_ADD, fd.as_raw_fd(), all, data)
     }
 
@@ -118,6 +121,7 @@ impl Poll {
             readable: any(libc::EPOLLIN) || hung_up || failed,
             writable: any(libc::EPOLLOUT) || failed,
             hung_up,
+            urgent: any(libc::EPOLLPRI),
             failed,
         };
         Some((data, readiness))
