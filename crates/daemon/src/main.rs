@@ -261,12 +261,15 @@ fn serve(arguments: Arguments) -> Outcome {
     let metrics = arguments.metrics.or(named);
     let fabric = match peering {
         Some(peering) => {
-            let choice = peering.capture.clone();
+            let (choice, remark) = (peering.capture.clone(), peering.capture_remark());
             let mut fabric = start_fabric(peering, &config, arguments.eager)?;
             if let Some(finding) = finding {
                 fabric.set_finding(finding);
             }
             if let (Some(choice), Some(file)) = (choice, &arguments.config) {
+                if let Some(remark) = remark {
+                    tracing::warn!("{remark}");
+                }
                 let start = capture::Start {
                     config: std::path::absolute(file)?,
                     socket: config.socket.clone(),

@@ -273,6 +273,9 @@ impl Config {
                     .to_owned(),
             );
         }
+        if let Some(text) = self.capture_remark() {
+            warn(text);
+        }
         let all = self.rules.0.iter().position(Rule::is_about_all);
         if let Some(at) = all.filter(|at| at + 1 < self.rules.0.len()) {
             warn(format!(
@@ -295,6 +298,20 @@ impl Config {
             }
         }
         remarks
+    }
+
+    /// What to say to who captures where the fabric cannot make up for what a relay costs.
+    #[must_use]
+    pub fn capture_remark(&self) -> Option<String> {
+        let device = self.device.as_ref().unwrap_or(&Device::Roce);
+        if self.capture.is_none() || matches!(device, Device::Hardware(_)) {
+            return None;
+        }
+        Some(format!(
+            "[capture] with device = \"{device}\": a captured connection passes a relay on each host, which \
+             costs more than software RDMA gives (docs/limitations.md); what can be preloaded is \
+             faster under 'sluice run', and what cannot without [capture]"
+        ))
     }
 }
 

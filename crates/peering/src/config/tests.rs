@@ -269,6 +269,16 @@ fn capture_is_read_and_wants_a_proof() {
     assert!(capture.wants("10.1.0.2".parse().unwrap(), 8099));
     assert!(!capture.wants("10.1.0.2".parse().unwrap(), 8100));
     assert!(capture.serves(6379) && !capture.serves(22));
+    for (device, is_dear) in [("roce", true), ("shm", true), ("hw:mlx5_0", false)] {
+        let text = format!("{PSK}[fabric]\ndevice='{device}'\n[capture]\n");
+        let remark = parse(&text).unwrap().capture_remark();
+        assert_eq!(
+            remark.is_some_and(|it| it.contains(device)),
+            is_dear,
+            "{device}"
+        );
+    }
+    assert!(parse(PSK).unwrap().capture_remark().is_none());
     let names = format!("{PSK}[capture]\nprograms=['a-name-that-is-longer','ä-äääääääääää']\n");
     let names = parse(&names).unwrap().capture.unwrap().programs.unwrap();
     assert_eq!(names, ["a-name-that-is-", "ä-ääääää"]);
