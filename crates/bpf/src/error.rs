@@ -117,7 +117,8 @@ impl fmt::Display for Error {
             ),
             Self::NoCgroups => f.write_str(
                 "no cgroup file system of version 2 is mounted; \
-                 'mount -t cgroup2 none /sys/fs/cgroup' mounts it where version 1 is not in use",
+                 'mount -t cgroup2 none /sys/fs/cgroup' mounts it where version 1 is not in use \
+                 ('ip netns exec' hides the one that is there, 'nsenter --net=FILE' does not)",
             ),
             Self::Kernel { lacks } => write!(f, "this kernel lacks {lacks}"),
             Self::Verifier {
