@@ -148,6 +148,7 @@ pub struct Engine<W> {
     /// whatever else there is.
     is_paid: bool,
     is_eager: bool,
+    is_crowded: bool,
 }
 
 impl<W: Wire> Engine<W> {
@@ -173,6 +174,7 @@ impl<W: Wire> Engine<W> {
             standing_ns: 0,
             is_paid: false,
             is_eager: false,
+            is_crowded: false,
         }
     }
 
@@ -444,6 +446,13 @@ impl<W: Wire> Engine<W> {
         }
     }
 
+    /// What the machine is like, while the daemon does not poll: whether far more threads want to run
+    /// than it has processors. Programs that wait for TCP heed that.
+    pub fn say_crowded(&mut self, is_crowded: bool) {
+        self.is_crowded = is_crowded;
+        self.board.set_crowded(is_crowded && !self.standing);
+    }
+
     /// The lanes there are.
     pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
         self.places.iter().filter_map(|place| place.lane.as_ref())
@@ -635,6 +644,10 @@ impl<W: Wire> Engine<W> {
         }
         if !self.standing {
             self.standing_ns = now_ns;
+        }
+        if standing != self.standing {
+            // Whether rings in use are worth their processor time is judged by what they move.
+            self.board.set_crowded(self.is_crowded && !standing);
         }
         self.standing = standing;
         self.is_paid = standing && (worth || now_ns.saturating_sub(self.standing_ns) >= PAID_NS);

@@ -12,7 +12,7 @@ use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
 use crate::lock::{Guard, count, count_bytes};
 use crate::recall;
-use crate::spin::{Spinner, note_taken, yield_processor};
+use crate::spin::{Spinner, note_by_ring, note_taken, yield_processor};
 use crate::wait::{Naps, SocketTimeout, check_carrier, kernel_events};
 use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -234,6 +234,7 @@ impl<'a> Reader<'a, '_> {
         });
         rx.consumer.consume(into, taken);
         count_bytes(&self.end.ring_rx, taken);
+        note_by_ring();
         self.done += taken;
         // Behind the ring's last byte there may be bytes in the kernel.
         self.more(into.mode() == Mode::Tcp)

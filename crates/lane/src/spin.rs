@@ -5,11 +5,16 @@
 //! a few microseconds, then gives the processor away between looks, so that a peer on the same
 //! core can run; if somebody else really ran each time, the machine has more runnable threads
 //! than cores and the wait ends early.
+//!
+//! A yield shows who waits for the own core alone. Whether the machine as a whole is crowded sluiced
+//! says, where it has lanes to other hosts: while it is, a wait for what comes by TCP sleeps at once.
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
 use crate::thread::own;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_shmem::board::Board;
 use sluice_sys::raw;
 
 /// The ceiling when `SLUICE_SPIN_US` does not say: docs/decisions/0004 has the measurement.
@@ -50,8 +55,42 @@ pub(crate) fn note_taken(bytes: u64) {
     own(|own| own.taken.set(own.taken.get().saturating_add(bytes)));
 }
 
-fn was_bulk() -> bool {
-    own(|own| own.taken.replace(0)) >= BULK_BYTES
+/// A read has taken bytes from a ring.
+#[inline]
+pub(crate) fn note_by_ring() {
+    own(|own| own.by_ring.set(true));
+}
+
+/// Whether what this thread has taken since its last wait is best waited for asleep. Rings need a
+/// reader that is awake. What comes by TCP comes to one that sleeps, too, and while it polls on a
+/// crowded machine somebody else waits for the processor.
+fn is_best_asleep() -> bool {
+    let (taken, by_ring) = own(|own| (own.taken.get(), own.by_ring.get()));
+    taken >= BULK_BYTES || !by_ring && is_machine_crowded()
+}
+
+/// A wait begins.
+fn forget_taken() {
+    own(|own| {
+        own.taken.set(0);
+        own.by_ring.set(false);
+    });
+}
+
+/// The board of the sluiced that carries lanes of this process to other hosts.
+static BOARD: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Heeds what sluiced says of the machine on its board, or nobody.
+pub fn heed(board: Option<Board>) {
+    let address = board.map_or(0, |board| board.address());
+    BOARD.store(address as *mut u8, Ordering::Release);
+}
+
+fn is_machine_crowded() -> bool {
+    // SAFETY: a board stays mapped for the process's life, and is only read here.
+    let board =
+        NonNull::new(BOARD.load(Ordering::Acquire)).map(|it| unsafe { Board::from_raw(it) });
+    board.is_some_and(|board| board.is_crowded())
 }
 
 static CEILING_NS: AtomicU32 = AtomicU32::new(CEILING_DEFAULT_US * 1000);
@@ -133,14 +172,26 @@ impl Gaps {
             .store(mean - mean / 4 + gap / 4, Ordering::Relaxed);
     }
 
+    fn are_short(&self) -> bool {
+        let ceiling = ceiling_ns();
+        u64::from(self.mean_ns.load(Ordering::Relaxed)) <= ceiling + ceiling / 2
+    }
+
+    /// Whether the next wait may poll, if it is this thread's.
+    pub fn may_poll(&self) -> bool {
+        let is_paused = || self.pause.load(Ordering::Relaxed) & 0xffff != 0;
+        ceiling_ns() > 0 && !is_best_asleep() && (self.are_short() || !is_paused())
+    }
+
     /// How long the next wait may poll.
     pub fn budget_ns(&self) -> u64 {
-        if was_bulk() {
+        let is_best_asleep = is_best_asleep();
+        forget_taken();
+        if is_best_asleep {
             return 0;
         }
         let ceiling = ceiling_ns();
-        let mean = u64::from(self.mean_ns.load(Ordering::Relaxed));
-        if mean <= ceiling + ceiling / 2 {
+        if self.are_short() {
             return ceiling;
         }
         let pause = self.pause.load(Ordering::Relaxed);
@@ -265,6 +316,29 @@ impl Spinner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_shmem::board::BOARD_BYTES;
+
+    #[test]
+    fn who_reads_by_tcp_sleeps_on_a_crowded_machine() {
+        let memory = vec![0_u64; BOARD_BYTES / 8 + 8].leak();
+        let base = memory.as_mut_ptr().cast::<u8>();
+        let aligned = base.wrapping_add(base.align_offset(64));
+        // SAFETY: aligned zeroes of that size, leaked.
+        let board = unsafe { Board::from_raw(NonNull::new(aligned).unwrap()) };
+        heed(Some(board));
+        let gaps = Gaps::new();
+        assert!(gaps.may_poll() && gaps.budget_ns() > 0, "not crowded yet");
+        board.set_crowded(true);
+        assert!(!gaps.may_poll() && gaps.budget_ns() == 0);
+        note_by_ring();
+        assert!(gaps.may_poll() && gaps.budget_ns() > 0, "rings need it");
+        assert!(!gaps.may_poll(), "which was one wait ago");
+        board.set_crowded(false);
+        assert!(gaps.may_poll());
+        board.set_crowded(true);
+        heed(None);
+        assert!(gaps.may_poll(), "nobody knows any more");
+    }
 
     #[test]
     fn time_passes_for_a_wait_that_polls_no_more() {

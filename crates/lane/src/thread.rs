@@ -20,6 +20,8 @@ pub struct Own {
     pub locks_held: Cell<u32>,
     /// Bytes that the thread has taken by TCP since it waited.
     pub(crate) taken: Cell<u64>,
+    /// Whether it has taken bytes from a ring since.
+    pub(crate) by_ring: Cell<bool>,
     pub(crate) pace: Cell<Pace>,
 }
 

@@ -433,6 +433,7 @@ impl Link {
         self.fd = -1;
         self.client = None;
         self.has_lost_one = true;
+        sluice_lane::spin::heed(None);
         self.mapped.peer_gone(None);
         conn::announce_again();
         LINKED.store(false, Ordering::Relaxed);
@@ -489,6 +490,9 @@ impl Link {
         }
         let own_board = board()?;
         let peer_board = self.mapped.board(lane.peer);
+        if lane.is_remote {
+            sluice_lane::spin::heed(peer_board);
+        }
         Some(Assignment {
             chunk,
             lane: lane.lane,

@@ -1,4 +1,5 @@
-//! The board: where a process tells its peers which of its epoll instances sleep.
+//! The board: where a process tells its peers which of its epoll instances sleep, and sluiced, in its own,
+//! whether the machine has more to do than it has processors.
 //!
 //! A memory file that its process maps for writing and then seals (`F_SEAL_FUTURE_WRITE`), so
 //! that peers can only read it. One cache line a slot.
@@ -16,7 +17,8 @@ pub const BOARD_BYTES: usize = SLOTS as usize * 64;
 #[repr(C, align(64))]
 pub struct Slot {
     sleepers: AtomicU32,
-    _pad: u32,
+    /// Not 0: the machine is crowded. Only in slot 0 of sluiced's board.
+    crowded: AtomicU32,
     /// Slots in use, a bit each. Only in slot 0; peers do not look at it.
     taken: AtomicU64,
 }
@@ -37,7 +39,8 @@ impl Board {
     ///
     /// # Safety
     /// `base` is 64-byte aligned and [`BOARD_BYTES`] from it stay mapped for the rest of the
-    /// process's life, for writing if any method but [`Board::any_asleep`] is used.
+    /// process's life, for writing if any method but [`Board::any_asleep`] and [`Board::is_crowded`]
+    /// is used.
     pub unsafe fn from_raw(base: NonNull<u8>) -> Self {
         Self { slots: base.cast() }
     }
@@ -90,6 +93,17 @@ impl Board {
     pub fn announce_sleep(&self, index: u32) {
         self.slot(index).sleepers.fetch_add(1, Ordering::SeqCst);
         fence_after_rmw();
+    }
+
+    /// Says whether far more threads want to run than the machine has processors.
+    pub fn set_crowded(&self, is_crowded: bool) {
+        let word = &self.slot(0).crowded;
+        word.store(u32::from(is_crowded), Ordering::Relaxed);
+    }
+
+    /// What [`Board::set_crowded`] said last.
+    pub fn is_crowded(&self) -> bool {
+        self.slot(0).crowded.load(Ordering::Relaxed) != 0
     }
 
     /// Takes one announcement back.

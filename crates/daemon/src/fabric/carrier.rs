@@ -17,6 +17,7 @@ use sluice_lane::clock::now_ns;
 use sluice_lane::spin::yield_processor;
 use sluice_rdma::{Access, Endpoint, Event, Mark, Node, Region, WriteRequest};
 
+use super::crowd::Crowd;
 use super::memory::{ForeignBoard, OwnBoard, Shared, Taken};
 use super::traffic::Traffic;
 use super::words::Token;
@@ -131,6 +132,7 @@ impl Carrier {
             fading: Vec::new(),
             inbox: Vec::new(),
             bytes: Vec::new(),
+            crowd: Crowd::default(),
             _board: board,
         };
         if is_eager {
@@ -391,6 +393,7 @@ struct Thread {
     fading: Vec<(Option<Mark>, LaneState)>,
     inbox: Vec<(sluice_rdma::LinkId, Came)>,
     bytes: Vec<u8>,
+    crowd: Crowd,
     _board: Arc<OwnBoard>,
 }
 
@@ -433,7 +436,13 @@ impl Thread {
         } else {
             Ok(())
         };
-        self.engine.withdraw_sleep(now_ns());
+        let now = now_ns();
+        self.engine.withdraw_sleep(now);
+        if self.engine.lanes().next().is_some()
+            && let Some(is_crowded) = self.crowd.look(now)
+        {
+            self.engine.say_crowded(is_crowded);
+        }
         result
     }
 

@@ -25,6 +25,7 @@ use crate::matching::{Announced, ClientId, EndKey};
 use crate::program::Program;
 
 pub mod carrier;
+mod crowd;
 pub mod finding;
 mod gateway;
 pub mod introducer;

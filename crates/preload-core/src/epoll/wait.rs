@@ -18,7 +18,8 @@ use sluice_lane::spin::{Spinner, yield_processor};
 const KERNEL_LOOK_NS: u64 = 3_000;
 /// After so many calls that rings answered alone the kernel is asked first, so that busy rings
 /// do not starve other descriptors, however few events a call takes. It also is in the call behind
-/// one that it answered: who has much to do by TCP finds the next of it there, without polling.
+/// one that it answered: who has much to do by TCP finds the next of it there, without polling. A call
+/// that would not poll asks it by going to sleep.
 const KERNEL_TURN: u32 = 16;
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
@@ -125,7 +126,9 @@ pub unsafe fn wait(
         Err(left) => left,
     };
     cancellation_point();
-    if this.turn.load(Ordering::Relaxed) >= KERNEL_TURN {
+    let turn = this.turn.load(Ordering::Relaxed);
+    let sleeps = turn == KERNEL_TURN && timeout != Timeout::Ns(0) && !this.gaps.may_poll();
+    if turn >= KERNEL_TURN && !sleeps {
         this.turn.store(0, Ordering::Relaxed);
         if let found @ 1.. = waiter.look_at_kernel() {
             if found == max {
