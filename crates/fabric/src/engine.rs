@@ -149,6 +149,8 @@ pub struct Engine<W> {
     is_paid: bool,
     is_eager: bool,
     is_crowded: bool,
+    /// On the board.
+    says_crowded: bool,
 }
 
 impl<W: Wire> Engine<W> {
@@ -175,6 +177,7 @@ impl<W: Wire> Engine<W> {
             is_paid: false,
             is_eager: false,
             is_crowded: false,
+            says_crowded: false,
         }
     }
 
@@ -432,6 +435,7 @@ impl<W: Wire> Engine<W> {
     /// Announces that the daemon is about to sleep. False: it must not, something came in between;
     /// either way [`Engine::withdraw_sleep`] follows.
     pub fn announce_sleep(&mut self) -> bool {
+        self.publish_crowd();
         self.board.announce_sleep(SLOT);
         self.take_ready();
         self.hot.is_empty()
@@ -446,11 +450,19 @@ impl<W: Wire> Engine<W> {
         }
     }
 
-    /// What the machine is like, while the daemon does not poll: whether far more threads want to run
-    /// than it has processors. Programs that wait for TCP heed that.
-    pub fn say_crowded(&mut self, is_crowded: bool) {
+    /// Whether far more threads want to run than the machine has processors. Programs that wait for TCP
+    /// heed that, as long as no ring is in use: whether that is worth its processor time is judged by what
+    /// it moves.
+    pub fn set_crowded(&mut self, is_crowded: bool) {
         self.is_crowded = is_crowded;
-        self.board.set_crowded(is_crowded && !self.standing);
+    }
+
+    fn publish_crowd(&mut self) {
+        let says = self.is_crowded && !self.standing && self.lanes().next().is_some();
+        if says != self.says_crowded {
+            self.says_crowded = says;
+            self.board.set_crowded(says);
+        }
     }
 
     /// The lanes there are.
@@ -645,11 +657,8 @@ impl<W: Wire> Engine<W> {
         if !self.standing {
             self.standing_ns = now_ns;
         }
-        if standing != self.standing {
-            // Whether rings in use are worth their processor time is judged by what they move.
-            self.board.set_crowded(self.is_crowded && !standing);
-        }
         self.standing = standing;
+        self.publish_crowd();
         self.is_paid = standing && (worth || now_ns.saturating_sub(self.standing_ns) >= PAID_NS);
         if standing && !self.is_paid && std::mem::take(&mut self.is_measuring) {
             self.each_trials(Trials::disturb_alone);

@@ -372,3 +372,42 @@ fn a_reader_is_measured_beside_another_whose_ring_pays() {
     }
     assert!(offered, "never, while the daemon polls for another");
 }
+
+#[test]
+fn programs_hear_that_the_machine_is_crowded_while_lanes_are_there_and_no_ring_is_in_use() {
+    let mut host = Host::new();
+    let board = host.one.pair.a.board;
+    let until = host.poll();
+    host.engine.set_crowded(true);
+    host.one.read(10);
+    host.sleep(until);
+    assert!(board.is_crowded());
+    host.engine.set_crowded(false);
+    let until = host.poll();
+    host.one.read(10);
+    host.sleep(until);
+    assert!(!board.is_crowded());
+    host.engine.set_crowded(true);
+    let mut said = Vec::new();
+    while !said.contains(&Note::Offer) {
+        assert!(host.now < 30 * MS, "no offer");
+        host.now += MS / 20;
+        host.one.read(10);
+        said = host.said();
+        let is_offered = said.contains(&Note::Offer);
+        assert_eq!(board.is_crowded(), !is_offered, "it would be in its way");
+        if said.contains(&Note::Call) {
+            host.hear(Note::Here);
+        }
+    }
+    host.engine.link_down(LinkId(0));
+    let until = host.poll();
+    host.sleep(until);
+    assert!(board.is_crowded(), "there is no ring without a link");
+    host.engine.program_gone(host.number);
+    host.engine.link_lost(LinkId(0));
+    assert!(host.engine.lanes().next().is_none());
+    host.said();
+    host.sleep(host.now);
+    assert!(!board.is_crowded(), "nothing is carried any more");
+}

@@ -441,7 +441,7 @@ impl Thread {
         if self.engine.lanes().next().is_some()
             && let Some(is_crowded) = self.crowd.look(now)
         {
-            self.engine.say_crowded(is_crowded);
+            self.engine.set_crowded(is_crowded);
         }
         result
     }
