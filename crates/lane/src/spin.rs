@@ -180,32 +180,25 @@ impl Gaps {
     /// Whether the next wait may poll, if it is this thread's.
     pub fn may_poll(&self) -> bool {
         let is_paused = || self.pause.load(Ordering::Relaxed) & 0xffff != 0;
-        ceiling_ns() > 0 && !is_best_asleep() && (self.are_short() || !is_paused())
+        // Who sleeps for long does not look at the board, which would be out of its cache.
+        ceiling_ns() > 0 && (self.are_short() || !is_paused()) && !is_best_asleep()
     }
 
     /// How long the next wait may poll.
     pub fn budget_ns(&self) -> u64 {
-        let is_best_asleep = is_best_asleep();
+        let may_poll = self.may_poll();
         forget_taken();
-        if is_best_asleep {
-            return 0;
+        if !self.are_short() {
+            let pause = self.pause.load(Ordering::Relaxed);
+            let (left, between) = (pause & 0xffff, (pause >> 16).max(PAUSE_MIN));
+            let next = match left {
+                0 if may_poll => (between * 2).min(PAUSE_MAX) << 16 | between,
+                0 => pause,
+                _ => between << 16 | (left - 1),
+            };
+            self.pause.store(next, Ordering::Relaxed);
         }
-        let ceiling = ceiling_ns();
-        if self.are_short() {
-            return ceiling;
-        }
-        let pause = self.pause.load(Ordering::Relaxed);
-        let (left, between) = (pause & 0xffff, (pause >> 16).max(PAUSE_MIN));
-        if left > 0 {
-            self.pause
-                .store(between << 16 | (left - 1), Ordering::Relaxed);
-            return 0;
-        }
-        self.pause.store(
-            (between * 2).min(PAUSE_MAX) << 16 | between,
-            Ordering::Relaxed,
-        );
-        ceiling
+        if may_poll { ceiling_ns() } else { 0 }
     }
 }
 
