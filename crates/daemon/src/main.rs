@@ -247,7 +247,7 @@ fn serve(arguments: Arguments) -> Outcome {
         namespaces: !config.one_namespace,
         capture: peering
             .as_ref()
-            .is_some_and(|peering| peering.capture.is_some()),
+            .is_some_and(sluice_peering::config::Config::captures),
     });
     match keep_only(keep) {
         Ok(left) => tracing::debug!("capabilities that are left: {left:#x}"),
@@ -261,15 +261,14 @@ fn serve(arguments: Arguments) -> Outcome {
     let metrics = arguments.metrics.or(named);
     let fabric = match peering {
         Some(peering) => {
-            let (choice, remark) = (peering.capture.clone(), peering.capture_remark());
+            let choice = peering.capture.clone();
             let mut fabric = start_fabric(peering, &config, arguments.eager)?;
             if let Some(finding) = finding {
                 fabric.set_finding(finding);
             }
-            if let (Some(choice), Some(file)) = (choice, &arguments.config) {
-                if let Some(remark) = remark {
-                    tracing::warn!("{remark}");
-                }
+            if let Some(remark) = fabric.left_to_tcp() {
+                tracing::warn!("{remark}");
+            } else if let (Some(choice), Some(file)) = (choice, &arguments.config) {
                 let start = capture::Start {
                     config: std::path::absolute(file)?,
                     socket: config.socket.clone(),

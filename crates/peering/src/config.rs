@@ -18,7 +18,7 @@ pub mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use capture::Capture;
+pub use capture::{Capture, Over};
 pub use changes::Changes;
 pub use network::{Network, NetworkError};
 pub use rules::{Action, Candidate, Rule, Rules};
@@ -273,7 +273,7 @@ impl Config {
                     .to_owned(),
             );
         }
-        if let Some(text) = self.capture_remark() {
+        if let Some(text) = self.capture_remark(self.names_adapter()) {
             warn(text);
         }
         let all = self.rules.0.iter().position(Rule::is_about_all);
@@ -300,17 +300,32 @@ impl Config {
         remarks
     }
 
-    /// What to say to who captures where the fabric cannot make up for what a relay costs.
+    /// Whether the device is an RDMA adapter, as far as its name says: what the kernel emulates
+    /// has such a name, too.
     #[must_use]
-    pub fn capture_remark(&self) -> Option<String> {
-        let device = self.device.as_ref().unwrap_or(&Device::Roce);
-        if self.capture.is_none() || matches!(device, Device::Hardware(_)) {
+    pub fn names_adapter(&self) -> bool {
+        matches!(self.device, Some(Device::Hardware(_)))
+    }
+
+    /// Whether connections are to be captured, as far as the device's name says.
+    #[must_use]
+    pub fn captures(&self) -> bool {
+        let is_adapter = self.names_adapter();
+        let capture = self.capture.as_ref();
+        capture.is_some_and(|capture| capture.is_for(is_adapter))
+    }
+
+    /// What to say to who wants to capture, and has TCP instead, with a device of this kind.
+    #[must_use]
+    pub fn capture_remark(&self, is_adapter: bool) -> Option<String> {
+        if self.capture.as_ref()?.is_for(is_adapter) {
             return None;
         }
+        let device = self.device.as_ref().unwrap_or(&Device::Roce);
         Some(format!(
-            "[capture] with device = \"{device}\": a captured connection passes a relay on each host, which \
-             costs more than software RDMA gives (docs/limitations.md); what can be preloaded is \
-             faster under 'sluice run', and what cannot without [capture]"
+            "[capture] leaves connections to TCP, which is faster than a relay on each host without an \
+             RDMA adapter (docs/limitations.md), and device = \"{device}\" is none; what can be preloaded is \
+             faster still under 'sluice run'; over = \"any\" in [capture] captures all the same"
         ))
     }
 }

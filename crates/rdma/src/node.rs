@@ -39,6 +39,10 @@ const RNR_TIMER_CODE: u8 = 8;
 /// Asks again without an end: a peer that is slow to poll is not dead.
 const RNR_RETRIES_FOREVER: u8 = 7;
 
+/// `vendor_id` of what the kernel emulates: rxe in older kernels, rxe, siw
+/// (`drivers/infiniband/sw`). Adapters have the OUI of who made them.
+const EMULATORS: [u32; 3] = [0, 0xff_ffff, 0x62_6d74];
+
 /// A device with one completion queue, one shared receive queue, and its links.
 pub struct Node {
     pub(crate) links: Links,
@@ -60,6 +64,7 @@ pub struct Node {
     pub(crate) device_events: DeviceEvents,
     /// The device is gone.
     pub(crate) lost: bool,
+    is_adapter: bool,
     pub(crate) polls: u32,
     pub(crate) receive: ReceiveQueue,
     pub(crate) messages: MessagePool,
@@ -103,7 +108,8 @@ impl Node {
     ) -> Result<Self, Error> {
         limits.check()?;
         let device = Arc::new(Device::open(library, choice)?);
-        fits(&device.attributes()?, &limits)?;
+        let attr = device.attributes()?;
+        fits(&attr, &limits)?;
         let port = device.find(local)?;
         let receive = ReceiveQueue::new(&device, limits.receive_depth)?;
         let messages = MessagePool::new(&device, &limits)?;
@@ -124,6 +130,7 @@ impl Node {
             retiring: Vec::with_capacity(limits.links_max.into()),
             device_events: DeviceEvents::default(),
             lost: false,
+            is_adapter: !device.is_software && !EMULATORS.contains(&attr.vendor_id),
             polls: 0,
             receive,
             messages,
@@ -143,6 +150,11 @@ impl Node {
     /// The name of the device.
     pub fn device_name(&self) -> &str {
         &self.device.name
+    }
+
+    /// Whether it is an RDMA adapter: neither our own library nor what the kernel emulates (rxe, siw).
+    pub fn is_adapter(&self) -> bool {
+        self.is_adapter
     }
 
     /// How much of everything it has.

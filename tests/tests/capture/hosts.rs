@@ -42,23 +42,29 @@ impl Two {
 
     /// The same, with more in `[capture]`.
     pub fn with_choice(family: u8, choice: [&str; 2]) -> Verdict<Two> {
+        let two = Two::over(family, ["any", "any"], choice)?;
+        two.await_capture()?;
+        Ok(two)
+    }
+
+    /// Daemons that are to capture over such devices, or leave connections to TCP.
+    pub fn over(family: u8, over: [&str; 2], choice: [&str; 2]) -> Verdict<Two> {
         let mut fleet = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
         let groups = [Cgroup::new("capture-left")?, Cgroup::new("capture-right")?];
         for side in SIDES {
             let head = fleet.head(side, KEY, "roce-udp")? + &fleet.peer_by_both(side.other());
             let group = groups[side as usize].path().display();
-            let choice = choice[side as usize];
-            let text = format!("{head}[capture]\ncgroup = \"{group}\"\n{choice}\n");
+            let (over, choice) = (over[side as usize], choice[side as usize]);
+            let text =
+                format!("{head}[capture]\nover = \"{over}\"\ncgroup = \"{group}\"\n{choice}\n");
             fleet.write_config(side, &text)?;
             fleet.start(side)?;
         }
-        let two = Two {
+        Ok(Two {
             family,
             groups,
             fleet,
-        };
-        two.await_capture()?;
-        Ok(two)
+        })
     }
 
     pub fn address(&self, side: Side) -> IpAddr {

@@ -12,7 +12,7 @@ use sluice_tests::programs::redis::Redis;
 use sluice_tests::programs::require;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::hosts::Two;
+use crate::hosts::{Counts, Two};
 
 const CONNECTIONS: usize = 4;
 
@@ -28,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("choices", choices));
     trials.push(trial("programs_by_name", programs_by_name));
     trials.push(trial("preloaded", preloaded));
+    trials.push(trial("left_to_tcp", left_to_tcp));
     trials
 }
 
@@ -226,5 +227,41 @@ fn programs_by_name() -> Verdict {
     let now = two.await_counts(Side::Left, "captured", |now| now.captured > before.captured)?;
     ensure(now.captured == before.captured + 1, || format!("{now:?}"))?;
     server.stop(LIMIT)?;
+    Ok(())
+}
+
+/// Without an RDMA adapter nothing is captured unless both hosts want it over any device: connections
+/// go straight to their destination, and `sluice status` says why.
+fn left_to_tcp() -> Verdict {
+    for over in [
+        ["adapter", "adapter"],
+        ["any", "adapter"],
+        ["adapter", "any"],
+    ] {
+        let two = Two::over(4, over, ["", ""])?;
+        two.fleet.await_links()?;
+        let ends = two.ends()?;
+        let mut server = two.server(&ends, "server")?;
+        let to = two.listening(&mut server)?;
+        // What a relay would be asked for has been told by the time that this one has ended.
+        for _ in 0..20 {
+            two.run_client(&ends, &to, 1)?;
+        }
+        two.run_client(&ends, &to, 5_000_000)?;
+        server.stop(LIMIT)?;
+        for side in SIDES {
+            let is_left = over[side as usize] == "adapter";
+            let status = two.fleet.status(side)?;
+            let why = status["fabric"]["left_to_tcp"].as_str();
+            let says =
+                why.is_some_and(|why| why.starts_with("[capture] leaves connections to TCP"));
+            ensure(
+                says == is_left
+                    && two.relay(side).is_err() == is_left
+                    && two.counts(side)? == Counts::default(),
+                || format!("{over:?}, {side:?}: {status:#}\n{}", two.fleet.describe()),
+            )?;
+        }
+    }
     Ok(())
 }

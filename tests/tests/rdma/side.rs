@@ -85,8 +85,13 @@ impl Side {
         let control = control(words)?;
         control.set_read_timeout(Some(LIMIT))?;
         let library = Library::load(&words.choice, words.library.as_ref())?;
+        let node = Node::open(&library, &words.choice, words.local, limits)?;
+        // Neither ours nor the kernel's.
+        if node.is_adapter() {
+            return Err(format!("{} is no adapter", words.choice).into());
+        }
         Ok(Side {
-            node: Node::open(&library, &words.choice, words.local, limits)?,
+            node,
             is_left: words.is_left,
             control,
         })

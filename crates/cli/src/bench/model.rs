@@ -61,8 +61,10 @@ pub enum Variant {
     VerbsShm,
     /// Both programs under `sluice run`, whose daemons offer rings to every reader that is awake.
     SluiceRings,
-    /// Programs as they are, whose connections the daemons capture.
+    /// Programs as they are, whose connections the daemons capture over any device.
     SluiceCaptured,
+    /// Programs as they are, with daemons that capture where that is faster.
+    CaptureByDefault,
     /// Programs as they are, whose bytes two proxies get by SK_MSG.
     SkMsg,
     /// Programs as they are, with haproxy on each host between them.
@@ -93,6 +95,7 @@ impl Variant {
             Self::VerbsShm => "Sluice shm",
             Self::SluiceRings => "Sluice, all by rings",
             Self::SluiceCaptured => "Sluice, captured",
+            Self::CaptureByDefault => "[capture] by default",
             Self::SkMsg => "SK_MSG",
             Self::TwoProxies => "two haproxies",
         }
@@ -121,7 +124,12 @@ impl Variant {
 
     /// Whether anything in it needs a daemon.
     pub fn needs_sluice(self) -> bool {
-        self.server_accelerated() || self.client_accelerated() || self == Self::SluiceCaptured
+        self.server_accelerated() || self.client_accelerated() || self.has_capture()
+    }
+
+    /// Whether the daemons' configuration has `[capture]`.
+    pub fn has_capture(self) -> bool {
+        matches!(self, Self::SluiceCaptured | Self::CaptureByDefault)
     }
 }
 

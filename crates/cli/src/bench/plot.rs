@@ -58,6 +58,7 @@ fn colour(variant: Variant) -> &'static str {
         Variant::VerbsShm => "#2b8a3e",
         Variant::SluiceRings => "#f08c00",
         Variant::SluiceCaptured => "#f08c00",
+        Variant::CaptureByDefault => "#2b8a3e",
         Variant::SkMsg => "#2f7fc1",
         Variant::TwoProxies => "#2f7fc1",
     }

@@ -306,7 +306,7 @@ fn check(config: &Path) -> Outcome {
             let mut remarks = config.check();
             let missing =
                 capability::missing(&[Capability::Bpf, Capability::NetAdmin, Capability::Perfmon]);
-            if config.capture.is_some() && !missing.is_empty() {
+            if config.captures() && !missing.is_empty() {
                 remarks.push(Remark {
                     is_error: false,
                     text: format!(

@@ -9,7 +9,7 @@ use super::sections::{
 pub(super) const OUTPUT: Block = Text(
     "Where connections are captured, a line says how many of programs here are open and were \
      captured, how many of these went to their destination by TCP because no relay took them, \
-     and what was done for programs of other hosts.",
+     and what was done for programs of other hosts. Where they are left to TCP, it says why.",
 );
 
 pub(super) const SECTION: Section = Section {
@@ -23,6 +23,12 @@ pub(super) const SECTION: Section = Section {
              Programs see the addresses that they would see without it. cgroup, \
              ports, networks and programs say which connections are captured, \
              serve_ports to which ports of this host those of others may go.",
+        ),
+        Text(
+            "Without an RDMA adapter (device = \"hw:NAME\" in [fabric]) the relays cost \
+             more than lanes give, and TCP is the faster path: connections are left to \
+             it, and the relay is not started. over = \"any\" captures them all the same. \
+             What the kernel emulates (rxe, siw) is no adapter.",
         ),
         Text(
             "Where the other host's relay is not to be had, a connection goes to its \

@@ -48,6 +48,9 @@ pub struct Fabric {
     /// Connections of programs that cannot be preloaded, where they are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Captured>,
+    /// Why none are, where the configuration wants it and the device makes nothing faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_to_tcp: Option<String>,
 }
 
 /// What the option in handshakes has shown.

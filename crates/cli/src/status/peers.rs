@@ -103,6 +103,10 @@ pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", style.dim(&captured(counts)));
     }
+    if let Some(why) = &fabric.left_to_tcp {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{}", style.dim(&harmless(why)));
+    }
     if fabric.peers.is_empty() {
         return text;
     }
@@ -144,6 +148,7 @@ mod tests {
             peers: vec![peer("beta", true), peer("gamma", false)],
             option: None,
             captured: None,
+            left_to_tcp: None,
         }
     }
 
@@ -179,6 +184,13 @@ mod tests {
         let line =
             "captured: 3 open of 120, 2 of them direct; for other hosts 1 open of 40, 0 refused\n";
         assert!(render(&host, Style::PLAIN, Some(100)).contains(line));
+        host.captured = None;
+        host.left_to_tcp = Some("[capture] leaves connections to TCP".to_owned());
+        let text = render(&host, Style::PLAIN, Some(100));
+        assert!(
+            text.contains("\n[capture] leaves connections to TCP\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -89,6 +89,8 @@ pub struct Fabric {
     board: Arc<OwnBoard>,
     boards: Boards,
     capture: Option<Capture>,
+    /// Why nothing is captured although the configuration wanted it when this began.
+    left_to_tcp: Option<String>,
     /// Where handshakes have an option.
     finding: Option<Finding>,
     /// For gateways.
@@ -143,6 +145,7 @@ impl Fabric {
         let library = Library::load(&choice, library).map_err(FabricError::Device)?;
         let node =
             Node::open(&library, &choice, local, Limits::default()).map_err(FabricError::Device)?;
+        let left_to_tcp = config.capture_remark(node.is_adapter());
         let identity =
             Identity::load(&config).map_err(|error| FabricError::Peering(error.to_string()))?;
         let peering = Peering::new(config.clone(), identity)
@@ -162,9 +165,15 @@ impl Fabric {
             board,
             boards: Boards::default(),
             capture: None,
+            left_to_tcp,
             finding: None,
             heard: Vec::new(),
         })
+    }
+
+    /// Why connections are not to be captured although the configuration has `[capture]`.
+    pub fn left_to_tcp(&self) -> Option<&str> {
+        self.left_to_tcp.as_deref()
     }
 
     /// Gives lanes to connections of programs that cannot be preloaded, too.

@@ -31,6 +31,9 @@ pub struct FabricReport {
     /// Connections of programs that cannot be preloaded; nothing where none are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Counts>,
+    /// Why none are, where the configuration wants it and the device makes nothing faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_to_tcp: Option<String>,
 }
 
 /// How many lanes to other hosts there are.
@@ -111,6 +114,7 @@ impl Fabric {
             peers: peers.into_values().collect(),
             option: self.finding.as_ref().map(Finding::report),
             captured: self.capture.as_ref().map(Capture::counts),
+            left_to_tcp: self.left_to_tcp.clone(),
             control: self.peering.counters(),
         }
     }

@@ -59,7 +59,7 @@ impl Scene {
         namespace.ip(&format!("addr add {OWN}/32 dev lo"));
         namespace.ip(&format!("addr add {OWN_V6}/128 dev lo nodad"));
         let text = format!(
-            "[daemon]\nname='a'\npsk_file='k'\n[capture]\ncgroup='{}'\n{choice}\n",
+            "[daemon]\nname='a'\npsk_file='k'\n[capture]\nover='any'\ncgroup='{}'\n{choice}\n",
             group.display()
         );
         let config = Config::parse(Path::new("/a.toml"), &text).expect("a configuration");

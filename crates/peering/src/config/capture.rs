@@ -21,10 +21,20 @@ pub const PROGRAMS_MAX: usize = 1_024;
 /// by its first 15.
 pub const COMM_BYTES_MAX: usize = 15;
 
+/// Over which devices captured connections go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// RDMA adapters: over software RDMA two relays cost more than it gives, so TCP is the faster path.
+    #[default]
+    Adapter,
+    Any,
+}
+
 /// Connections of programs that cannot be preloaded: which are taken to the relay, and which a peer's
 /// relay may make here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capture {
+    pub over: Over,
     /// Programs in this cgroup and below; `None`: all.
     pub cgroup: Option<PathBuf>,
     /// Connections to these ports are captured; `None`: to all.
@@ -42,6 +52,11 @@ pub struct Capture {
 }
 
 impl Capture {
+    /// Whether connections are to be captured over a device of this kind. If not, they are left to TCP.
+    pub fn is_for(&self, is_adapter: bool) -> bool {
+        is_adapter || self.over == Over::Any
+    }
+
     /// Whether connections to this address and port are to be captured, as far as this says.
     pub fn wants(&self, address: IpAddr, port: u16) -> bool {
         let inside = |network: &Network| network.contains(address);
@@ -62,6 +77,7 @@ mod tests {
 
     fn capture() -> Capture {
         Capture {
+            over: Over::default(),
             cgroup: None,
             ports: Some(Ports::parse("80,8000-8080").unwrap()),
             networks: Some(vec!["10.0.0.0/8".parse().unwrap()]),

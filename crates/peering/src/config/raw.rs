@@ -54,6 +54,7 @@ pub struct Discovery {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capture {
+    pub over: Option<Text>,
     pub cgroup: Option<Text>,
     pub ports: Option<Text>,
     pub networks: Option<Vec<Text>>,

@@ -14,7 +14,7 @@ use super::gateway::{ADDRESSES_MAX, Gateway, Node, Publishing};
 use super::raw::{self, Text};
 use super::{
     Action, Authentication, Capture, Config, ConfigError, Device, Discovery, Fingerprint,
-    LISTEN_MAX, Network, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
+    LISTEN_MAX, Network, Over, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
 };
 
 /// Where unknown daemons are asked when nothing else is said: addresses that are not on the
@@ -608,9 +608,18 @@ impl Reader<'_> {
             }
             None => RELAY_PORT_DEFAULT,
         };
+        let over = raw.over.as_ref().map(|text| match text.get_ref().as_str() {
+            "adapter" => Ok(Over::Adapter),
+            "any" => Ok(Over::Any),
+            other => {
+                let problem = format!("{other:?}: write \"adapter\" or \"any\"");
+                Err(self.about(text, problem))
+            }
+        });
         let cgroup = raw.cgroup.as_ref().map(|text| self.path_of(text));
         let networks = raw.networks.as_ref().map(|texts| self.networks(texts));
         Ok(Capture {
+            over: over.transpose()?.unwrap_or_default(),
             cgroup: cgroup.transpose()?,
             ports: ports(&raw.ports)?,
             networks: networks.transpose()?,

@@ -256,6 +256,7 @@ fn capture_is_read_and_wants_a_proof() {
         .capture
         .unwrap();
     let nothing_said = Capture {
+        over: Over::Adapter,
         cgroup: None,
         ports: None,
         networks: None,
@@ -269,16 +270,28 @@ fn capture_is_read_and_wants_a_proof() {
     assert!(capture.wants("10.1.0.2".parse().unwrap(), 8099));
     assert!(!capture.wants("10.1.0.2".parse().unwrap(), 8100));
     assert!(capture.serves(6379) && !capture.serves(22));
-    for (device, is_dear) in [("roce", true), ("shm", true), ("hw:mlx5_0", false)] {
-        let text = format!("{PSK}[fabric]\ndevice='{device}'\n[capture]\n");
-        let remark = parse(&text).unwrap().capture_remark();
+    for (device, over, is_left) in [
+        ("roce", "", true),
+        ("shm", "over='adapter'", true),
+        ("hw:mlx5_0", "", false),
+        ("roce", "over='any'", false),
+        ("hw:mlx5_0", "over='any'", false),
+    ] {
+        let text = format!("{PSK}[fabric]\ndevice='{device}'\n[capture]\n{over}\n");
+        let config = parse(&text).unwrap();
+        let remark = config.capture_remark(config.names_adapter());
         assert_eq!(
             remark.is_some_and(|it| it.contains(device)),
-            is_dear,
-            "{device}"
+            is_left,
+            "{device} {over}"
         );
+        let remark = |it: &Remark| !it.is_error && it.text.starts_with("[capture] leaves");
+        assert_eq!(config.check().iter().any(remark), is_left, "{device}");
     }
-    assert!(parse(PSK).unwrap().capture_remark().is_none());
+    // The kernel emulates one.
+    let text = format!("{PSK}[fabric]\ndevice='hw:rxe0'\n[capture]\n");
+    assert!(parse(&text).unwrap().capture_remark(false).is_some());
+    assert!(parse(PSK).unwrap().capture_remark(false).is_none());
     let names = format!("{PSK}[capture]\nprograms=['a-name-that-is-longer','ä-äääääääääää']\n");
     let names = parse(&names).unwrap().capture.unwrap().programs.unwrap();
     assert_eq!(names, ["a-name-that-is-", "ä-ääääää"]);
@@ -289,6 +302,7 @@ fn capture_is_read_and_wants_a_proof() {
         ),
         ("relay_port=0", "5: write a port from 1 to 65535"),
         ("ports='0'", "5: ports are numbers"),
+        ("over='roce'", "5: \"roce\": write \"adapter\" or \"any\""),
         ("networks=['x']", "5: \"x\""),
         ("programs=['/bin/x']", "5: \"/bin/x\": write the last part"),
         ("other=1", "5: unknown key `other`"),

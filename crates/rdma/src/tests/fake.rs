@@ -47,6 +47,7 @@ pub struct Fake {
     wake: Option<c_int>,
     channel_fd: Option<c_int>,
     next_qpn: u32,
+    vendor_id: u32,
 }
 
 thread_local! {
@@ -155,9 +156,14 @@ pub fn node(limits: Limits) -> Node {
 }
 
 pub fn open(address: &str, limits: Limits) -> Result<Node, Error> {
+    open_of(0x2_c903, address, limits)
+}
+
+pub fn open_of(vendor_id: u32, address: &str, limits: Limits) -> Result<Node, Error> {
     with(|fake| {
         *fake = Fake {
             next_qpn: 0x100,
+            vendor_id,
             ..Fake::default()
         }
     });
@@ -226,6 +232,7 @@ unsafe extern "C" fn query_device(_: *mut ibv_context, attr: *mut ibv_device_att
     let attr = unsafe { &mut *attr };
     (attr.max_qp_wr, attr.max_srq_wr, attr.max_cqe) = (1 << 16, 1 << 16, 1 << 20);
     (attr.max_qp, attr.phys_port_cnt) = (1 << 10, 1);
+    attr.vendor_id = with(|fake| fake.vendor_id);
     0
 }
 

@@ -14,7 +14,7 @@ use crate::{
     DeviceEvents, Error, Event, Limits, LinkId, Node, PostError, Remote, Slice, Status,
     WriteRequest,
 };
-use fake::{node, open, with};
+use fake::{node, open, open_of, with};
 
 const SLICE: Slice = Slice {
     address: 0x1000,
@@ -222,6 +222,14 @@ fn a_quiet_link_that_the_device_gives_up_is_told_of() {
     assert_eq!(events, [Told::Broken(Status::GENERAL)]);
     assert_eq!(write(&mut node, first, 0), Ok(()));
     assert_eq!(write(&mut node, second, 0), Err(PostError::NotConnected));
+}
+
+#[test]
+fn what_the_kernel_emulates_is_no_adapter() {
+    for (vendor_id, is_adapter) in [(0x2_c903, true), (0, false), (0xff_ffff, false)] {
+        let node = open_of(vendor_id, "127.0.0.1", Limits::default()).unwrap();
+        assert_eq!(node.is_adapter(), is_adapter, "{vendor_id:#x}");
+    }
 }
 
 #[test]

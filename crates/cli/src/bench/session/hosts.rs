@@ -81,7 +81,7 @@ impl<'a> Hosts<'a> {
             folder,
             network,
         };
-        if matches!(variant, Variant::SluiceCaptured | Variant::SkMsg) {
+        if variant.has_capture() || variant == Variant::SkMsg {
             let group = |side: Side| Cgroup::new(&format!("{number}-{}", side.name()));
             hosts.groups = SIDES.into_iter().map(group).collect::<Result<_>>()?;
         }
@@ -245,8 +245,12 @@ impl<'a> Hosts<'a> {
                 fs::set_permissions(&key, secret())
                     .map_err(|error| BenchError::io("protect a key", &error))?;
                 let proof = format!("psk_file = \"{}\"", path_text(&key));
+                let over = match self.variant {
+                    Variant::CaptureByDefault => "",
+                    _ => "over = \"any\"\n",
+                };
                 configuration(side, own, other, &proof)
-                    + &format!("[capture]\ncgroup = \"{group}\"\ndrain_seconds = 0\n")
+                    + &format!("[capture]\n{over}cgroup = \"{group}\"\ndrain_seconds = 0\n")
             }
         };
         write(&config, &text)?;

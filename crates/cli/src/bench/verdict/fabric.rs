@@ -54,6 +54,7 @@ pub fn across_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
     }));
     for (variant, whose) in [
         (Variant::Sluice, ""),
+        (Variant::CaptureByDefault, ", [capture] by default"),
         (Variant::SluiceCaptured, ", captured"),
     ] {
         let what = format!("any number of clients{whose}");

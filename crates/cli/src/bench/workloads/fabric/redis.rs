@@ -19,7 +19,8 @@ pub const WORKLOAD: Workload = Workload {
     about: "A new server without persistence and new daemons for every run, filled with all keys \
             before anything is measured. A GET run with the same clients, whose result is dropped, \
             warms up and chooses the number of requests. 'Sluice' are programs under 'sluice run', \
-            'Sluice, captured' programs as they are, whose connections go through a relay on each host, as they do with \
+            '[capture] by default' programs as they are, which the daemons leave to TCP because there is no RDMA adapter, \
+            'Sluice, captured' such whose connections go through a relay on each host all the same, as they do with \
             'two haproxies' (configuration: bench/haproxy-tcp.cfg), one thread each.",
     programs: &["redis-server", "redis-benchmark"],
     compared_with: &["haproxy"],
@@ -42,7 +43,11 @@ fn cells(options: &Options) -> Vec<Cell> {
         chosen => chosen,
     };
     let mut variants = variants(options, &[]);
-    variants.extend([Variant::SluiceCaptured, Variant::TwoProxies]);
+    variants.extend([
+        Variant::CaptureByDefault,
+        Variant::SluiceCaptured,
+        Variant::TwoProxies,
+    ]);
     let cell = |&clients: &u32| {
         let tests = TESTS.map(str::to_owned);
         Cell {
