@@ -17,7 +17,7 @@ pub mod verbs_peer;
 pub mod verbs_records;
 
 pub use parsers::{
-    cm_message, control_message, peering_frames, program_file, rsocket_message, verbs_hello,
+    cm_message, control_message, iwarp_formats, peering_frames, program_file, rsocket_message, verbs_hello,
 };
 
 /// How long one input may take: 20 s, or as many as `SLUICE_FUZZ_PATIENCE` says, for runs on a
@@ -31,13 +31,14 @@ fn patience() -> Duration {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     ("control_message", control_message::run),
     ("cm_message", cm_message::run),
     ("rsocket_message", rsocket_message::run),
     ("verbs_hello", verbs_hello::run),
     ("peering_frames", peering_frames::run),
     ("program_file", program_file::run),
+    ("iwarp_formats", iwarp_formats::run),
     ("lane_words", lane_words::run),
     ("verbs_records", verbs_records::run),
     ("verbs_directory", verbs_directory::run),

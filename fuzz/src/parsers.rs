@@ -61,6 +61,19 @@ pub mod verbs_hello {
     }
 }
 
+/// Ends of RDMA over TCP to each other.
+pub mod iwarp_formats {
+    use sluice_wire::iwarp::{Terminate, fuzz};
+
+    pub fn run(data: &[u8]) {
+        fuzz::startup(data);
+        fuzz::segment(data);
+        fuzz::stream(data, false);
+        fuzz::stream(data, true);
+        let _ = Terminate::parse(data);
+    }
+}
+
 /// The `sluiced` of two hosts to each other, inside of TLS: frames, and the hello and the refusal in
 /// them.
 pub mod peering_frames {

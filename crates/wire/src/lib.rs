@@ -15,6 +15,7 @@
 //! | [`cnp`] | congestion notification packets | annex A17.9.3 |
 //! | [`mad`], [`cm`] | management datagrams, connection management | IBTA 13.4, 12.6, annex A11 |
 //! | [`capture`] | pcap and pcapng files | the pcap and pcapng drafts |
+//! | [`iwarp`] | RDMA over TCP: another family of formats, with errors of its own | RFC 5040, 5041, 5044, 6581, 7306 |
 //!
 //! "IBTA" is the InfiniBand Architecture Specification, volume 1.
 //!
@@ -45,6 +46,7 @@ pub mod grh;
 pub mod icrc;
 pub mod ipv4;
 pub mod ipv6;
+pub mod iwarp;
 pub mod mad;
 mod number;
 pub mod opcode;

@@ -1,5 +1,8 @@
 //! Writes captures and has tshark read them.
 
+// Each test uses a part of it.
+#![allow(dead_code)]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,6 +23,19 @@ pub fn field<'a>(packet: &'a Dissected, name: &str) -> &'a str {
 /// Has tshark read a capture of these frames. None, with the reason printed, where there is no
 /// tshark.
 pub fn dissect(test: &str, format: Format, frames: &[Vec<u8>]) -> Option<Vec<Dissected>> {
+    let output = tshark(test, format, frames, &["-T", "json", "--no-duplicate-keys"])?;
+    let packets: Vec<serde_json::Value> = serde_json::from_slice(&output).unwrap();
+    assert_eq!(packets.len(), frames.len());
+    Some(packets.iter().map(flatten).collect())
+}
+
+/// The same as text, for what is in no field's value.
+pub fn text(test: &str, format: Format, frames: &[Vec<u8>]) -> Option<String> {
+    let output = tshark(test, format, frames, &["-V"])?;
+    Some(String::from_utf8_lossy(&output).into_owned())
+}
+
+fn tshark(test: &str, format: Format, frames: &[Vec<u8>], how: &[&str]) -> Option<Vec<u8>> {
     if Command::new("tshark").arg("--version").output().is_err() {
         println!("SKIP {test}: tshark is not installed; scripts/setup test");
         return None;
@@ -39,7 +55,9 @@ pub fn dissect(test: &str, format: Format, frames: &[Vec<u8>]) -> Option<Vec<Dis
     let path = path(test, format);
     std::fs::write(&path, file).unwrap();
     let output = Command::new("tshark")
-        .args(["-n", "-T", "json", "--no-duplicate-keys", "-r"])
+        .arg("-n")
+        .args(how)
+        .arg("-r")
         .arg(&path)
         .output()
         .unwrap();
@@ -49,9 +67,7 @@ pub fn dissect(test: &str, format: Format, frames: &[Vec<u8>]) -> Option<Vec<Dis
         String::from_utf8_lossy(&output.stderr)
     );
     let _ = std::fs::remove_file(&path);
-    let packets: Vec<serde_json::Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(packets.len(), frames.len());
-    Some(packets.iter().map(flatten).collect())
+    Some(output.stdout)
 }
 
 fn path(test: &str, format: Format) -> PathBuf {
