@@ -11,6 +11,8 @@ mod parsers;
 mod private;
 
 pub mod lane_words;
+pub mod opennic_card;
+pub mod opennic_message;
 pub mod roce_packets;
 pub mod verbs_directory;
 pub mod verbs_peer;
@@ -31,7 +33,7 @@ fn patience() -> Duration {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 14] = [
     ("control_message", control_message::run),
     ("cm_message", cm_message::run),
     ("rsocket_message", rsocket_message::run),
@@ -44,4 +46,6 @@ pub const TARGETS: [Target; 12] = [
     ("verbs_directory", verbs_directory::run),
     ("verbs_peer", verbs_peer::run),
     ("roce_packets", roce_packets::run),
+    ("opennic_card", opennic_card::run),
+    ("opennic_message", opennic_message::run),
 ];

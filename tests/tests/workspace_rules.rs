@@ -121,6 +121,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["sluice-control", "sluice-relay", "sluice-sys"],
     ),
     ("sluice-verbs-testing", &["sluice-verbs"]),
+    // A device for guests: it stands alone, as hardware does.
+    ("opennic-model", &[]),
     // Of the benchmark: nobody uses it.
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
     ("sluice-tests", &[]),
