@@ -6,7 +6,10 @@
 //! whatever the kernel delivers belongs before any later ring byte.
 #![allow(unsafe_code)]
 
+mod give;
 mod peek;
+
+pub use give::{Given, Taker, give};
 
 use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};

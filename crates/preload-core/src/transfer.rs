@@ -3,10 +3,12 @@
 
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
-use crate::{descriptors, epoll, io, to_c};
+use crate::{descriptors, epoll, io, link, to_c};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::reason::Reason;
+use sluice_lane::receive::{Given, Taker, give};
 use sluice_lane::send::{is_ring_next, through_kernel};
+use sluice_lane::spin::yield_processor;
 use sluice_lane::wait::kernel_events;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
@@ -21,7 +23,7 @@ const COUNT_MAX: usize = 0x7fff_f000;
 /// # Safety
 /// As sendfile(2).
 pub unsafe fn sendfile(conn: &Conn, input: c_int, offset: *mut i64, count: usize) -> isize {
-    crate::link::check_mail();
+    link::check_mail();
     // SAFETY: the program's own arguments, here and below.
     let whole = || unsafe { (real().sendfile)(conn.fd, input, offset, count) };
     let start = if offset.is_null() {
@@ -118,50 +120,114 @@ fn read_at(fd: c_int, buffer: &mut [u8], offset: i64) -> Result<usize, Errno> {
     })
 }
 
-/// `splice` from a tracked connection into a pipe: bytes that are in the ring are written to
-/// the pipe; from then on the connection stays on TCP and the kernel splices.
+/// Flags that splice(2) knows; it refuses others.
+const SPLICE_FLAGS: c_uint =
+    libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+/// A sender that stopped in the middle of a write is waited for in pieces of a millisecond.
+const NAP_MS: c_int = 1;
+/// Looks that follow one another at once before such a wait.
+const LOOKS: u32 = 64;
+
+/// `splice` from a tracked connection into a pipe. From here on the connection stays on TCP and
+/// the kernel splices, but for the bytes that are in the ring: they are in this process's memory, and
+/// written to the pipe from there, whatever the sender does meanwhile.
+///
+/// `has_offsets`: the call has one, which sockets and pipes refuse. `part` is the call with another
+/// length.
 pub fn splice_from(
     conn: &Conn,
     pipe: c_int,
     len: usize,
     flags: c_uint,
-    whole: impl Fn() -> isize,
+    has_offsets: bool,
+    part: impl Fn(usize) -> isize,
 ) -> isize {
-    descriptors::export(conn, Reason::KernelCall);
-    let mut buffer = [0_u8; 4096];
-    let unread = conn.end.unread_ring_bytes(conn.generation);
-    if unread == 0 || len == 0 {
-        return whole();
+    // SAFETY: fcntl takes and returns numbers.
+    let pipe_flags = unsafe {
+        match raw::syscall2(libc::SYS_fcntl, pipe as usize, libc::F_GETPIPE_SZ as usize) {
+            0.. => raw::syscall2(libc::SYS_fcntl, pipe as usize, libc::F_GETFL as usize),
+            refused => refused,
+        }
+    };
+    let is_output = pipe_flags & libc::O_ACCMODE as isize != libc::O_RDONLY as isize;
+    if pipe_flags < 0 || !is_output || has_offsets || len == 0 || flags & !SPLICE_FLAGS != 0 {
+        // Nothing is moved.
+        return part(len);
     }
-    // A page always fits a pipe that can be written at all; without room this blocks or fails as
-    // splice would.
-    let mut room = libc::pollfd {
-        fd: pipe,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        0
-    } else {
-        -1
-    };
-    // SAFETY: one pollfd.
-    match unsafe { (real().poll)(&raw mut room, 1, wait) } {
-        1 => {}
-        0 => {
+    link::check_mail();
+    conn.pin(Reason::KernelCall);
+    let dontwait =
+        flags & libc::SPLICE_F_NONBLOCK != 0 || pipe_flags & libc::O_NONBLOCK as isize != 0;
+    let mut looks = 0;
+    loop {
+        // The kernel looks for room first, and for bytes then.
+        if conn.end.unread_ring_bytes(conn.generation) > 0 {
+            match wait_for(pipe, libc::POLLOUT, if dontwait { 0 } else { -1 }) {
+                1.. => {}
+                0 => {
+                    set_errno(libc::EAGAIN);
+                    return -1;
+                }
+                _ => return -1,
+            }
+        }
+        let mut taker = IntoPipe { pipe, part: &part };
+        let (events, timeout_ms) = match give(conn.end, conn.generation, conn.fd, len, &mut taker) {
+            // A page fitted a moment ago; somebody else has filled the pipe.
+            Ok(Given::Bytes(0)) => continue,
+            Ok(Given::Kernel) => return part(len),
+            Ok(Given::Bytes(bytes)) => return to_c(Ok(bytes)),
+            Err(errno) => return to_c(Err(errno)),
+            Ok(Given::Owed) => (libc::POLLIN, -1),
+            Ok(Given::InFlight) => (0, NAP_MS),
+        };
+        if conn.end.is_nonblocking() {
             set_errno(libc::EAGAIN);
             return -1;
         }
-        _ => return -1,
-    }
-    let wanted = len.min(unread).min(buffer.len());
-    // SAFETY: the buffer lives on this stack.
-    unsafe {
-        let got = io::recv(conn, buffer.as_mut_ptr().cast(), wanted, 0);
-        if got <= 0 {
-            return got;
+        looks += 1;
+        if events == 0 && looks <= LOOKS {
+            yield_processor();
+        } else if wait_for(conn.fd, events, timeout_ms) < 0 {
+            return -1;
         }
-        (real().write)(pipe, buffer.as_ptr().cast(), got as usize)
+    }
+}
+
+/// Waits until a descriptor has one of `events`, for `timeout_ms` at most, and answers as poll(2).
+fn wait_for(fd: c_int, events: i16, timeout_ms: c_int) -> c_int {
+    let mut entry = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    // SAFETY: one pollfd.
+    unsafe { (real().poll)(&raw mut entry, 1, timeout_ms) }
+}
+
+struct IntoPipe<'a, P> {
+    pipe: c_int,
+    part: &'a P,
+}
+
+impl<P: Fn(usize) -> isize> Taker for IntoPipe<'_, P> {
+    /// A page at a time always fits a pipe that can be written at all, so that the write does not
+    /// wait. The call that owes them waited for room.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
+        // A pipe that nobody reads is writable, too, and the write says EPIPE.
+        if kernel_events(self.pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
+            return Ok(0);
+        }
+        // SAFETY: the bytes are a slice.
+        let wrote = unsafe { (real().write)(self.pipe, bytes.as_ptr().cast(), bytes.len()) };
+        usize::try_from(wrote).map_err(|_| Errno(errno()))
+    }
+
+    fn take_from_kernel(&mut self, limit: usize) -> Result<usize, Errno> {
+        if kernel_events(self.pipe, libc::POLLOUT) & (libc::POLLOUT | libc::POLLERR) == 0 {
+            return Ok(0);
+        }
+        usize::try_from((self.part)(limit)).map_err(|_| Errno(errno()))
     }
 }
 

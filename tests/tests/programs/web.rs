@@ -13,6 +13,7 @@ use sluice_tests::suite::{Verdict, ensure, trial};
 use crate::tools::{LIMIT, Stage, port, write};
 
 const SMALL: usize = 1000;
+const MEDIUM: usize = 900_000;
 const LARGE: usize = 50_000_000;
 
 pub fn trials() -> Vec<Trial> {
@@ -22,7 +23,8 @@ pub fn trials() -> Vec<Trial> {
         trial("nginx/client-only", || nginx(Plain, Accelerated)),
         trial("nginx/server-only", || nginx(Accelerated, Plain)),
         trial("nginx/clients-in-turn", clients_in_turn),
-        trial("haproxy/before-nginx", haproxy),
+        trial("haproxy/before-nginx", || haproxy("")),
+        trial("haproxy/splicing", || haproxy("option splice-response\n")),
         trial("http.server/curl", python_server),
     ]
 }
@@ -83,6 +85,24 @@ fn fetch(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
     })
 }
 
+/// Small answers, and then on the same connections one that fits a ring as a whole: its sender is
+/// done, and sleeps, before anybody reads it.
+fn fetch_behind_small(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
+    files::make(&stage.path("www/medium"), MEDIUM)?;
+    let url = |name| format!("http://127.0.0.1:{port}/{name}");
+    let (small, medium) = (url("small"), url("medium"));
+    for _ in 0..3 {
+        let mut args = vec!["-sSf"];
+        for _ in 0..100 {
+            args.extend(["-o", "got-small", &small]);
+        }
+        args.extend(["-o", "got-medium", &medium]);
+        stage.run(mode, "curl", &args)?;
+        files::check_same(&stage.path("www/medium"), &stage.path("got-medium"))?;
+    }
+    Ok(())
+}
+
 fn generate_load(stage: &mut Stage, mode: Mode, port: u16) -> Verdict {
     let url = format!("http://127.0.0.1:{port}/small");
     let outcome = stage.run(mode, "wrk", &["-t", "2", "-c", "50", "-d", "2", &url])?;
@@ -128,14 +148,15 @@ fn clients_in_turn() -> Verdict {
     stage.lab.require_lane_bytes(10_000_000)
 }
 
-fn haproxy() -> Verdict {
+/// `option`: a line of haproxy's defaults.
+fn haproxy(option: &str) -> Verdict {
     const MODE: Mode = Mode::Accelerated;
     let mut stage = Stage::new()?;
     let (back, front) = (port()?, port()?);
     let nginx = start_nginx(&mut stage, MODE, back)?;
     let config = format!(
         "global\n  nbthread 2\n  maxconn 500\n\
-         defaults\n  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n\
+         defaults\n  {option}  mode http\n  timeout connect 10s\n  timeout client 60s\n  timeout server 60s\n\
          listen web\n  bind 127.0.0.1:{front}\n  server one 127.0.0.1:{back}\n"
     );
     write(&stage.path("haproxy.cfg"), config)?;
@@ -143,6 +164,7 @@ fn haproxy() -> Verdict {
     let proxy = stage.serve(MODE, "haproxy", &["-db", "-f", &config], front)?;
     fetch(&mut stage, MODE, front)?;
     generate_load(&mut stage, MODE, front)?;
+    fetch_behind_small(&mut stage, MODE, front)?;
     // haproxy ends on SIGTERM with a status that stands for the signal.
     proxy.stop(LIMIT)?;
     nginx.stop(LIMIT)?.success()?;

@@ -25,11 +25,12 @@ hooks! {
         flags: c_uint
     ) -> ssize_t {
         // SAFETY: the program's own arguments.
-        let whole = || unsafe { (real().splice)(input, input_offset, out, out_offset, len, flags) };
+        let part = |len| unsafe { (real().splice)(input, input_offset, out, out_offset, len, flags) };
+        let has_offsets = !input_offset.is_null() || !out_offset.is_null();
         match (conn::get(input), conn::get(out)) {
-            (Some(from), _) => transfer::splice_from(&from, out, len, flags, whole),
-            (None, Some(to)) => transfer::splice_to(&to, whole),
-            (None, None) => whole(),
+            (Some(from), _) => transfer::splice_from(&from, out, len, flags, has_offsets, part),
+            (None, Some(to)) => transfer::splice_to(&to, || part(len)),
+            (None, None) => part(len),
         }
     }
 }

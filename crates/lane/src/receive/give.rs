@@ -1,0 +1,123 @@
+//! Bytes for a call that wants them somewhere else than in memory of the program (splice(2)).
+//!
+//! The ring's bytes are shown to who takes them, and count as read as far as they were taken: where
+//! they go may be full, or have nobody left to read.
+#![allow(unsafe_code)]
+
+use crate::end::{End, Locked};
+use crate::lock::count_bytes;
+use crate::spin::note_by_ring;
+use crate::wait::kernel_events;
+use core::sync::atomic::{Ordering, compiler_fence};
+use sluice_shmem::direction::Mode;
+use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
+
+/// Bytes that are shown at a time.
+const PIECE_BYTES: usize = 4096;
+
+/// Who takes the bytes. Neither may wait for long: readers of the connection wait for the lock
+/// meanwhile.
+pub trait Taker {
+    /// Takes bytes of the ring, as many as it can; 0 for none now.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, Errno>;
+    /// Takes bytes from the socket, at most `limit`, of which some are there.
+    fn take_from_kernel(&mut self, limit: usize) -> Result<usize, Errno>;
+}
+
+/// What there was to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// This many bytes were taken; 0: the taker had no room.
+    Bytes(usize),
+    /// Nothing is the lane's: the kernel goes on.
+    Kernel,
+    /// Bytes are owed by TCP that have not arrived.
+    Owed,
+    /// The sender is about to publish.
+    InFlight,
+}
+
+/// Gives at most `max` bytes of the stream that must not be left to the kernel alone: those in the
+/// ring, and those by TCP that come before. For an end whose receiving half is pinned. Does not wait.
+pub fn give(
+    end: &End,
+    generation: u32,
+    fd: i32,
+    max: usize,
+    taker: &mut dyn Taker,
+) -> Result<Given, Errno> {
+    let Locked::Held(mut rx) = end.lock_rx(generation) else {
+        return Ok(Given::Kernel);
+    };
+    end.leave_rules_if_pinned(&mut rx);
+    let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
+        return Ok(Given::Kernel);
+    };
+    if end.is_broken() {
+        return Err(Errno(libc::ECONNRESET));
+    }
+    end.recount(fd, &mut rx);
+    // Before the position is read, as in `wait::ready`.
+    let in_flight = end.is_write_in_flight(&into);
+    if rx.is_counting {
+        return Ok(Given::InFlight);
+    }
+    let available = match rx.consumer.available(&into) {
+        Ok(available) => available,
+        Err(broken) => return Err(end.break_lane(broken)),
+    };
+    let is_ring_next = available > 0 || into.mode() == Mode::Ring;
+    let owed = into.mark().saturating_sub(rx.tcp_read);
+    if is_ring_next && owed > 0 {
+        if tcp::unread_bytes(fd).unwrap_or(0) == 0 {
+            // Who has ended, or was reset, owes nothing any more.
+            let ended = kernel_events(fd, libc::POLLIN | libc::POLLRDHUP) != 0;
+            return Ok(if ended { Given::Kernel } else { Given::Owed });
+        }
+        let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
+        rx.is_counting = true;
+        compiler_fence(Ordering::SeqCst);
+        let result = taker.take_from_kernel(limit);
+        if let Ok(bytes) = result {
+            rx.tcp_read += bytes as u64;
+            into.publish_tcp_read(rx.tcp_read);
+            count_bytes(&end.tcp_rx, bytes);
+        }
+        compiler_fence(Ordering::SeqCst);
+        rx.is_counting = false;
+        return result.map(Given::Bytes);
+    }
+    if available == 0 {
+        return Ok(if in_flight {
+            end.check_sender(fd);
+            Given::InFlight
+        } else {
+            Given::Kernel
+        });
+    }
+    let wanted = available.min(max);
+    let mut given = 0;
+    let mut piece = [0_u8; PIECE_BYTES];
+    while given < wanted {
+        let len = (wanted - given).min(PIECE_BYTES);
+        // SAFETY: the piece has that many bytes, and no more than `available` are looked at, as all
+        // that were taken before were consumed.
+        unsafe { rx.consumer.load(&into, 0, piece.as_mut_ptr(), len) };
+        let taken = match taker.take(&piece[..len]) {
+            Ok(taken) => taken.min(len),
+            Err(errno) if given == 0 => return Err(errno),
+            Err(_) => break,
+        };
+        rx.consumer.consume(&into, taken);
+        given += taken;
+        if taken < len {
+            break;
+        }
+    }
+    if given > 0 {
+        count_bytes(&end.ring_rx, given);
+        note_by_ring();
+    }
+    Ok(Given::Bytes(given))
+}
