@@ -10,6 +10,8 @@ mod input;
 mod parsers;
 mod private;
 
+#[path = "../../crates/protocol/tests/iwarp/harness.rs"]
+pub mod iwarp_stream;
 pub mod lane_words;
 pub mod opennic_card;
 pub mod opennic_message;
@@ -19,7 +21,8 @@ pub mod verbs_peer;
 pub mod verbs_records;
 
 pub use parsers::{
-    cm_message, control_message, iwarp_formats, peering_frames, program_file, rsocket_message, verbs_hello,
+    cm_message, control_message, iwarp_formats, peering_frames, program_file, rsocket_message,
+    verbs_hello,
 };
 
 /// How long one input may take: 20 s, or as many as `SLUICE_FUZZ_PATIENCE` says, for runs on a
@@ -33,7 +36,7 @@ fn patience() -> Duration {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("control_message", control_message::run),
     ("cm_message", cm_message::run),
     ("rsocket_message", rsocket_message::run),
@@ -41,6 +44,7 @@ pub const TARGETS: [Target; 14] = [
     ("peering_frames", peering_frames::run),
     ("program_file", program_file::run),
     ("iwarp_formats", iwarp_formats::run),
+    ("iwarp_stream", iwarp_stream::run),
     ("lane_words", lane_words::run),
     ("verbs_records", verbs_records::run),
     ("verbs_directory", verbs_directory::run),

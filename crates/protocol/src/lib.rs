@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`rc`] | reliable connections: [`rc::Connection`] |
 //! | [`uc`], [`ud`] | unreliable connections and datagrams |
+//! | [`iwarp`] | another protocol beside RoCEv2's: RDMA over TCP |
 //! | [`congestion`] | notification, DCQCN rates, pacing; part of the connections |
 //! | [`Scheduler`] | whose turn it is among the queue pairs of a port |
 //! | [`Memory`] | what the driver implements |
@@ -157,6 +158,7 @@ extern crate std;
 mod assembly;
 pub mod congestion;
 mod counters;
+pub mod iwarp;
 mod memory;
 pub mod rc;
 mod request;
