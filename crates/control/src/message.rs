@@ -43,6 +43,9 @@ pub mod hello_flag {
     /// The process had given its end table to an earlier sluiced, before that one ended. The
     /// table that comes with this hello is empty.
     pub const EARLIER: u32 = 1;
+    /// The process uses the end table of the program that introduced it, its parent. The table
+    /// that comes with this hello is empty.
+    pub const SHARED: u32 = 2;
 }
 
 /// Why bytes are not a message.

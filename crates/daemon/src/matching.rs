@@ -160,6 +160,11 @@ impl Matcher {
             .filter_map(move |end| self.entries.get(&EndKey { client, end: *end }))
     }
 
+    /// The life that an end is in, if it is known.
+    pub fn generation_of(&self, end: EndKey) -> Option<u32> {
+        Some(self.entries.get(&end)?.announced.generation)
+    }
+
     /// Takes an announcement in and looks for the other end.
     pub fn announce(&mut self, announced: Announced) -> (Outcome, Displaced) {
         let mut displaced = Displaced::default();

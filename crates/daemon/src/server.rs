@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{Timespec, epoll};
@@ -11,7 +12,6 @@ use sluice_control::message::{
     DecodeError, FromDaemon, Hello, MESSAGE_BYTES_MAX, Reason, ToDaemon, VERSION,
 };
 use sluice_sys::errno::Errno;
-use sluice_sys::memfd;
 use sluice_sys::unix::{self, Credentials, Fd, Received};
 
 use crate::closer::Closer;
@@ -25,15 +25,15 @@ use crate::matching::{ClientId, EndKey, Matcher};
 use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
-use crate::program::Program;
+use crate::program::{EndTable, Program};
 use crate::shares::{Payer, Shares};
-use crate::status::{LaneCounts, Listed, Report, Sources};
 
 mod announce;
 mod figures;
 mod gateway;
 mod reload;
 mod remote;
+mod report;
 mod sweep;
 
 /// Messages of one client that are read before others get their turn.
@@ -56,6 +56,8 @@ struct Client {
     payer: Payer,
     /// After its `Hello`.
     program: Option<Program>,
+    /// Until then: the end table of the program that introduced it.
+    introducer: Option<Arc<EndTable>>,
     /// The network namespaces of its ends, as long as it lives.
     namespaces: HashMap<u64, Namespace>,
     /// It was given sluiced's own board.
@@ -87,6 +89,7 @@ pub struct Server {
     reload: Option<reload::Reload>,
     exporter: Option<Exporter>,
     seen: Seen,
+    documents: report::Documents,
     gateway: Option<Gateway>,
     client_shares: Shares,
     counters: Counters,
@@ -151,6 +154,7 @@ impl Server {
             reload: None,
             exporter: None,
             seen: Seen::default(),
+            documents: report::Documents::default(),
             counters: Counters::default(),
             started: now,
             started_at: SystemTime::now(),
@@ -321,11 +325,17 @@ impl Server {
         }
         // Without other users there is nobody to share with.
         let payer = (!known).then_some(credentials.uid);
-        self.admit(socket, credentials, payer);
+        self.admit(socket, credentials, payer, None);
     }
 
     /// A connection that may be served, accepted or introduced by somebody who is.
-    fn admit(&mut self, socket: Fd, credentials: Credentials, payer: Payer) {
+    fn admit(
+        &mut self,
+        socket: Fd,
+        credentials: Credentials,
+        payer: Payer,
+        introducer: Option<Arc<EndTable>>,
+    ) {
         let is_full = self.clients.len() >= self.limits.clients_max;
         if is_full || !self.client_shares.have_room(&[payer]) {
             self.counters.clients_refused += 1;
@@ -348,6 +358,7 @@ impl Server {
             credentials,
             payer,
             program: None,
+            introducer,
             namespaces: HashMap::new(),
             has_our_board: false,
         };
@@ -357,6 +368,7 @@ impl Server {
     }
 
     fn read_client(&mut self, id: ClientId) {
+        self.documents.expire();
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for _ in 0..MESSAGES_PER_TURN_MAX {
             let Some(client) = self.clients.get(&id) else {
@@ -432,7 +444,8 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else {
             return Ok(());
         };
-        let program = Program::new(hello, client.credentials, &mut received);
+        let introducer = client.introducer.take();
+        let program = Program::new(hello, client.credentials, &mut received, introducer);
         let program = program.map_err(|error| {
             tracing::debug!(reason = %error, "client {id} came with descriptors that do not serve: {error}");
             Reason::Descriptors
@@ -459,7 +472,9 @@ impl Server {
         match unix::peer_credentials(socket.raw()) {
             Ok(credentials) => {
                 let payer = self.clients.get(&by).and_then(|client| client.payer);
-                self.admit(socket, credentials, payer);
+                let program = self.clients.get(&by).and_then(|it| it.program.as_ref());
+                let table = program.map(|program| program.end_table.clone());
+                self.admit(socket, credentials, payer, table);
             }
             Err(_) => return Err(Reason::Descriptors),
         }
@@ -519,6 +534,9 @@ impl Server {
         let _ = epoll::delete(&self.poll, &client.socket);
         self.client_shares.give_back(&[client.payer]);
         let pid = client.program.as_ref().map(|program| program.pid);
+        if let Some(program) = &client.program {
+            self.seen.note_end(&program.end_table);
+        }
         drop(client);
         if let Some(pid) = pid {
             self.program_went(pid);
@@ -535,81 +553,6 @@ impl Server {
         }
         if self.clients.is_empty() {
             self.idle_since = Instant::now();
-        }
-    }
-
-    fn report(&self, id: ClientId) {
-        let answer = self.status_document(id).and_then(|document| {
-            let memory = memfd::create(c"sluice-status")?;
-            memfd::write_at(memory.raw(), &document, 0)?;
-            Ok((memory, document.len() as u64))
-        });
-        match answer {
-            Ok((memory, bytes)) => {
-                self.send(id, &FromDaemon::Report { bytes }, &[memory.raw()]);
-            }
-            Err(error) => {
-                tracing::warn!(reason = %error, "no status: {error}");
-                let reason = Reason::Full;
-                self.send(id, &FromDaemon::Refused { reason }, &[]);
-            }
-        }
-    }
-
-    /// What the client may see: everything for root and sluiced's own user, else its own.
-    fn status_document(&self, asker: ClientId) -> io::Result<Vec<u8>> {
-        let asker = self
-            .clients
-            .get(&asker)
-            .map(|client| client.credentials.uid);
-        let sees_all = asker == Some(0) || asker == Some(self.uid);
-        let sources = self.sources(|uid| sees_all || asker == Some(uid));
-        let (processes, truncated) = sources.processes();
-        let report = Report {
-            version: env!("CARGO_PKG_VERSION"),
-            pid: std::process::id(),
-            uptime_s: self.started.elapsed().as_secs(),
-            ring_bytes: self.lanes.ring_bytes(),
-            lanes: LaneCounts {
-                in_use: self.lanes.in_use(),
-                max: self.lanes.lanes_max(),
-                chunks: self.lanes.chunk_count(),
-            },
-            ends_announced: self.matcher.len(),
-            counters: &self.counters,
-            fabric: self
-                .fabric
-                .as_ref()
-                .filter(|_| sees_all)
-                .map(Fabric::report),
-            truncated,
-            processes,
-        };
-        Ok(serde_json::to_vec(&report)?)
-    }
-
-    /// What a status is made of that shows the programs of these users.
-    fn sources(&self, is_shown: impl Fn(u32) -> bool) -> Sources<'_> {
-        let programs = || {
-            self.clients
-                .iter()
-                .filter_map(|(id, client)| Some((*id, client, client.program.as_ref()?)))
-        };
-        let mut shown: Vec<Listed<'_>> = programs()
-            .map(|(client, state, program)| Listed {
-                client,
-                uid: state.credentials.uid,
-                program,
-            })
-            .filter(|listed| is_shown(listed.uid))
-            .collect();
-        shown.sort_by_key(|listed| listed.client);
-        Sources {
-            shown,
-            programs: programs().map(|(id, _, program)| (id, program)).collect(),
-            matcher: &self.matcher,
-            lanes: &self.lanes,
-            fabric: self.fabric.as_ref(),
         }
     }
 }

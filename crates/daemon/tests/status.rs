@@ -8,9 +8,11 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use common::{Daemon, Program, tcp_pair};
+use sluice_control::client::Client;
+use sluice_control::message::ToDaemon;
 use sluice_lane::end::Role;
 use sluice_lane::reason::Reason;
-use sluice_lane::table::{EndTable, table_bytes};
+use sluice_lane::table::{ENDS, EndTable, MAGIC, VERSION, table_bytes};
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
@@ -154,7 +156,7 @@ fn a_table_full_of_garbage_lists_nothing_and_harms_nobody() {
         memfd::write_at(memory.raw(), &vec![0xFF; 8 << 20], 0).unwrap();
         memfd::write_at(memory.raw(), start, 0).unwrap();
         // The right version, so that the records are read.
-        memfd::write_at(memory.raw(), &1_u32.to_ne_bytes(), 8).unwrap();
+        memfd::write_at(memory.raw(), &VERSION.to_ne_bytes(), 8).unwrap();
         memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE).unwrap();
         let _liar = Program::with_table(daemon.connect(), "liar", memory);
         let status = daemon.status();
@@ -162,4 +164,72 @@ fn a_table_full_of_garbage_lists_nothing_and_harms_nobody() {
         let connections = processes[0]["connections"].as_array().unwrap();
         assert!(connections.is_empty(), "{connections:?}");
     }
+}
+
+/// A forking server: the parent accepts, a child, which uses the parent's table, does the work.
+#[test]
+fn a_child_that_works_with_a_connection_lists_it_with_its_bytes() {
+    let daemon = Daemon::start(&[]);
+    let (table, memory) = live_table();
+    let parent = Program::with_table(daemon.connect(), "parent", memory);
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    let local = accepted.local_addr().unwrap();
+    let end = start_end(&table, local, accepted.peer_addr().unwrap());
+    let (ours, theirs) = sluice_sys::unix::seqpacket_pair().unwrap();
+    parent
+        .client
+        .send(&ToDaemon::Introduce, &[theirs.raw()])
+        .unwrap();
+    let child = Program::forked(Client::from_socket(ours), "child");
+    table.end(end).mark_announced();
+    child.announce_life(end, table.end(end).generation(), accepted.as_raw_fd());
+    child.settle();
+    let status = daemon.status();
+    let [of_parent, of_child] = [0, 1].map(|at| {
+        let process = &status["processes"][at];
+        process["connections"].as_array().unwrap().len()
+    });
+    assert_eq!((of_parent, of_child), (0, 1), "{status}");
+    // It has the record's numbers, not those of an end that is known by its announcement alone.
+    let connection = &status["processes"][1]["connections"][0];
+    assert_eq!(connection["local"], local.to_string());
+    assert_eq!(connection["reason"], Reason::NoPeer.text());
+    // The record is found when the parent has gone, too.
+    drop(parent);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let one = loop {
+        let status = daemon.status();
+        if status["processes"].as_array().unwrap().len() == 1 {
+            break status;
+        }
+        assert!(Instant::now() < deadline);
+    };
+    table.end(end).set_reason(Reason::Urgent);
+    while daemon.status()["processes"][0]["connections"][0]["reason"] != Reason::Urgent.text() {
+        assert!(Instant::now() < deadline, "{one}");
+    }
+    drop(connected);
+}
+
+/// Free records cost as much time to look at as used ones, and a program says how many it has.
+#[test]
+fn tables_that_claim_many_records_are_looked_at_in_part() {
+    let daemon = Daemon::start(&[]);
+    let sparse = || {
+        let memory = memfd::create(c"sluiced-test").unwrap();
+        memfd::set_len(memory.raw(), table_bytes() as u64).unwrap();
+        let word = |at, bytes: &[u8]| memfd::write_at(memory.raw(), bytes, at).unwrap();
+        word(0, &MAGIC.to_ne_bytes());
+        word(8, &VERSION.to_ne_bytes());
+        // The number of records that were ever used.
+        word(24, &ENDS.to_ne_bytes());
+        memfd::add_seals(memory.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE).unwrap();
+        memory
+    };
+    let _many: Vec<Program> = (0..8)
+        .map(|number| Program::with_table(daemon.connect(), &format!("liar{number}"), sparse()))
+        .collect();
+    let status = daemon.status();
+    assert_eq!(status["truncated"], true, "{status}");
+    assert_eq!(status["processes"].as_array().unwrap().len(), 8);
 }

@@ -10,6 +10,7 @@ use crate::counts::{has_peer_ended, tcp_bytes_ever, tcp_bytes_read};
 use crate::lock::{Guard, Obtained, OwnerLock};
 use crate::reason::Reason;
 use crate::spin::Gaps;
+use crate::totals::{OneEnd, Totals};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use sluice_shmem::direction::{Direction, Mode};
@@ -649,22 +650,39 @@ impl End {
         }
     }
 
-    /// The last descriptor is closed: tells the peer's sender, and frees the record.
-    pub fn finish(&self, generation: u32) {
+    /// The last descriptor is closed: tells the peer's sender, and frees the record. What the
+    /// connection has moved, unless somebody else was faster.
+    pub fn finish(&self, generation: u32) -> Option<Totals> {
         let Locked::Held(rx) = self.lock_rx(generation) else {
-            return;
+            return None;
         };
         let Locked::Held(tx) = self.lock_tx(generation) else {
-            return;
+            return None;
         };
         if let Some(into) = self.incoming() {
             into.close();
         }
+        let totals = self.totals();
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
         self.state.store(State::Free as u32, Ordering::Release);
         drop(tx);
         drop(rx);
+        Some(totals)
+    }
+
+    /// What the connection has moved so far.
+    fn totals(&self) -> Totals {
+        let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let count = |count: &AtomicU32| u64::from(count.load(Ordering::Relaxed));
+        Totals::of_one(&OneEnd {
+            is_remote: self.is_remote(),
+            ring: [bytes(&self.ring_rx), bytes(&self.ring_tx)],
+            tcp: [bytes(&self.tcp_rx), bytes(&self.tcp_tx)],
+            switches: count(&self.switches),
+            sleeps: count(&self.sleeps),
+            spins: count(&self.spins),
+        })
     }
 }
 

@@ -16,6 +16,7 @@ pub mod send;
 pub mod spin;
 pub mod table;
 pub mod thread;
+pub mod totals;
 pub mod wait;
 
 /// The pieces of one read or write, as the program gave them.

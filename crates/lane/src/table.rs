@@ -3,13 +3,14 @@
 
 use crate::end::{END_BYTES, End, State};
 use crate::lock;
+use crate::totals::{TOTALS, Totals};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of an end table.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"SLUICEND");
 /// Changes whenever the header's or a record's layout does.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes before the first record.
 pub const HEADER_BYTES: usize = 4096;
 /// Records of a table.
@@ -32,7 +33,18 @@ struct Header {
     next: AtomicU32,
     /// No record at or behind this one was ever used.
     used: AtomicU32,
+    closed: Closed,
 }
+
+/// What connections have moved whose records are free again, as [`Totals::to_words`] orders it: on
+/// lines of its own, as the header's first changes with every new connection.
+#[repr(C, align(64))]
+struct Closed([AtomicU64; TOTALS]);
+
+/// Where the header has [`Totals`] of closed connections, as native words.
+pub const CLOSED_AT: usize = core::mem::offset_of!(Header, closed);
+
+const _: () = assert!(size_of::<Header>() <= HEADER_BYTES);
 
 /// Bytes of a whole table; only touched pages take memory.
 pub const fn table_bytes() -> usize {
@@ -87,6 +99,30 @@ impl EndTable {
         }
     }
 
+    /// The last descriptor of a connection is closed: frees its record, see [`End::finish`].
+    pub fn retire(&self, index: u32, generation: u32) {
+        if let Some(totals) = self.end(index).finish(generation) {
+            self.count_closed(&totals);
+        }
+    }
+
+    /// Behind the record's end, so that a process that is killed between counts too little and
+    /// never twice.
+    fn count_closed(&self, totals: &Totals) {
+        let sums = &self.header().closed.0;
+        for (sum, more) in sums.iter().zip(totals.to_words()) {
+            if more != 0 {
+                sum.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What connections have moved whose records are free again.
+    pub fn closed(&self) -> Totals {
+        let sums = &self.header().closed.0;
+        Totals::from_words(core::array::from_fn(|at| sums[at].load(Ordering::Relaxed)))
+    }
+
     /// Whether `is` holds for any end that has a lane.
     pub fn any_attached(&self, is: impl Fn(&End) -> bool) -> bool {
         let used = self.header().used.load(Ordering::Relaxed).min(ENDS);
@@ -136,8 +172,8 @@ impl EndTable {
         (0..LOOKS_MAX).find_map(|step| {
             let index = start.wrapping_add(step) % ENDS;
             let end = self.end(index);
-            if reclaims {
-                end.reclaim(&mut is_dead);
+            if reclaims && let Some(totals) = end.reclaim(&mut is_dead) {
+                self.count_closed(&totals);
             }
             Some((index, end.claim()?))
         })
@@ -148,8 +184,9 @@ impl EndTable {
     fn reclaim(&self, used: u32, is_dead: &mut impl FnMut(u32) -> bool) -> Option<(u32, u32)> {
         let mut first = None;
         for index in 0..used {
-            if self.end(index).reclaim(&mut *is_dead) && first.is_none() {
-                first = Some(index);
+            if let Some(totals) = self.end(index).reclaim(&mut *is_dead) {
+                self.count_closed(&totals);
+                first = first.or(Some(index));
             }
         }
         let index = first?;

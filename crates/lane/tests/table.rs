@@ -7,6 +7,7 @@ use common::process::{Child, wait_for};
 use sluice_lane::end::{END_BYTES, EndSnapshot, Role, State, Traffic};
 use sluice_lane::reason::Reason;
 use sluice_lane::table::ENDS;
+use sluice_lane::totals::Totals;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -134,6 +135,48 @@ fn record_used_again_names_a_new_life() {
         State::Tracked,
         "the old life's name ends nothing"
     );
+}
+
+#[test]
+fn what_ended_connections_moved_stays_in_the_table() {
+    let table = common::new_table();
+    table.describe(1);
+    assert_eq!(table.closed(), Totals::default());
+    for _ in 0..3 {
+        let (index, generation) = table.take(false).unwrap();
+        let end = table.end(index);
+        end.start(Role::Connected);
+        let mut sent = 0;
+        let mut write = |piece: sluice_lane::Piece| {
+            sent += piece.limit;
+            Ok(piece.limit)
+        };
+        let byte = [7_u8; 5];
+        let parts = [libc::iovec {
+            iov_base: byte.as_ptr().cast_mut().cast(),
+            iov_len: byte.len(),
+        }];
+        let request = sluice_lane::send::Request {
+            parts: &parts,
+            dontwait: true,
+        };
+        assert_eq!(
+            sluice_lane::send::send(end, generation, -1, &request, &mut write),
+            Ok(5)
+        );
+        table.retire(index, generation);
+        // Its life is over, and counts once.
+        table.retire(index, generation);
+    }
+    // Nobody ends the record of a process that was killed; the next search for a free one does.
+    let (index, _) = table.take(true).unwrap();
+    table.end(index).start(Role::Accepted);
+    let expected = Totals {
+        ends: 3,
+        tcp_bytes: [0, 15],
+        ..Totals::default()
+    };
+    assert_eq!(table.closed(), expected);
 }
 
 #[test]

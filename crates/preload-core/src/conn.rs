@@ -247,9 +247,20 @@ pub fn let_go(conn: &Conn) {
         );
     }
     let announced = state != State::Tracked;
-    conn.end.finish(conn.generation);
+    retire(conn);
     if announced {
         link::release(conn.index, conn.generation);
+    }
+}
+
+/// Ends the record of a connection that nobody holds any more, and adds what it has moved to what
+/// sluiced sees of ended ones.
+pub fn retire(conn: &Conn) {
+    if conn.end.is_settled() {
+        conn.end.take_kernel_counts(conn.fd);
+    }
+    if let Some(table) = table() {
+        table.retire(conn.index, conn.generation);
     }
 }
 

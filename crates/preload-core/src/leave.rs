@@ -58,7 +58,7 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
             word.fetch_or(bit, Ordering::Relaxed);
         } else if process::is_forked() && !stays(conn) {
             stats::add_last(conn);
-            conn.end.finish(conn.generation);
+            conn::retire(conn);
         }
     });
 }

@@ -380,7 +380,9 @@ impl Link {
     fn connect(&mut self) -> Result<(), Errno> {
         // What a parent or an earlier sluiced assigned.
         self.mapped.peer_gone(None);
-        let client = match self.take_inherited() {
+        let inherited = self.take_inherited();
+        let is_introduced = inherited.is_some();
+        let client = match inherited {
             Some(parent) => {
                 let (ours, theirs) = unix::seqpacket_pair()?;
                 let link = Client::from_socket(parent);
@@ -403,11 +405,15 @@ impl Link {
         memfd::add_seals(board.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE)?;
         let (table, is_whole) = conn::table_file()?;
         // A fork's parent has given the table that both use to the same sluiced.
-        let is_earlier = !is_whole && self.has_lost_one;
+        let flags = match (is_whole, self.has_lost_one, is_introduced) {
+            (false, true, _) => hello_flag::EARLIER,
+            (false, false, true) => hello_flag::SHARED,
+            _ => 0,
+        };
         let hello = ToDaemon::Hello(Hello {
             pid: process::pid(),
             program: ProgramName::new(&self.program),
-            flags: if is_earlier { hello_flag::EARLIER } else { 0 },
+            flags,
         });
         client.send(&hello, &[mailbox.raw(), board.raw(), table.raw()])?;
         let socket = client.into_socket();

@@ -135,8 +135,10 @@ pub struct Process {
 pub struct Connection {
     pub local: String,
     pub peer: String,
-    /// `lane`, `tcp`, or a state on the way between them.
+    /// Whether it has a lane: `lane`, `tcp`, or a state on the way between them.
     pub state: String,
+    /// What carries its bytes now: `lane`, `fabric` or `tcp`. Older daemons do not say.
+    pub path: String,
     /// Why it is on TCP; empty for a lane.
     pub reason: String,
     pub lane_rx_bytes: u64,
@@ -155,12 +157,20 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// True if it has a lane now.
-    pub fn on_lane(&self) -> bool {
+    /// True if it has a lane, whatever carries its bytes now.
+    pub fn has_lane(&self) -> bool {
         self.state == "lane"
     }
 
-    /// Why it is not on a lane, in words; empty if it is.
+    /// True if its bytes go by a lane now.
+    pub fn on_lane(&self) -> bool {
+        match self.path.as_str() {
+            "" => self.has_lane(),
+            path => path != "tcp",
+        }
+    }
+
+    /// Why its bytes go by TCP, in words; empty if they do not.
     pub fn why_tcp(&self) -> &str {
         if self.on_lane() {
             ""

@@ -30,7 +30,7 @@ const COLUMNS: [Column; 13] = [
 const INDENT: usize = 2;
 
 fn cells(connection: &Connection, ring_bytes: u64) -> Vec<String> {
-    let ring = if connection.on_lane() {
+    let ring = if connection.has_lane() {
         units::bytes(connection.ring_bytes.unwrap_or(ring_bytes))
     } else {
         String::new()
@@ -265,6 +265,19 @@ mod tests {
         );
         assert!(!text.contains("WHY TCP"), "{text}");
         assert!(text.contains("SWITCH"), "{text}");
+    }
+
+    #[test]
+    fn a_lane_whose_bytes_go_by_tcp_is_not_called_one() {
+        let mut idle = connection("lane", "its readers sleep, and TCP wakes them");
+        idle.path = "tcp".to_owned();
+        let mut busy = connection("lane", "");
+        busy.path = "lane".to_owned();
+        let text = render(&document(vec![idle, busy]), Style::PLAIN, None);
+        assert!(text.contains("2 connections, 1 on a lane"), "{text}");
+        assert!(text.contains("1 on TCP: its readers sleep"), "{text}");
+        // It has its rings all the same.
+        assert_eq!(text.matches(" 64K").count(), 3, "{text}");
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! What sluiced has to say, as figures. docs/operations.md explains each.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use sluice_lane::totals::Totals;
 
 use super::Family;
 use crate::capture::orders::Counts;
 use crate::counters::Counters;
+use crate::end_table;
 use crate::fabric::finding::FindingReport;
 use crate::fabric::report::{FabricReport, PeerReport};
 use crate::lanes::Lanes;
-use crate::matching::ClientId;
+use crate::program::EndTable;
 use crate::status::Process;
 
 /// Ticks per second of `/proc/PID/stat` (proc(5)): `USER_HZ`, which is the same on all
@@ -21,18 +25,18 @@ const USER_TIME: usize = 11;
 const RESIDENT: usize = 21;
 const PAGE_BYTES: f64 = 4096.0;
 
+/// Records of a table that are looked at when its program has gone.
+const LAST_LOOK_RECORDS: usize = 4_096;
+
 /// What programs have counted of their connections, added up over all connections that there were.
-/// Programs count in memory that is theirs, for as long as a connection lives; what one moves
-/// between the last look and its end is not seen.
+/// Programs count in tables that are theirs; each is looked at from time to time, and once more when
+/// the last program that uses it has gone.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// As of the last look: the client and the record, with the life that it was in.
-    before: HashMap<(ClientId, u32), (u32, [u64; COUNTS])>,
-    totals: HashMap<&'static str, [u64; COUNTS]>,
+    /// As of the last look at each table, by device and inode.
+    before: HashMap<(u64, u64), Totals>,
+    totals: Totals,
 }
-
-/// Ring bytes received and sent, TCP bytes received and sent, switches, sleeps, polls.
-const COUNTS: usize = 7;
 
 /// Where a connection's other end is; the label `path` of what goes by its rings.
 const PATHS: [&str; 2] = ["local", "fabric"];
@@ -53,13 +57,15 @@ pub struct Sources<'a> {
     pub ends_announced: usize,
     pub counters: &'a Counters,
     pub processes: Vec<Process<'a>>,
+    /// What each table counts.
+    pub tables: Vec<((u64, u64), Totals)>,
     pub fabric: Option<FabricReport>,
 }
 
 impl Seen {
     /// All figures. Takes what connections have moved since the last call into account.
     pub fn figures(&mut self, sources: &Sources<'_>) -> Vec<Family> {
-        let ends = self.look(&sources.processes);
+        let ends = self.look(sources);
         let mut all = about_sluiced(sources);
         all.extend(about_connections(ends, &self.totals));
         all.extend(about_lanes(sources));
@@ -77,42 +83,37 @@ impl Seen {
         all
     }
 
-    fn look(&mut self, processes: &[Process<'_>]) -> Ends {
+    /// A program has gone. What its table says now is the last word on it, unless others use it
+    /// still; of the connections that were open, [`LAST_LOOK_RECORDS`] are counted.
+    pub fn note_end(&mut self, table: &Arc<EndTable>) {
+        if Arc::strong_count(table) > 1 {
+            return;
+        }
+        let found = end_table::read(table.raw(), LAST_LOOK_RECORDS);
+        let open = found.ends.iter().map(|(_, end)| end.totals());
+        self.note(table.id(), open.fold(found.closed, Totals::plus));
+        self.before.remove(&table.id());
+    }
+
+    fn note(&mut self, table: (u64, u64), now: Totals) {
+        let before = self.before.entry(table).or_default();
+        // Programs can write anything there.
+        self.totals = self.totals.plus(now.beyond(*before));
+        *before = before.max(now);
+    }
+
+    fn look(&mut self, sources: &Sources<'_>) -> Ends {
         let mut ends = Ends::default();
-        let mut now = HashMap::new();
-        for process in processes {
-            for connection in &process.connections {
-                let path = PATHS[usize::from(connection.peer_host.is_some())];
-                match (connection.state, connection.peer_host) {
-                    ("lane", None) => ends.local += 1,
-                    ("lane", Some(_)) => ends.fabric += 1,
-                    _ => ends.tcp += 1,
-                }
-                let Some((record, life)) = connection.life else {
-                    continue;
-                };
-                let counts = [
-                    connection.lane_rx_bytes,
-                    connection.lane_tx_bytes,
-                    connection.tcp_rx_bytes,
-                    connection.tcp_tx_bytes,
-                    u64::from(connection.switches),
-                    u64::from(connection.sleeps),
-                    u64::from(connection.spins),
-                ];
-                let key = (process.client, record);
-                let before = self.before.get(&key).filter(|(was, _)| *was == life);
-                let before = before.map_or([0; COUNTS], |(_, counts)| *counts);
-                let totals = self.totals.entry(path).or_default();
-                for at in 0..COUNTS {
-                    // Programs can write anything there.
-                    let more = counts[at].saturating_sub(before[at]);
-                    totals[at] = totals[at].wrapping_add(more);
-                }
-                now.insert(key, (life, counts));
+        for connection in sources.processes.iter().flat_map(|it| &it.connections) {
+            match (connection.state, connection.peer_host) {
+                ("lane", None) => ends.local += 1,
+                ("lane", Some(_)) => ends.fabric += 1,
+                _ => ends.tcp += 1,
             }
         }
-        self.before = now;
+        for (table, now) in &sources.tables {
+            self.note(*table, *now);
+        }
         ends
     }
 }
@@ -136,29 +137,22 @@ fn about_sluiced(sources: &Sources<'_>) -> Vec<Family> {
     ]
 }
 
-fn about_connections(ends: Ends, totals: &HashMap<&'static str, [u64; COUNTS]>) -> Vec<Family> {
-    let of = |path: &str| totals.get(path).copied().unwrap_or_default();
+fn about_connections(ends: Ends, totals: &Totals) -> Vec<Family> {
     let mut bytes = Family::counter(
         "sluice_connection_bytes",
         "Bytes that programs moved on their connections, by what carried them.",
     );
-    for path in PATHS {
-        let [received, sent, ..] = of(path);
+    let paths = [
+        (PATHS[0], totals.local_bytes),
+        (PATHS[1], totals.fabric_bytes),
+        ("tcp", totals.tcp_bytes),
+    ];
+    for (path, [received, sent]) in paths {
         for (direction, value) in [("received", received), ("sent", sent)] {
             let mut labels = label("path", path);
             labels.extend(label("direction", direction));
             bytes = bytes.with(labels, value as f64);
         }
-    }
-    let sum = |at: usize| {
-        PATHS
-            .iter()
-            .fold(0, |sum: u64, path| sum.wrapping_add(of(path)[at]))
-    };
-    for (direction, at) in [("received", 2), ("sent", 3)] {
-        let mut labels = label("path", "tcp");
-        labels.extend(label("direction", direction));
-        bytes = bytes.with(labels, sum(at) as f64);
     }
     vec![
         Family::gauge(
@@ -178,10 +172,17 @@ fn about_connections(ends: Ends, totals: &HashMap<&'static str, [u64; COUNTS]>) 
             "sluice_handovers",
             "Changes of a sender between ring and TCP, in either direction.",
         )
-        .by("path", PATHS.map(|path| (path, of(path)[4]))),
+        .by(
+            "path",
+            [
+                (PATHS[0], totals.switches[0]),
+                (PATHS[1], totals.switches[1]),
+            ],
+        ),
         Family::counter("sluice_sleeps", "Waits for bytes that slept in the kernel.")
-            .value(sum(5) as f64),
-        Family::counter("sluice_polls", "Waits for bytes that polling ended.").value(sum(6) as f64),
+            .value(totals.sleeps as f64),
+        Family::counter("sluice_polls", "Waits for bytes that polling ended.")
+            .value(totals.spins as f64),
     ]
 }
 
@@ -473,4 +474,58 @@ fn about_the_process() -> Vec<Family> {
         );
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_lane::table::{CLOSED_AT, MAGIC, VERSION, table_bytes};
+    use sluice_lane::totals::TOTALS;
+    use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK};
+
+    use super::*;
+
+    fn table(closed: [u64; TOTALS]) -> Arc<EndTable> {
+        let file = memfd::create(c"sluiced-test").unwrap();
+        memfd::set_len(file.raw(), table_bytes() as u64).unwrap();
+        let write = |at: usize, bytes: &[u8]| {
+            memfd::write_at(file.raw(), bytes, at as u64).unwrap();
+        };
+        write(0, &MAGIC.to_ne_bytes());
+        write(8, &VERSION.to_ne_bytes());
+        let words: Vec<u8> = closed.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        write(CLOSED_AT, &words);
+        memfd::add_seals(file.raw(), SEAL_SHRINK | SEAL_GROW | SEAL_FUTURE_WRITE).unwrap();
+        Arc::new(EndTable::new(file).unwrap())
+    }
+
+    const MOVED: [u64; TOTALS] = [2, 10, 20, 30, 40, 50, 60, 7, 8, 9, 5];
+
+    #[test]
+    fn what_ended_connections_moved_counts_once_and_stays() {
+        let mut seen = Seen::default();
+        let program = table(MOVED);
+        let now = Totals::from_words(MOVED);
+        seen.note(program.id(), now);
+        seen.note(program.id(), now);
+        assert_eq!(seen.totals, now);
+        // Others use the table.
+        let fork = program.clone();
+        seen.note_end(&fork);
+        drop(fork);
+        seen.note_end(&program);
+        assert_eq!(seen.totals, now);
+        // Nobody has looked before a short-lived program was gone.
+        seen.note_end(&table(MOVED));
+        assert_eq!(seen.totals, now.plus(now));
+    }
+
+    #[test]
+    fn a_program_that_counts_backwards_counts_nothing() {
+        let mut seen = Seen::default();
+        let all = Totals::from_words(MOVED);
+        for now in [all, Totals::default(), all, all] {
+            seen.note((1, 1), now);
+        }
+        assert_eq!(seen.totals, all);
+    }
 }

@@ -41,14 +41,15 @@ impl Server {
 
     fn figures_of_now(&self) -> collect::Sources<'_> {
         let sources = self.sources(|_| true);
-        let (processes, _) = sources.processes();
+        let listing = sources.listing();
         collect::Sources {
             started: self.started_at,
             programs: sources.shown.len(),
             lanes: &self.lanes,
             ends_announced: self.matcher.len(),
             counters: &self.counters,
-            processes,
+            tables: listing.tables,
+            processes: listing.processes,
             fabric: self.fabric.as_ref().map(Fabric::report),
         }
     }

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice_control::client::{self, Client, ClientError};
-use sluice_control::message::{Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon};
+use sluice_control::message::{
+    Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon, hello_flag,
+};
 use sluice_lane::table::table_bytes;
 use sluice_shmem::board::BOARD_BYTES;
 use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK, SharedWord};
@@ -189,9 +191,23 @@ impl Program {
     }
 
     pub fn with_table(client: Client, name: &str, end_table: Fd) -> Program {
+        Program::with(client, &hello(name), end_table)
+    }
+
+    /// A fork, which uses the end table of whoever introduced it.
+    pub fn forked(client: Client, name: &str) -> Program {
+        let hello = ToDaemon::Hello(Hello {
+            pid: std::process::id(),
+            program: ProgramName::new(name.as_bytes()),
+            flags: hello_flag::SHARED,
+        });
+        Program::with(client, &hello, end_table())
+    }
+
+    fn with(client: Client, hello: &ToDaemon, end_table: Fd) -> Program {
         let (mailbox, board) = (mailbox(), board());
         let fds = [mailbox.raw(), board.raw(), end_table.raw()];
-        client.send(&hello(name), &fds).unwrap();
+        client.send(hello, &fds).unwrap();
         let (answer, _) = next(&client);
         let FromDaemon::Welcome { client: id, .. } = answer else {
             panic!("not welcome: {answer:?}");

@@ -1,6 +1,7 @@
 //! Who has a record alone, so that it comes back when he is killed.
 
 use super::{End, State};
+use crate::totals::Totals;
 use core::sync::atomic::Ordering;
 
 impl End {
@@ -23,12 +24,13 @@ impl End {
 
     /// Frees the record if the one process that had it is dead. Nothing is told to the peer, whom
     /// the kernel has told, and the lane is not touched: its addresses were the dead process's.
-    /// Whoever takes the record next gets its locks from the dead.
-    pub(crate) fn reclaim(&self, mut is_dead: impl FnMut(u32) -> bool) -> bool {
+    /// Whoever takes the record next gets its locks from the dead. What the connection has moved, if
+    /// the record was freed.
+    pub(crate) fn reclaim(&self, mut is_dead: impl FnMut(u32) -> bool) -> Option<Totals> {
         let owner = self.owner.load(Ordering::Acquire);
         let pid = owner as u32;
         if pid == 0 || self.refs() != 1 || self.state() == State::Free || !is_dead(pid) {
-            return false;
+            return None;
         }
         // The life is in the word, so that a slower one than another process that does the same
         // does not end the next life, whoever has the number then.
@@ -37,11 +39,12 @@ impl End {
             .compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_err()
         {
-            return false;
+            return None;
         }
+        let totals = self.totals();
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
         self.state.store(State::Free as u32, Ordering::Release);
-        true
+        Some(totals)
     }
 }

@@ -1,7 +1,8 @@
 //! What other processes and people read in a record.
 
-use super::{END_BYTES, End, State, Tx};
+use super::{END_BYTES, End, FLAG_PATIENT, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE, State, Tx};
 use crate::reason::Reason;
+use crate::totals::{OneEnd, Totals};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// What a record says about its connection, for people. Unlike [`End`] it can be made from
@@ -20,6 +21,15 @@ pub struct EndSnapshot {
     pub peer: SocketAddr,
     /// Whether what this end sends goes by the ring now.
     pub sends_by_ring: bool,
+    /// Whether its lane is one to another host.
+    pub is_remote: bool,
+    /// Whether its lane waits for quicker traffic ([`End::is_patient`]).
+    pub is_patient: bool,
+    /// Whether it sends, or receives, no more by its lane.
+    pub is_pinned: bool,
+    /// The process that has it alone, by its own number; 0 if others have it, too, or nobody
+    /// knows.
+    pub owner: u32,
     /// Bytes by ring, received.
     pub ring_rx_bytes: u64,
     /// Bytes by ring, sent.
@@ -68,13 +78,21 @@ impl EndSnapshot {
             _ => return None,
         };
         let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, ring);
+        let flags = u32_at(offset_of!(End, flags))?;
+        let generation = u32_at(offset_of!(End, generation))?;
+        let owner = u64_at(offset_of!(End, owner))?;
+        let is_owner_of_now = (owner >> 32) as u32 == generation;
         Some(Self {
-            generation: u32_at(offset_of!(End, generation))?,
+            generation,
             state,
             reason: Reason::from_code(u32_at(offset_of!(End, reason))? as u16)?,
             local: address_at(offset_of!(End, local))?,
             peer: address_at(offset_of!(End, peer))?,
             sends_by_ring: *bytes.get(ring_at)? != 0,
+            is_remote: flags & FLAG_REMOTE != 0,
+            is_patient: flags & FLAG_PATIENT != 0,
+            is_pinned: flags & (FLAG_PIN_RX | FLAG_PIN_TX) != 0,
+            owner: if is_owner_of_now { owner as u32 } else { 0 },
             ring_rx_bytes: u64_at(offset_of!(End, ring_rx))?,
             ring_tx_bytes: u64_at(offset_of!(End, ring_tx))?,
             tcp_rx_bytes: u64_at(offset_of!(End, tcp_rx))?,
@@ -83,6 +101,18 @@ impl EndSnapshot {
             sleeps: u32_at(offset_of!(End, sleeps))?,
             spins: u32_at(offset_of!(End, spins))?,
             ring_bytes: u32_at(offset_of!(End, ring_bytes))?,
+        })
+    }
+
+    /// What the connection has moved so far.
+    pub fn totals(&self) -> Totals {
+        Totals::of_one(&OneEnd {
+            is_remote: self.is_remote,
+            ring: [self.ring_rx_bytes, self.ring_tx_bytes],
+            tcp: [self.tcp_rx_bytes, self.tcp_tx_bytes],
+            switches: self.switches.into(),
+            sleeps: self.sleeps.into(),
+            spins: self.spins.into(),
         })
     }
 }
