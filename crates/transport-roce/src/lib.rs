@@ -266,6 +266,7 @@ impl Transport for RoceTransport {
             uc: true,
             ud: true,
             xrc: true,
+            by_address: true,
         }
     }
 

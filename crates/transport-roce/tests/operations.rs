@@ -201,6 +201,19 @@ fn address(side: &Side, peer: &End) -> std::sync::Arc<sluice_verbs::Ah> {
 }
 
 #[test]
+fn an_address_handle_without_a_global_route_is_refused() {
+    let (left, right) = world(GOOD);
+    let (_, b) = connected(&left, &right, QpType::Ud, AREA);
+    let local = sluice_verbs::AhAttr {
+        is_global: 0,
+        dlid: 1,
+        ..End::ah_attr(&b.gid)
+    };
+    let refused = left.pd.create_ah(&local).map(drop);
+    assert_eq!(refused, Err(sluice_verbs::Error::BadValue));
+}
+
+#[test]
 fn datagrams_arrive_with_their_header() {
     let (left, right) = world(GOOD);
     let (a, b) = connected(&left, &right, QpType::Ud, AREA);

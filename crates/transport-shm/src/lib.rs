@@ -112,6 +112,7 @@ impl Transport for ShmTransport {
             uc: true,
             ud: true,
             xrc: true,
+            by_address: false,
         }
     }
 

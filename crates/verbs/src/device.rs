@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 pub use crate::gids::{GIDS_MAX, GidEntry};
-use crate::gids::{host, link_local, merge};
+use crate::gids::{host, link_local, merge, needed};
 use crate::keys::{KEYS_MAX, KeyTable};
 use crate::moderator::Moderator;
 use crate::report::Census;
@@ -223,6 +223,7 @@ impl Device {
         };
         let addresses = host();
         let mut gids = self.gids.write().unwrap_or_else(PoisonError::into_inner);
+        let own = needed(own, self.transport.caps().by_address, &addresses);
         let table = merge(&gids, own, &addresses);
         let changed = **gids != *table;
         if changed {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
+use std::net::Ipv6Addr;
 
 use crate::types::Gid;
 
@@ -54,7 +55,9 @@ pub fn link_local(mac: [u8; 6]) -> Gid {
     ])
 }
 
-/// The addresses of the host: link-local ones, then others, the loopback's last.
+/// The addresses of the host: those that mean the same on every interface, then link-local ones,
+/// the loopback's last. Programs that are told no index take the first entry (libfabric does), and
+/// with it they reach the most hosts.
 pub(crate) fn host() -> Vec<GidEntry> {
     let mut list: *mut libc::ifaddrs = core::ptr::null_mut();
     // SAFETY: the library writes one pointer to a list that is ours until freeifaddrs.
@@ -92,8 +95,8 @@ pub(crate) fn host() -> Vec<GidEntry> {
         let loopback = interface.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
         let rank = match gid.0 {
             _ if loopback => 2,
-            [0xfe, 0x80, ..] => 0,
-            _ => 1,
+            [0xfe, 0x80, ..] => 1,
+            _ => 0,
         };
         let entry = GidEntry {
             gid,
@@ -108,10 +111,24 @@ pub(crate) fn host() -> Vec<GidEntry> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
+/// Whether packets to this address can come from another host.
+fn leaves_the_host(gid: &Gid) -> bool {
+    let address = Ipv6Addr::from(gid.0);
+    let loopback = address.to_ipv4_mapped().map(|mapped| mapped.is_loopback());
+    !loopback.unwrap_or_else(|| address.is_loopback())
+}
+
+/// The device's own entry where the table needs it: always within a host, where any GID will do;
+/// on a network until there is an address, since no packet ever comes to a made-up one.
+pub(crate) fn needed(own: GidEntry, by_address: bool, host: &[GidEntry]) -> Option<GidEntry> {
+    let has_address = host.iter().any(|entry| leaves_the_host(&entry.gid));
+    (!by_address || !has_address).then_some(own)
+}
+
 /// The new table after the host's addresses changed: who stays keeps the index, and who is new
 /// gets the first free one.
-pub(crate) fn merge(old: &[GidEntry], first: GidEntry, host: &[GidEntry]) -> Vec<GidEntry> {
-    let wanted = || core::iter::once(&first).chain(host);
+pub(crate) fn merge(old: &[GidEntry], first: Option<GidEntry>, host: &[GidEntry]) -> Vec<GidEntry> {
+    let wanted = || first.iter().chain(host);
     let mut table: Vec<GidEntry> = old
         .iter()
         .map(|entry| match wanted().any(|new| new == entry) {
@@ -120,7 +137,8 @@ pub(crate) fn merge(old: &[GidEntry], first: GidEntry, host: &[GidEntry]) -> Vec
         })
         .collect();
     for new in wanted() {
-        if table.contains(new) || (new != &first && new.gid == first.gid) {
+        let doubled = first.is_some_and(|first| *new != first && new.gid == first.gid);
+        if doubled || table.contains(new) {
             continue;
         }
         match table.iter().position(|entry| entry.gid.is_zero()) {
@@ -161,13 +179,35 @@ mod tests {
 
     #[test]
     fn entries_keep_their_index() {
-        let first = entry(1);
+        let first = Some(entry(1));
         let table = merge(&[], first, &[entry(2), entry(3)]);
-        assert_eq!(table, [first, entry(2), entry(3)]);
+        assert_eq!(table, [entry(1), entry(2), entry(3)]);
         let table = merge(&table, first, &[entry(3)]);
-        assert_eq!(table, [first, GidEntry::default(), entry(3)]);
+        assert_eq!(table, [entry(1), GidEntry::default(), entry(3)]);
         let table = merge(&table, first, &[entry(3), entry(4)]);
-        assert_eq!(table, [first, entry(4), entry(3)]);
+        assert_eq!(table, [entry(1), entry(4), entry(3)]);
+    }
+
+    /// The first entry is what programs use that are told no index.
+    #[test]
+    fn on_a_network_the_first_entry_is_an_address() {
+        let own = GidEntry {
+            gid: link_local([2, 0, 0, 0, 0, 1]),
+            ..GidEntry::default()
+        };
+        let loopback = GidEntry {
+            gid: mapped([127, 0, 0, 1]),
+            ..entry(0)
+        };
+        assert_eq!(needed(own, false, &[entry(2)]), Some(own));
+        assert_eq!(needed(own, true, &[loopback]), Some(own));
+        assert_eq!(needed(own, true, &[entry(2), loopback]), None);
+        // It gives its place to the first address that comes.
+        let table = merge(&[], needed(own, true, &[loopback]), &[loopback]);
+        assert_eq!(table, [own, loopback]);
+        let host = [entry(2), loopback];
+        let table = merge(&table, needed(own, true, &host), &host);
+        assert_eq!(table, host);
     }
 
     #[test]
@@ -178,6 +218,6 @@ mod tests {
                 ..entry(9)
             })
             .collect();
-        assert_eq!(merge(&[], entry(1), &many).len(), GIDS_MAX);
+        assert_eq!(merge(&[], Some(entry(1)), &many).len(), GIDS_MAX);
     }
 }

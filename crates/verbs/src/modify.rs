@@ -12,10 +12,14 @@ use crate::types::{qp_mask as m, qp_mask};
 /// Numbers of packets and queue pairs have 24 bits.
 const NUMBER_MASK: u32 = 0xff_ffff;
 
-/// Looks at an address vector. On Ethernet a global route is what counts; without one the peer
-/// is found by its number alone, so it is not insisted on.
+/// Looks at an address vector. An Ethernet port needs a global route (IBTA annex A17.4.2) where
+/// peers are on a network. Within a host the number alone finds them, so there it is not insisted
+/// on: programs that send by LID work.
 pub(crate) fn check_address(device: &Device, attr: &AhAttr) -> Result<()> {
     check_port(attr.port_num).map_err(|_| Error::BadValue)?;
+    if attr.is_global == 0 && device.transport().caps().by_address {
+        return Err(Error::BadValue);
+    }
     if attr.is_global != 0 {
         let own = device.gid(1, u32::from(attr.grh.sgid_index))?;
         if own.gid.is_zero() || attr.grh.dgid.is_zero() {
@@ -28,7 +32,13 @@ pub(crate) fn check_address(device: &Device, attr: &AhAttr) -> Result<()> {
 /// Looks at the values of the attributes that the mask names.
 fn check_values(device: &Device, caps: &TransportCaps, attr: &QpAttr, mask: u32) -> Result<()> {
     let bad = |bit: u32, is_bad: bool| mask & bit != 0 && is_bad;
-    let remote = access::REMOTE_ANY | access::LOCAL_WRITE | access::MW_BIND | access::OPTIONAL;
+    // A peer may be allowed to flush where nobody can: a device says by its capabilities whether
+    // the operation exists.
+    let known = access::REMOTE_ANY
+        | access::LOCAL_WRITE
+        | access::MW_BIND
+        | access::FLUSH
+        | access::OPTIONAL;
     let wrong = bad(m::PKEY_INDEX, attr.pkey_index != 0)
         || bad(m::PATH_MTU, !(1..=caps.mtu).contains(&attr.path_mtu))
         || bad(m::DEST_QPN, attr.dest_qp_num > NUMBER_MASK)
@@ -41,7 +51,7 @@ fn check_values(device: &Device, caps: &TransportCaps, attr: &QpAttr, mask: u32)
             m::MAX_DEST_RD_ATOMIC,
             attr.max_dest_rd_atomic > caps.max_rd_atomic,
         )
-        || bad(m::ACCESS_FLAGS, attr.qp_access_flags & !remote != 0)
+        || bad(m::ACCESS_FLAGS, attr.qp_access_flags & !known != 0)
         // Automatic path migration does not exist; a QP is always MIGRATED, which is 0.
         || bad(m::PATH_MIG_STATE, attr.path_mig_state != 0);
     if wrong {

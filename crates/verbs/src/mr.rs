@@ -43,8 +43,13 @@ fn check_access(flags: u32) -> Result<()> {
 /// at once unless they are to come on demand.
 fn check_range(addr: u64, len: u64, iova: u64, flags: u32) -> Result<()> {
     let whole = addr.checked_add(len).and(iova.checked_add(len));
-    if len == 0 || whole.is_none() {
+    // A region of no bytes can be nobody's target, and it holds no pages.
+    let empty = len == 0;
+    if whole.is_none() || (empty && flags & access::REMOTE_ANY != 0) {
         return Err(Error::BadRegion);
+    }
+    if empty {
+        return Ok(());
     }
     let write = flags & access::LOCAL_WRITE != 0;
     if flags & access::ON_DEMAND != 0 {

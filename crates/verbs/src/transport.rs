@@ -45,6 +45,8 @@ pub struct TransportCaps {
     pub uc: bool,
     pub ud: bool,
     pub xrc: bool,
+    /// Peers are on a network, where an address finds them; without it a number alone does.
+    pub by_address: bool,
 }
 
 /// What a transport may want to know to make its part of a QP.

@@ -182,6 +182,8 @@ pub mod access {
     pub const ZERO_BASED: u32 = 1 << 5;
     pub const ON_DEMAND: u32 = 1 << 6;
     pub const HUGETLB: u32 = 1 << 7;
+    /// `IBV_ACCESS_FLUSH_GLOBAL` and `IBV_ACCESS_FLUSH_PERSISTENT`.
+    pub const FLUSH: u32 = 3 << 8;
     /// Bits that a device may ignore (`IBV_ACCESS_OPTIONAL_RANGE`); relaxed ordering is one.
     pub const OPTIONAL: u32 = 0x3ff0_0000;
     pub const REMOTE_ANY: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;

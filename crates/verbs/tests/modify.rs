@@ -56,6 +56,25 @@ fn every_type_goes_its_way() {
     }
 }
 
+/// Programs allow what their devices may not have, as rdma-core's own tests do.
+#[test]
+fn a_peer_may_be_allowed_to_flush() {
+    let world = world();
+    let qp = world.qp(QpType::Rc);
+    let (state, mask) = masks(QpType::Rc)[0];
+    let attr = QpAttr {
+        qp_state: state as u32,
+        qp_access_flags: access::REMOTE_WRITE | access::FLUSH,
+        ..attr_for(0x999)
+    };
+    qp.modify(&attr, mask).unwrap();
+    let refused = QpAttr {
+        qp_access_flags: 1 << 10,
+        ..attr
+    };
+    assert_eq!(qp.modify(&refused, mask), Err(Error::BadValue));
+}
+
 #[test]
 fn attributes_are_kept() {
     let world = world();

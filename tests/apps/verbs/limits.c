@@ -195,6 +195,18 @@ static void bits_of_regions(void)
     NONE(EINVAL, ibv_reg_dm_mr(end.pd, dm, 1, 64, IBV_ACCESS_ZERO_BASED));
     struct ibv_mr *region = ibv_reg_dm_mr(end.pd, dm, 0, 64, IBV_ACCESS_ZERO_BASED);
     NEED(region, "ibv_reg_dm_mr");
+    struct ibv_mr *empty = ibv_reg_dm_mr(end.pd, dm, 64, 0, IBV_ACCESS_ZERO_BASED);
+    NEED(empty, "ibv_reg_dm_mr of no bytes");
+    IS(0, ibv_dereg_mr(empty));
+
+    /* Copies consist of whole words, inside. */
+    uint8_t copy[68] = {0};
+    IS(0, ibv_memcpy_to_dm(dm, 60, copy, 4));
+    IS(EINVAL, ibv_memcpy_to_dm(dm, 1, copy, 4));
+    IS(EINVAL, ibv_memcpy_to_dm(dm, 0, copy, 3));
+    IS(EINVAL, ibv_memcpy_from_dm(copy, dm, 2, 4));
+    IS(EINVAL, ibv_memcpy_from_dm(copy, dm, 0, 68));
+    IS(EINVAL, ibv_memcpy_from_dm(copy, dm, UINT64_MAX - 3, 8));
     IS(EBUSY, ibv_free_dm(dm));
     IS(0, ibv_dereg_mr(region));
     IS(0, ibv_free_dm(dm));

@@ -32,12 +32,22 @@ pub struct ibv_alloc_dm_attr {
 }
 
 impl DeviceMemory {
+    /// Where a copy begins, if all of it is inside and it consists of whole words.
+    fn word_at(&self, offset: u64, length: usize) -> Option<*mut u8> {
+        let whole = offset % WORD as u64 == 0 && length.is_multiple_of(WORD);
+        self.at(offset, length).filter(|_| whole)
+    }
+
     /// Where an access begins, if all of it is inside.
     fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let offset = usize::try_from(offset).ok()?;
         (offset.checked_add(length)? <= self.length).then(|| self.bytes.wrapping_add(offset))
     }
 }
+
+/// Bytes that copies to and from device memory have a multiple of, as on adapters (rdma-core's
+/// `test_dm_bad_access`): a program that does without would fail there.
+const WORD: usize = 4;
 
 /// Whole pages, so that any alignment that is asked for and fits a page is met.
 const PAGE: usize = 4096;
@@ -105,10 +115,10 @@ unsafe extern "C" fn memcpy_to_dm(
     length: usize,
 ) -> c_int {
     // SAFETY: the header's contract.
-    let Some(to) = unsafe { &*dm }.at(offset, length) else {
+    let Some(to) = unsafe { &*dm }.word_at(offset, length) else {
         return libc::EINVAL;
     };
-    // SAFETY: at() checked the bounds; the rest is the header's contract.
+    // SAFETY: word_at() checked the bounds; the rest is the header's contract.
     unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to, length) };
     0
 }
@@ -120,13 +130,16 @@ unsafe extern "C" fn memcpy_from_dm(
     length: usize,
 ) -> c_int {
     // SAFETY: the header's contract.
-    let Some(from) = unsafe { &*dm }.at(offset, length) else {
+    let Some(from) = unsafe { &*dm }.word_at(offset, length) else {
         return libc::EINVAL;
     };
-    // SAFETY: at() checked the bounds; the rest is the header's contract.
+    // SAFETY: word_at() checked the bounds; the rest is the header's contract.
     unsafe { ptr::copy_nonoverlapping(from, to.cast::<u8>(), length) };
     0
 }
+
+/// What lets peers in: all bits of `ibv_access_flags` with "remote" in their names.
+const REMOTE: u32 = sluice_verbs::access::REMOTE_ANY;
 
 /// Offsets in the region count from its beginning, so the flag for that is a must.
 pub unsafe extern "C" fn reg_dm_mr(
@@ -144,7 +157,11 @@ pub unsafe extern "C" fn reg_dm_mr(
     if access & IBV_ACCESS_ZERO_BASED == 0 {
         return null(libc::EINVAL);
     }
-    let access = access & !IBV_ACCESS_ZERO_BASED;
+    let mut access = access & !IBV_ACCESS_ZERO_BASED;
+    if length == 0 {
+        // Nothing can be reached by such a region, whatever it allows.
+        access &= !REMOTE;
+    }
     let (bytes, shown) = (bytes as u64, ptr::null_mut());
     // SAFETY: the header's contract.
     unsafe { register(pd, bytes, length, 0, access, shown, Some(&dm.regions)) }

@@ -112,6 +112,9 @@ unsafe fn register_shown(
     iova: u64,
     access: u32,
 ) -> *mut ibv_mr {
+    if length == 0 {
+        return null(libc::EINVAL);
+    }
     // SAFETY: the caller's contract.
     unsafe { register(pd, addr as u64, length, iova, access, addr, None) }
 }

@@ -400,3 +400,14 @@ fn all_of_it_over_queue_pair_1() {
     assert!(said.contains("c_tests::a_connection_and_what"), "{said}");
     assert!(said.contains("rsocket::tests::"), "{said}");
 }
+
+/// As on Linux, where libfabric tells its peers the device's addresses then, not 127.0.0.1.
+#[test]
+fn an_identifier_bound_to_the_loopback_has_no_device_until_it_goes_somewhere() {
+    let (listener, address) = End::listening(RDMA_PS_TCP);
+    // SAFETY: the identifier is valid.
+    assert!(unsafe { (*listener.id).verbs }.is_null());
+    let client = End::going_to(RDMA_PS_TCP, &address);
+    // SAFETY: as above.
+    assert!(!unsafe { (*client.id).verbs }.is_null());
+}

@@ -334,9 +334,14 @@ impl Id {
         let addr = &mut c.route.addr;
         if let Some(source) = &info.source {
             addr.src_storage = c_address::write(source).0;
-            if !source.is_any()
-                && let Ok(device) = device::carrying(info.over_wire)
-            {
+            // An identifier that is bound to the loopback's address and goes nowhere yet has no
+            // device (Linux drivers/infiniband/core/cma.c, cma_any_addr): libfabric takes its
+            // device's own addresses then, and would give away 127.0.0.1 otherwise.
+            let has_device = match info.destination {
+                Some(_) => !source.is_any(),
+                None => !source.is_any() && !source.ip.is_loopback(),
+            };
+            if has_device && let Ok(device) = device::carrying(info.over_wire) {
                 addr.addr.sgid = device.gid(source).1;
                 addr.addr.pkey = u16::MAX.to_be();
                 c.verbs = device.context();

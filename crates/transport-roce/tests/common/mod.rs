@@ -3,11 +3,11 @@
 
 pub mod cable;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use sluice_packet::{Path, Port};
 use sluice_transport_roce::RoceTransport;
@@ -149,6 +149,22 @@ impl Deref for End {
     }
 }
 
+/// An IPv6 address of this host and its index, so that headers are what the tests expect. A cable
+/// takes it for its side's, whichever it is, and all devices of a host have the same table.
+static OWN: OnceLock<(u8, Gid)> = OnceLock::new();
+
+fn own_address(device: &Device) -> (u8, Gid) {
+    *OWN.get_or_init(|| {
+        let table = device.gid_table();
+        let is_v6 = |gid: &Gid| Ipv6Addr::from(gid.0).to_ipv4_mapped().is_none();
+        let index = table
+            .iter()
+            .position(|entry| !entry.gid.is_zero() && is_v6(&entry.gid))
+            .expect("the loopback has one");
+        (index as u8, table[index].gid)
+    })
+}
+
 impl Side {
     pub fn end(&self, kind: QpType, len: usize, channel: Option<&Arc<Channel>>) -> End {
         let cq = self.context.create_cq(1024, 0, channel, 0).unwrap();
@@ -163,7 +179,7 @@ impl Side {
     pub fn of(&self, qp: Arc<Qp>, len: usize, cq: &Arc<Cq>) -> End {
         End {
             end: sluice_verbs_testing::End::of(&self.pd, qp, cq, Memory::new(len)),
-            gid: self.device.gid(1, 0).unwrap().gid,
+            gid: own_address(&self.device).1,
         }
     }
 }
@@ -185,6 +201,7 @@ impl End {
             ..AhAttr::default()
         };
         attr.grh.dgid = *peer;
+        attr.grh.sgid_index = OWN.get().expect("there is an end").0;
         attr.grh.hop_limit = 7;
         attr
     }

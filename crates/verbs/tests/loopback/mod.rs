@@ -95,6 +95,7 @@ impl Transport for Loopback {
             uc: true,
             ud: true,
             xrc: true,
+            by_address: false,
         }
     }
 

@@ -42,6 +42,18 @@ macro_rules! dispatch {
     };
 }
 
+/// A call that moves datagrams. That nobody had the port of an earlier one is no news of an RDMA
+/// fabric: rsocket(7) loses such datagrams, and a client that comes before its server asks again.
+/// The kernel's socket says it once, in place of what was to be done.
+fn delivered(call: impl Fn() -> libc::ssize_t) -> libc::ssize_t {
+    loop {
+        let moved = call();
+        if moved >= 0 || crate::errno::errno() != libc::ECONNREFUSED {
+            return moved;
+        }
+    }
+}
+
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     descriptor(create(domain, kind, protocol))
 }
@@ -279,7 +291,7 @@ pub unsafe extern "C" fn rrecv(fd: c_int, to: *mut c_void, len: size_t, flags: c
         fd,
         // SAFETY: the caller's contract.
         socket => count(unsafe { receive(&socket, to.cast(), len, flags, 0) }),
-        libc::recv(fd, to, len, flags)
+        delivered(|| libc::recv(fd, to, len, flags))
     )
 }
 
@@ -304,7 +316,7 @@ pub unsafe extern "C" fn rrecvfrom(
             }
             got
         },
-        libc::recvfrom(fd, to, len, flags, address, address_len)
+        delivered(|| libc::recvfrom(fd, to, len, flags, address, address_len))
     )
 }
 
@@ -317,7 +329,7 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int)
         socket => count(unsafe { pieces_of(message) }.and_then(|pieces| {
             receive_vector(&socket, pieces, flags)
         })),
-        libc::recvmsg(fd, message, flags)
+        delivered(|| libc::recvmsg(fd, message, flags))
     )
 }
 
@@ -406,7 +418,7 @@ pub unsafe extern "C" fn rreadv(fd: c_int, pieces: *const iovec, pieces_count: c
         socket => count(unsafe { vector_of(pieces, pieces_count) }.and_then(|pieces| {
             receive_vector(&socket, pieces, 0)
         })),
-        libc::readv(fd, pieces, pieces_count)
+        delivered(|| libc::readv(fd, pieces, pieces_count))
     )
 }
 
@@ -422,7 +434,7 @@ pub unsafe extern "C" fn rsend(
         fd,
         // SAFETY: the caller's contract.
         socket => count(unsafe { send(&socket, from.cast(), len, flags) }),
-        libc::send(fd, from, len, flags)
+        delivered(|| libc::send(fd, from, len, flags))
     )
 }
 
@@ -444,7 +456,7 @@ pub unsafe extern "C" fn rsendto(
         } else {
             Err(Errno(libc::EISCONN))
         }),
-        libc::sendto(fd, from, len, flags, address, address_len)
+        delivered(|| libc::sendto(fd, from, len, flags, address, address_len))
     )
 }
 
@@ -470,7 +482,7 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, message: *const msghdr, flags: c_in
         socket => count(unsafe { pieces_of(message) }.and_then(|pieces| {
             send_vector(&socket, pieces, flags)
         })),
-        libc::sendmsg(fd, message, flags)
+        delivered(|| libc::sendmsg(fd, message, flags))
     )
 }
 
@@ -490,7 +502,7 @@ pub unsafe extern "C" fn rwritev(fd: c_int, pieces: *const iovec, pieces_count: 
         socket => count(unsafe { vector_of(pieces, pieces_count) }.and_then(|pieces| {
             send_vector(&socket, pieces, 0)
         })),
-        libc::writev(fd, pieces, pieces_count)
+        delivered(|| libc::writev(fd, pieces, pieces_count))
     )
 }
 

@@ -349,3 +349,29 @@ fn writing_nothing_needs_a_connection_too() {
     assert_eq!(errno(), libc::ENOTCONN);
     assert_eq!(send(&socket, b"", 0), Err(libc::ENOTCONN));
 }
+
+/// A client that comes before its server, as `udpong`.
+#[test]
+fn datagrams_to_nobody_are_lost_and_no_error() {
+    let socket = Socket(rsocket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    assert!(socket.0 >= 0, "errno {}", errno());
+    // A port that is nobody's, since the one who had it is gone.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = nobody.local_addr().unwrap().port();
+    drop(nobody);
+    // SAFETY: all zeros is a valid address.
+    let mut address: sockaddr_in = unsafe { std::mem::zeroed() };
+    address.sin_family = libc::AF_INET as u16;
+    address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+    address.sin_port = port.to_be();
+    let at = (&raw const address).cast::<sockaddr>();
+    // SAFETY: the address lives through the call.
+    let status = unsafe { rconnect(socket.0, at, size_of::<sockaddr_in>() as socklen_t) };
+    assert_eq!(status, 0, "errno {}", errno());
+    for _ in 0..3 {
+        // Over the loopback the kernel's answer is there before the next call.
+        assert_eq!(send(&socket, b"question", 0), Ok(8));
+        assert_eq!(receive(&socket, 8, libc::MSG_DONTWAIT), Err(libc::EAGAIN));
+        assert_eq!(send(&socket, b"question", 0), Ok(8));
+    }
+}
