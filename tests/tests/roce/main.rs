@@ -47,6 +47,7 @@ const USUAL: &[&str] = &[
     "rcopy/plain/",
     "ib_send_bw/cm/",
     "qperf/",
+    "fi_pingpong/",
     "paths/loss-1%/",
     "paths/corruption/",
     "steering/",

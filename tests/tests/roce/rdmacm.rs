@@ -45,6 +45,10 @@ pub fn trials() -> Vec<Trial> {
         trials.push(trial(format!("qperf/cm/{}", way.name()), move || {
             qperf(way)
         }));
+        for (provider, endpoint) in FABRIC {
+            let name = format!("fi_pingpong/{provider}-{endpoint}/{}", way.name());
+            trials.push(trial(name, move || fi_pingpong(way, provider, endpoint)));
+        }
     }
     trials
 }
@@ -107,6 +111,38 @@ fn qperf(way: Way) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// libfabric's providers over verbs, and the endpoints that its tool measures with them. Datagrams go
+/// by GID 0, and connections to the address that the server's device has.
+const FABRIC: [(&str, &str); 4] = [
+    ("verbs", "msg"),
+    ("verbs", "dgram"),
+    ("verbs;ofi_rxm", "rdm"),
+    ("verbs;ofi_rxd", "rdm"),
+];
+
+fn fi_pingpong(way: Way, provider: &str, endpoint: &str) -> Verdict {
+    let mut link = Link::new(way)?;
+    let number = link.hosts().right.free_port(Protocol::Tcp)?;
+    let port = number.to_string();
+    let common = [
+        "-p", provider, "-e", endpoint, "-S", "64", "-I", "200", "-c",
+    ];
+    let listen = [&common[..], &["-B", &port]].concat();
+    let mut server = link.start(End::Right, "fi_pingpong", &listen)?;
+    link.hosts()
+        .right
+        .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
+    let address = link.hosts().right.v4().to_string();
+    let connect = [&common[..], &["-P", &port, &address]].concat();
+    let client = link.start(End::Left, "fi_pingpong", &connect)?;
+    let client = client.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    let text = client.text();
+    ensure(text.lines().any(|line| line.starts_with("64 ")), || {
+        client.describe()
+    })
 }
 
 impl cm::Stage for Link {

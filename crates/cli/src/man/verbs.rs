@@ -51,8 +51,10 @@ pub(super) const PAGE: Page = Page {
                 ),
                 Text(
                     "The device is named sluice0. It has one port, an active Ethernet port, \
-                     and a GID for each address of the host, IPv4 ones mapped; programs that \
-                     ask for an index take 0. A program without sluice finds what the machine \
+                     and a GID for each address of the host, IPv4 ones mapped. Index 0 is the \
+                     device's own GID over shared memory, and the first address that is neither \
+                     link-local nor the loopback's over RoCEv2, so programs that ask for an index \
+                     take 0. A program without sluice finds what the machine \
                      has, and so do programs that gain rights when they are executed and \
                      statically linked ones, about which sluice warns.",
                 ),
