@@ -65,7 +65,6 @@ pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
     };
     let opcode = wqe.wr.opcode;
     let one_sided = reach::right(opcode).is_some();
-    let is_write = matches!(opcode, WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm);
     let mut written = false;
     if side.blocked_until != 0 || side.next_send < side.queue.len() {
         return busy(&mut side);
@@ -78,7 +77,10 @@ pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
                 }
                 written = true;
             }
-        } else if !is_write || wqe.length > SPAN_DATA_BYTES as u64 {
+        } else if wqe.length > SPAN_DATA_BYTES as u64 {
+            // It may go past the ring once what is in front of it is done, which saves copies.
+            // Short ones follow each other through the ring: where the peer's thread has to carry
+            // them out, one wake-up does for all.
             return busy(&mut side);
         }
     }

@@ -164,6 +164,57 @@ fn atomics_are_atomic_against_the_owner() {
     pair_every_way("atomics_are_atomic_against_the_owner", add, be_added_to);
 }
 
+const ROUNDS: usize = 20;
+const FOLLOWING: usize = 30;
+
+/// Each READ sees what the WRITE and the atomic in front of it left, although all are posted at once.
+fn read_what_was_added(world: &mut World) {
+    let end = rc(world);
+    for round in 0..ROUNDS {
+        let base = (round * 1000) as u64;
+        end.memory.set_word(0, base);
+        for turn in 0..FOLLOWING {
+            let at = 64 + turn * 24;
+            let (first, old, new) = ([end.sge(0, 8)], [end.sge(at, 8)], [end.sge(at + 8, 8)]);
+            let id = (turn * 3) as u64;
+            if turn == 0 {
+                let write = end.request(WrOpcode::RdmaWrite, id, &first, 0);
+                end.qp.post_send(&write).unwrap();
+            }
+            let mut add = end.request(WrOpcode::AtomicFetchAndAdd, id + 1, &old, 0);
+            add.compare_add = 1;
+            end.qp.post_send(&add).unwrap();
+            let read = end.request(WrOpcode::RdmaRead, id + 2, &new, 0);
+            end.qp.post_send(&read).unwrap();
+        }
+        for _ in 0..=2 * FOLLOWING {
+            end.good();
+        }
+        for turn in 0..FOLLOWING {
+            let (at, old) = (64 + turn * 24, base + turn as u64);
+            assert_eq!(
+                (end.memory.word(at), end.memory.word(at + 8)),
+                (old, old + 1)
+            );
+        }
+    }
+    world.meet();
+}
+
+fn be_read(world: &mut World) {
+    let _end = rc(world);
+    world.meet();
+}
+
+#[test]
+fn reads_and_atomics_that_follow_each_other_keep_their_order() {
+    pair_every_way(
+        "reads_and_atomics_that_follow_each_other_keep_their_order",
+        read_what_was_added,
+        be_read,
+    );
+}
+
 fn mixed_order(world: &mut World) {
     let end = rc(world);
     // The words differ from request to request: what arrives late would show.
