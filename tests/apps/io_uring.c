@@ -1,82 +1,77 @@
-// io_uring reads and writes on connections, fresh ones and ones that have been used.
+// io_uring reads and writes on connections, fresh ones and ones that have been used; rings that the
+// program enters, and rings that a thread of the kernel polls.
 //: lane any
-#include "common.h"
+#include "ring.h"
 
-#include <linux/io_uring.h>
+static char in[5000], out[5000];
 
-static int ring;
-static struct io_uring_params params;
-static char *sq, *cq;
-static struct io_uring_sqe *sqes;
-
-#define AT(base, offset) ((_Atomic uint32_t *)((base) + (offset)))
-
-static long submit(uint8_t opcode, int fd, void *data, uint32_t len)
+static void exchange(struct ring *ring, struct pair p)
 {
-    uint32_t tail = *AT(sq, params.sq_off.tail), mask = *AT(sq, params.sq_off.ring_mask);
-    struct io_uring_sqe *sqe = &sqes[tail & mask];
-    memset(sqe, 0, sizeof *sqe);
-    sqe->opcode = opcode;
-    sqe->fd = fd;
-    sqe->addr = (uint64_t)(uintptr_t)data;
-    sqe->len = len;
-    ((uint32_t *)(sq + params.sq_off.array))[tail & mask] = tail & mask;
-    atomic_store(AT(sq, params.sq_off.tail), tail + 1);
-    NEED(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0));
-    uint32_t head = *AT(cq, params.cq_off.head);
-    if (head == atomic_load(AT(cq, params.cq_off.tail)))
-        die("no completion");
-    uint32_t cq_mask = *AT(cq, params.cq_off.ring_mask);
-    struct io_uring_cqe *cqes = (struct io_uring_cqe *)(cq + params.cq_off.cqes);
-    long result = cqes[head & cq_mask].res;
-    atomic_store(AT(cq, params.cq_off.head), head + 1);
-    return result;
+    fill(out, sizeof out, 11);
+    say_result("send", ring_submit(ring, IORING_OP_SEND, p.a, out, 3000));
+    read_exact(p.b, in, 3000);
+    say("same bytes: %d\n", memcmp(in, out, 3000) == 0);
+    SHOW(write(p.b, out, 2000));
+    await_pending(p.a, 2000);
+    say_result("recv", ring_submit(ring, IORING_OP_RECV, p.a, in, sizeof in));
+    say("same bytes: %d\n", memcmp(in, out, 2000) == 0);
+    say_result("write", ring_submit(ring, IORING_OP_WRITE, p.b, out, 100));
+    await_pending(p.a, 100);
+    say_result("read", ring_submit(ring, IORING_OP_READ, p.a, in, 40));
+    SHOW(read(p.a, in + 40, 100));
+    say("same bytes: %d\n", memcmp(in, out, 100) == 0);
 }
 
-static void say_result(const char *what, long result)
+/* The kernel knows the connection by the number under which it is registered. */
+static void exchange_registered(struct ring *ring, struct pair p)
 {
-    say("%s = %ld %s\n", what, result, result < 0 ? error_name((int)-result) : "");
+    int files[2] = {p.a, p.b};
+    SHOW(syscall(SYS_io_uring_register, ring->fd, IORING_REGISTER_FILES, files, 2));
+    long result;
+    struct io_uring_sqe *sqe = ring_entry(ring, IORING_OP_SEND, 0);
+    sqe->flags = IOSQE_FIXED_FILE;
+    sqe->addr = (uint64_t)(uintptr_t)out;
+    sqe->len = 700;
+    ring_enter(ring, &result);
+    say_result("send", result);
+    await_pending(p.b, 700);
+    sqe = ring_entry(ring, IORING_OP_RECV, 1);
+    sqe->flags = IOSQE_FIXED_FILE;
+    sqe->addr = (uint64_t)(uintptr_t)in;
+    sqe->len = sizeof in;
+    ring_enter(ring, &result);
+    say_result("recv", result);
+    say("same bytes: %d\n", memcmp(in, out, 700) == 0);
+    SHOW(syscall(SYS_io_uring_register, ring->fd, IORING_UNREGISTER_FILES, NULL, 0));
 }
 
 int main(void)
 {
-    char in[5000], out[5000];
-    struct pair p = pair_cold();
-    ring = (int)syscall(SYS_io_uring_setup, 8, &params);
-    if (ring < 0)
-        skip("io_uring is not available");
-    size_t sq_bytes = params.sq_off.array + params.sq_entries * 4;
-    size_t cq_bytes = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
-    int rights = PROT_READ | PROT_WRITE;
-    sq = mmap(NULL, sq_bytes, rights, MAP_SHARED, ring, IORING_OFF_SQ_RING);
-    cq = mmap(NULL, cq_bytes, rights, MAP_SHARED, ring, IORING_OFF_CQ_RING);
-    sqes = mmap(NULL, params.sq_entries * sizeof *sqes, rights, MAP_SHARED, ring, IORING_OFF_SQES);
-    if (sq == MAP_FAILED || cq == MAP_FAILED || sqes == MAP_FAILED)
-        die("mmap");
-
-    for (int warmed = 0; warmed < 2; warmed++) {
-        say("-- warmed %d\n", warmed);
-        if (warmed)
-            warm(p.a, p.b);
-        fill(out, sizeof out, 11);
-        say_result("send", submit(IORING_OP_SEND, p.a, out, 3000));
-        read_exact(p.b, in, 3000);
-        say("same bytes: %d\n", memcmp(in, out, 3000) == 0);
-        SHOW(write(p.b, out, 2000));
-        await_pending(p.a, 2000);
-        say_result("recv", submit(IORING_OP_RECV, p.a, in, sizeof in));
-        say("same bytes: %d\n", memcmp(in, out, 2000) == 0);
-        say_result("write", submit(IORING_OP_WRITE, p.b, out, 100));
-        await_pending(p.a, 100);
-        say_result("read", submit(IORING_OP_READ, p.a, in, 40));
-        SHOW(read(p.a, in + 40, 100));
-        say("same bytes: %d\n", memcmp(in, out, 100) == 0);
+    static const uint32_t forms[] = {0, IORING_SETUP_SQPOLL};
+    for (size_t form = 0; form < sizeof forms / sizeof *forms; form++) {
+        say("-- form %zu\n", form);
+        struct pair p = pair_cold(), beside = pair_open(), registered = pair_open();
+        struct ring ring;
+        if (!ring_open(&ring, forms[form]))
+            skip("io_uring is not available");
+        for (int warmed = 0; warmed < 2; warmed++) {
+            say("-- warmed %d\n", warmed);
+            if (warmed)
+                warm(p.a, p.b);
+            exchange(&ring, p);
+        }
+        exchange_registered(&ring, registered);
+        SHOW(shutdown(p.b, SHUT_WR));
+        say_result("recv", ring_submit(&ring, IORING_OP_RECV, p.a, in, sizeof in));
+        say_result("close", ring_submit(&ring, IORING_OP_CLOSE, p.a, NULL, 0));
+        SHOW(read(p.a, in, 1));
+        SHOW(read(p.b, in, 1));
+        close(p.b);
+        warm(beside.a, beside.b);
+        SHOW(close(ring.fd));
+        warm(beside.a, beside.b);
+        pair_close(beside);
+        pair_close(registered);
     }
-    SHOW(shutdown(p.b, SHUT_WR));
-    say_result("recv", submit(IORING_OP_RECV, p.a, in, sizeof in));
-    say_result("close", submit(IORING_OP_CLOSE, p.a, NULL, 0));
-    SHOW(read(p.a, in, 1));
-    SHOW(read(p.b, in, 1));
-    close(p.b);
     return 0;
 }

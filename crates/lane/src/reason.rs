@@ -18,7 +18,7 @@ pub enum Reason {
     SocketOption = 5,
     /// Urgent data was used.
     Urgent = 6,
-    /// A call that only the kernel can do (splice, io_uring, stdio on the socket, ...).
+    /// A call that only the kernel can do (splice, stdio on the socket, ...).
     KernelCall = 7,
     /// Watched by more epoll instances than there are slots.
     TooManyWatchers = 8,
@@ -36,10 +36,12 @@ pub enum Reason {
     HalfClosed = 14,
     /// Calls do not block, and nobody saw the program wait for the connection.
     UnseenWaits = 15,
+    /// The kernel uses the socket for an io_uring, or may: nobody sees what is submitted there.
+    IoUring = 16,
 }
 
 /// All of them, in the order of their numbers.
-pub const ALL: [Reason; 16] = [
+pub const ALL: [Reason; 17] = [
     Reason::None,
     Reason::FewOperations,
     Reason::NoPeer,
@@ -56,6 +58,7 @@ pub const ALL: [Reason; 16] = [
     Reason::Policy,
     Reason::HalfClosed,
     Reason::UnseenWaits,
+    Reason::IoUring,
 ];
 
 impl Reason {
@@ -83,6 +86,7 @@ impl Reason {
             Self::Policy => "excluded by policy",
             Self::HalfClosed => "half closed",
             Self::UnseenWaits => "program waits by calls that sluice does not see",
+            Self::IoUring => "used through io_uring",
         }
     }
 }

@@ -289,7 +289,7 @@ fn close(fd: c_int) {
 }
 
 /// Breaks a connection off: everybody who holds it is told `ECONNRESET`, and so is the peer.
-fn reset(fd: c_int) {
+pub(crate) fn reset(fd: c_int) {
     let nobody = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,
         sa_data: [0; 14],

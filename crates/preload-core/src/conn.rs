@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::fds::{self, Entry};
-use crate::{config, descriptors, epoll, link, log, policy, process, stats};
+use crate::{config, descriptors, epoll, link, log, policy, process, stats, uring};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
@@ -169,7 +169,7 @@ pub fn table_file() -> Result<(Fd, bool), Errno> {
 /// that the announcement can ask later.
 pub fn track(fd: i32, role: Role) {
     if process::is_confined() {
-        leave_untracked(fd, process::confinement());
+        leave_untracked(fd, Reason::Confined);
         return;
     }
     let Some((index, generation)) =
@@ -316,6 +316,11 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     };
     let fd = conn.fd;
     if conn.end.generation() != lane.generation || !link::is_same_socket(fd, lane.cookie) {
+        return;
+    }
+    uring::check();
+    if uring::is_blind() {
+        conn.pin(Reason::IoUring);
         return;
     }
     if !conn.is_ours_alone() {
@@ -483,7 +488,9 @@ impl Conn {
     #[cold]
     fn announce(&self) {
         if process::is_confined() {
-            self.keep_off(process::confinement());
+            self.keep_off(Reason::Confined);
+        } else if uring::is_blind() {
+            self.pin(Reason::IoUring);
         } else if self.end.role() == Role::Unknown {
             self.keep_off(Reason::UnknownOrigin);
         } else if self.end.is_pinned() {

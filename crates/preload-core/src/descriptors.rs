@@ -4,7 +4,7 @@
 use crate::conn::{self, Conn};
 use crate::fds::{self, Entry};
 use crate::real::{errno, real, set_errno};
-use crate::{epoll, gateway, link, log, process};
+use crate::{epoll, gateway, link, log, process, uring};
 use core::ffi::{c_int, c_uint};
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::Role;
@@ -163,6 +163,10 @@ pub fn forget(fd: c_int) {
             fds::take(fd);
             epoll::close_descriptor(index, fd);
         }
+        Entry::Ring { index } => {
+            fds::take(fd);
+            uring::close_descriptor(index);
+        }
     }
 }
 
@@ -243,6 +247,10 @@ pub fn duplicated(fd: c_int, copy: c_int) {
             renamed(copy, Entry::Other);
             epoll::add_descriptor(index, copy);
         }
+        Entry::Ring { index } => {
+            renamed(copy, Entry::Other);
+            uring::add_descriptor(index, copy);
+        }
     }
 }
 
@@ -280,6 +288,16 @@ pub fn export(conn: &Conn, reason: Reason) -> bool {
     }
     set_errno(before);
     fetched == Fetched::All && !conn.end.has_gap()
+}
+
+/// The same for whatever `fd` is, where it was not done before. False if bytes are left that the
+/// kernel does not have.
+pub fn leave_to_kernel(fd: c_int, reason: Reason) -> bool {
+    match conn::get(fd) {
+        Some(conn) if conn.end.is_pinned() && conn.is_empty() => !conn.end.has_gap(),
+        Some(conn) => export(&conn, reason),
+        None => true,
+    }
 }
 
 fn fetch(conn: &Conn, deadline_ns: u64) -> Fetched {

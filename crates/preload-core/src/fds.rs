@@ -21,6 +21,8 @@ pub enum Entry {
     Settled { index: u32, generation: u32 },
     /// An epoll instance that we know: its number.
     Epoll { index: u32 },
+    /// An io_uring that we see into: its number.
+    Ring { index: u32 },
 }
 
 impl Entry {
@@ -40,6 +42,7 @@ const KIND_SOCKET: u64 = 1;
 const KIND_CONN: u64 = 2;
 const KIND_EPOLL: u64 = 3;
 const KIND_SETTLED: u64 = 4;
+const KIND_RING: u64 = 5;
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 /// The highest number that was ever known.
@@ -87,6 +90,7 @@ fn decode(word: u64) -> Entry {
             generation: (word >> 32) as u32,
         },
         KIND_EPOLL => Entry::Epoll { index },
+        KIND_RING => Entry::Ring { index },
         _ => Entry::Other,
     }
 }
@@ -100,7 +104,8 @@ fn encode(entry: Entry) -> u64 {
         Entry::Socket => KIND_SOCKET,
         Entry::Conn { index, generation } => KIND_CONN | record(index, generation),
         Entry::Settled { index, generation } => KIND_SETTLED | record(index, generation),
-        Entry::Epoll { index } => KIND_EPOLL | u64::from(index & 0x1fff_ffff) << KIND_BITS,
+        Entry::Epoll { index } => KIND_EPOLL | record(index, 0),
+        Entry::Ring { index } => KIND_RING | record(index, 0),
     }
 }
 
@@ -185,6 +190,7 @@ mod tests {
                 generation: 9,
             },
             Entry::Epoll { index: 1023 },
+            Entry::Ring { index: 63 },
         ] {
             assert_eq!(decode(encode(entry)), entry);
         }

@@ -32,6 +32,7 @@ pub mod real;
 pub mod seccomp;
 pub mod stats;
 pub mod transfer;
+pub mod uring;
 
 pub use sluice_lane::reason::Reason;
 use sluice_sys::errno::Errno;

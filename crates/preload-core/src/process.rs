@@ -29,7 +29,6 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Who forked last, for the child.
 static FORKER: AtomicU32 = AtomicU32::new(0);
 static SANDBOXED: AtomicBool = AtomicBool::new(false);
-static HAS_IO_URING: AtomicBool = AtomicBool::new(false);
 /// Threads between vfork and the moment the parent is seen to run again.
 static VFORKS: AtomicU32 = AtomicU32::new(0);
 
@@ -285,22 +284,6 @@ pub fn before_confinement() {
 /// comes with a limit of 0 on file sizes, under which a line of the log kills.
 pub fn is_sandboxed() -> bool {
     SANDBOXED.load(Ordering::Relaxed)
-}
-
-/// Why connections stay on TCP where [`is_confined`].
-pub fn confinement() -> Reason {
-    if HAS_IO_URING.load(Ordering::Relaxed) {
-        Reason::KernelCall
-    } else {
-        Reason::Confined
-    }
-}
-
-/// Before the program gets an io_uring: through it the kernel moves bytes that no hook sees.
-pub fn before_io_uring() {
-    HAS_IO_URING.store(true, Ordering::Relaxed);
-    export_all(Reason::KernelCall, |_| true, &mut |_, _| {});
-    CONFINED.store(true, Ordering::Relaxed);
 }
 
 /// The process ends in an orderly way.

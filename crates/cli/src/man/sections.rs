@@ -213,8 +213,8 @@ pub static PAGES: [Page; 12] = [
                     ),
                     Entry(
                         "UV_USE_IO_URING",
-                        "Set to 0 for the program unless it is set: libuv's use of io_uring passes \
-                         by every library.",
+                        "Set to 0 for the program unless it is set: some versions of libuv would \
+                         have the kernel poll a ring, into which no library sees.",
                     ),
                 ],
             },

@@ -137,8 +137,8 @@ fn environment(
         let value = locate::preload_value(library, present.as_deref());
         launch::set_variable(&mut environment, PRELOAD_VARIABLE, value);
     }
-    // libuv would talk to the kernel through io_uring, past every function that a library can
-    // stand in for. Who set the variable knows what he wants.
+    // Some versions of libuv would have a thread of the kernel poll a ring, into which the library
+    // does not see. Who set the variable knows what he wants.
     if launch::variable(&environment, "UV_USE_IO_URING").is_none() {
         environment.push(("UV_USE_IO_URING".into(), "0".into()));
     }

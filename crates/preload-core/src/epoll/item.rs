@@ -127,6 +127,15 @@ impl Item {
         self.has_news = true;
     }
 
+    /// What the kernel would still report: nothing, of a one-shot registration that is spent.
+    pub fn events_left(&self) -> u32 {
+        if self.is_spent {
+            self.events & ONESHOT
+        } else {
+            self.events
+        }
+    }
+
     /// Something may have come.
     pub fn note_news(&mut self) {
         self.has_news = true;

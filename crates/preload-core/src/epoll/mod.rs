@@ -7,12 +7,14 @@
 //! program's own instance: a sender that finds the instance asleep writes to TCP
 //! (docs/decisions/0001).
 
+mod by_ring;
 mod instance;
 mod item;
 mod offered;
 mod state;
 mod wait;
 
+pub use by_ring::{ByRing, ctl_by_ring, leave_instance, leave_registration};
 pub use instance::{
     add_descriptor, after_fork, before_fork, close_descriptor, conn_attached, created, ctl,
     forget_socket, is_watched, release_after_fork, settle, watched_from_outside, watchers,

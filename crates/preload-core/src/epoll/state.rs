@@ -134,6 +134,15 @@ impl State {
         self.items.get_mut(number as usize)?.as_mut()
     }
 
+    /// The registrations of sockets, and their descriptors.
+    pub fn sockets(&self) -> Vec<(u32, i32)> {
+        let all = self.items.iter().enumerate();
+        all.filter_map(|(number, item)| item.as_ref().map(|item| (number, item)))
+            .filter(|(_, item)| item.kind == Kind::Socket)
+            .map(|(number, item)| (number as u32, item.fd))
+            .collect()
+    }
+
     /// Has the item looked at in the next round.
     pub fn enqueue(&mut self, number: u32) {
         if let Some(item) = self.item(number)

@@ -30,4 +30,5 @@ mod process;
 mod sockets;
 mod syscall;
 mod transfer;
+mod uring;
 mod wait;

@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_long};
 use sluice_preload_core::epoll::Timeout;
 use sluice_preload_core::io::LOWEST_ADDRESS;
 use sluice_preload_core::real::{real, set_errno};
-use sluice_preload_core::{gateway, poll as poll_core, process as core_process};
+use sluice_preload_core::{gateway, poll as poll_core, process as core_process, uring};
 
 hooks! {
     fn syscall(
@@ -108,45 +108,22 @@ hooks! {
                     -1
                 }
                 libc::SYS_io_uring_setup => {
-                    core_process::before_io_uring();
+                    let fd = (real().syscall)(number, a, b, c, d, e, f);
+                    if fd >= 0 {
+                        uring::made(fd as c_int, &*(b as *const uring::Params));
+                    }
+                    fd
+                }
+                libc::SYS_io_uring_enter => uring::enter(a as c_int, b as u32, d as u32, || {
+                    (real().syscall)(number, a, b, c, d, e, f)
+                }),
+                libc::SYS_io_uring_register => {
+                    uring::before_register(b as u32, c, d as u32);
                     (real().syscall)(number, a, b, c, d, e, f)
                 }
                 libc::SYS_execve => process::execve(a as _, b as _, c as _).into(),
                 _ => (real().syscall)(number, a, b, c, d, e, f),
             }
-        }
-    }
-
-    // Programs that link liburing dynamically; its own calls are inline.
-    fn io_uring_queue_init_params(entries: u32, ring: usize, params: usize) -> c_int {
-        if !gateway::allows_io_uring() {
-            return -libc::ENOSYS;
-        }
-        core_process::before_io_uring();
-        // SAFETY: the program's own arguments, to the library's own function.
-        unsafe {
-            let next = libc::dlsym(libc::RTLD_NEXT, c"io_uring_queue_init_params".as_ptr());
-            if next.is_null() {
-                return -libc::ENOSYS;
-            }
-            let next: unsafe extern "C" fn(u32, usize, usize) -> c_int = core::mem::transmute(next);
-            next(entries, ring, params)
-        }
-    }
-
-    fn io_uring_queue_init(entries: u32, ring: usize, flags: u32) -> c_int {
-        if !gateway::allows_io_uring() {
-            return -libc::ENOSYS;
-        }
-        core_process::before_io_uring();
-        // SAFETY: as above.
-        unsafe {
-            let next = libc::dlsym(libc::RTLD_NEXT, c"io_uring_queue_init".as_ptr());
-            if next.is_null() {
-                return -libc::ENOSYS;
-            }
-            let next: unsafe extern "C" fn(u32, usize, u32) -> c_int = core::mem::transmute(next);
-            next(entries, ring, flags)
         }
     }
 }
