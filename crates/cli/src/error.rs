@@ -40,22 +40,33 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.what, self.hint)
+        f.write_str(&self.what)?;
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
     }
 }
 
 impl std::error::Error for Failure {}
 
+/// A text with Rust's "(os error N)" left out, wherever it is.
+pub fn without_numbers(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut rest = text;
+    let mut shown = String::new();
+    while let Some(at) = rest.find(MARK) {
+        shown.push_str(&rest[..at]);
+        let behind = &rest[at + MARK.len()..];
+        rest = behind.find(')').map_or("", |end| &behind[end + 1..]);
+    }
+    shown + rest
+}
+
 /// The kernel's words for an error, without Rust's "(os error N)".
 pub fn reason(error: &std::io::Error) -> String {
     match error.raw_os_error() {
-        Some(code) => {
-            let text = std::io::Error::from_raw_os_error(code).to_string();
-            match text.find(" (os error") {
-                Some(end) => text[..end].to_owned(),
-                None => text,
-            }
-        }
+        Some(code) => without_numbers(&std::io::Error::from_raw_os_error(code).to_string()),
         None => error.to_string(),
     }
 }
@@ -80,5 +91,9 @@ mod tests {
         let error = std::io::Error::from_raw_os_error(libc::ENOENT);
         assert_eq!(reason(&error), "No such file or directory");
         assert_eq!(reason(&std::io::Error::other("odd")), "odd");
+        assert_eq!(
+            without_numbers("a: no (os error 2); b (os error 17)"),
+            "a: no; b"
+        );
     }
 }

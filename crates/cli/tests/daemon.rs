@@ -91,6 +91,36 @@ fn many_starts_at_once_end_with_one_daemon() {
 }
 
 #[test]
+fn what_was_named_and_cannot_be_had_is_an_error() {
+    let installation = Installation::new();
+    let file = installation.0.path("file");
+    std::fs::write(&file, "").unwrap();
+    let below = file.join("control.sock");
+    let run = |arguments: &[&str]| {
+        let mut command = installation.0.sluice(["run"]);
+        let output = command.args(arguments).args(["echo", "ran"]);
+        let output = output.output().unwrap();
+        (output.status.code(), stdout(&output), stderr(&output))
+    };
+    let below = below.to_str().unwrap();
+    let (status, said, why) = run(&["--socket", below]);
+    assert_eq!((status, said.as_str()), (Some(125), ""), "{why}");
+    assert!(why.contains(file.to_str().unwrap()), "{why}");
+    let (status, said, why) = run(&["--gateway", "nobody"]);
+    assert_eq!((status, said.as_str()), (Some(125), ""), "{why}");
+    assert!(why.contains("no gateway 'nobody'"), "{why}");
+    // Nothing was promised here, so it is said and the program runs.
+    let (status, said, why) = run(&["--no-daemon", "--socket", below]);
+    assert_eq!((status, said.as_str()), (Some(0), "ran\n"), "{why}");
+    assert_eq!(why.matches("warning").count(), 1, "{why}");
+    let mut command = installation.0.sluice(["run", "echo", "ran"]);
+    let output = command.env("SLUICE_LOG", "bogus").output().unwrap();
+    assert_eq!(stdout(&output), "ran\n");
+    let why = stderr(&output);
+    assert_eq!(why.matches("warning: SLUICE_LOG").count(), 1, "{why}");
+}
+
+#[test]
 fn a_stale_socket_is_replaced() {
     let installation = Installation::new();
     installation.says(["run", "true"]);
@@ -121,6 +151,40 @@ fn up_keeps_its_settings_and_down_ends_it() {
 }
 
 #[test]
+fn up_replaces_the_daemon_of_a_run_and_says_where_one_that_stays_differs() {
+    let installation = Installation::new();
+    installation.says(["run", "true"]);
+    let first = installation.daemon_pid();
+    let text = installation.says(["up", "--ring-bytes", "16384"]);
+    assert!(text.contains("sluiced runs, pid "), "{text}");
+    assert_ne!(installation.daemon_pid(), first);
+    let options = || {
+        let text = installation.says(["status", "--json"]);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["daemons"][0]["status"]["options"].clone()
+    };
+    assert_eq!(options()["ring_bytes"], 16384);
+    assert!(options().get("idle_exit").is_none(), "{}", options());
+    // As it is, or nothing else wanted.
+    for given in [&["up"][..], &["up", "--ring-bytes", "16384"]] {
+        let output = installation.0.sluice([]).args(given).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{given:?}");
+        assert!(stdout(&output).contains("already runs"));
+    }
+    for (given, named) in [
+        (&["up", "--ring-bytes", "32768"][..], "--ring-bytes 16384"),
+        (&["up", "--log", "debug"], "--log warn"),
+        (&["up", "--metrics", "9797"], "no --metrics"),
+        (&["up", "--foreground"], "already runs"),
+    ] {
+        let output = installation.0.sluice([]).args(given).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{given:?}");
+        let text = stderr(&output);
+        assert!(text.contains(named), "{given:?}: {text}");
+    }
+}
+
+#[test]
 fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
     let installation = Installation::new();
     let mut command = installation.0.sluice(["up", "--ring-bytes", "1000"]);
@@ -128,7 +192,16 @@ fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
     assert_eq!(output.status.code(), Some(1));
     let text = stderr(&output);
     assert!(text.contains("power of two"), "{text}");
-    assert!(text.contains("does not serve"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    // No directory for its socket.
+    let file = installation.0.path("file");
+    std::fs::write(&file, "").unwrap();
+    let mut command = installation.0.sluice(["up", "--socket"]);
+    let output = command.arg(file.join("control.sock")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("cannot be used: File exists;"), "{text}");
 }
 
 #[test]

@@ -21,6 +21,7 @@ use sluice_daemon::fabric::finding::Finding;
 use sluice_daemon::fabric::{self, Fabric};
 use sluice_daemon::listener::Listener;
 use sluice_daemon::notify::Manager;
+use sluice_daemon::options::Options;
 use sluice_daemon::privileges::{self, Needs};
 use sluice_daemon::server::Server;
 use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
@@ -52,7 +53,7 @@ struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = LANES_MAX_DEFAULT)]
     max_lanes: u32,
 
-    /// Peers on other hosts, and which connections get a lane to them (sluice.toml(5))
+    /// Peers on other hosts, and which connections get a lane to them (sluiced.toml(5))
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -114,6 +115,17 @@ enum LogFormat {
     Json,
 }
 
+impl LogFormat {
+    fn name(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn absolute(path: Option<PathBuf>) -> io::Result<Option<PathBuf>> {
+    path.map(std::path::absolute).transpose()
+}
+
 fn ring_bytes(text: &str) -> Result<u32, String> {
     let bytes = text
         .parse()
@@ -137,14 +149,14 @@ const READY: &str = "ready";
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = if arguments.capture_relay {
-        relay(arguments)
+        relay(arguments).map(|()| ExitCode::SUCCESS)
     } else if arguments.daemonize {
         daemonize()
     } else {
-        serve(arguments)
+        serve(arguments).map(|()| ExitCode::SUCCESS)
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(error) => {
             let _ = writeln!(io::stderr(), "sluiced: {error}");
             ExitCode::FAILURE
@@ -157,7 +169,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 /// Starts this program again in the background and waits until it listens.
 ///
 /// A second start instead of a fork: no state of this process can leak into the daemon.
-fn daemonize() -> Outcome {
+fn daemonize() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let arguments = std::env::args_os().skip(1);
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments.filter(|argument| argument != "--daemonize"))
@@ -173,10 +185,13 @@ fn daemonize() -> Outcome {
         BufReader::new(output).read_line(&mut line)?;
     }
     if line.trim_end() == READY {
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
-    // It has said why on standard error.
     let status = child.wait()?;
+    if status.code().is_some() {
+        // It has said why on standard error.
+        return Ok(ExitCode::FAILURE);
+    }
     Err(format!("could not start in the background ({status})").into())
 }
 
@@ -286,7 +301,21 @@ fn serve(arguments: Arguments) -> Outcome {
         None => None,
     };
     let serves = format!("serves {}", config.socket.display());
+    let options = Options {
+        idle_exit: arguments.idle_exit,
+        ring_bytes: config.ring_bytes,
+        max_lanes: config.lanes_max,
+        user_share: config.user_share,
+        allow_all_users: config.allow_all_users,
+        one_namespace: config.one_namespace,
+        config: absolute(arguments.config)?,
+        metrics,
+        log: arguments.log,
+        log_format: arguments.log_format.name(),
+        log_file: absolute(arguments.log_file)?,
+    };
     let mut server = Server::on(listener, config, limits, fabric)?;
+    server.set_options(options);
     if let Some(address) = metrics {
         server.serve_metrics(address).map_err(|error| {
             format!("figures cannot be served at {address}: {error}; choose another --metrics")
@@ -342,9 +371,8 @@ fn start_fabric(
 
 /// The same log for the relay.
 fn log_arguments(level: &str, format: LogFormat, file: Option<&Path>) -> io::Result<Vec<OsString>> {
-    let format = format.to_possible_value();
-    let format = format.as_ref().map_or("text", |value| value.get_name());
-    let mut arguments = ["--log", level, "--log-format", format]
+    let format = format.name();
+    let mut arguments = ["--log", level, "--log-format", &format]
         .map(OsString::from)
         .to_vec();
     if let Some(file) = file {

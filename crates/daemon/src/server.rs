@@ -25,6 +25,7 @@ use crate::matching::{ClientId, EndKey, Matcher};
 use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
+use crate::options::Options;
 use crate::program::{EndTable, Program};
 use crate::shares::{Payer, Shares};
 
@@ -95,6 +96,8 @@ pub struct Server {
     counters: Counters,
     started: Instant,
     started_at: SystemTime,
+    /// For the status.
+    options: Options,
     /// Since when there has been no client.
     idle_since: Instant,
     stopping: bool,
@@ -158,6 +161,7 @@ impl Server {
             counters: Counters::default(),
             started: now,
             started_at: SystemTime::now(),
+            options: Options::default(),
             idle_since: now,
             stopping: false,
             spare: File::open("/dev/null").ok(),
@@ -171,6 +175,11 @@ impl Server {
                 .map_err(|error| ListenError::Socket(server.config.socket.clone(), error.into()))?;
         }
         Ok(server)
+    }
+
+    /// What it was started with, for the status.
+    pub fn set_options(&mut self, options: Options) {
+        self.options = options;
     }
 
     /// Serves until `stop` becomes readable, a client asks for the end, or nobody has been

@@ -14,6 +14,7 @@ use crate::fabric::Fabric;
 use crate::fabric::report::FabricReport;
 use crate::lanes::Lanes;
 use crate::matching::{ClientId, EndKey, Entry, Matcher, Waiting};
+use crate::options::Options;
 use crate::program::Program;
 
 /// Goes up when a field changes its meaning or goes away (docs/json.md).
@@ -31,6 +32,9 @@ pub struct Report<'a> {
     pub lanes: LaneCounts,
     /// Ends that were announced and not released.
     pub ends_announced: usize,
+    /// For root and its own user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub options: Option<&'a Options>,
     pub counters: &'a Counters,
     /// Of sluiced with a configuration; for root and its own user.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use sluice_control::client::{Client, ClientError};
+use sluice_control::message::gateway::{Ask, Name, Tell};
 use sluice_control::message::{FromDaemon, Reason, ToDaemon, VERSION};
 use sluice_control::paths;
 use sluice_sys::errno::Errno;
@@ -85,6 +86,32 @@ pub fn shut_down(socket: &Path) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         // It has ended before we asked, or while it was about to answer.
         Err(State::Absent | State::Stale) => Ok(()),
+        Err(state) => Err(state.failure(socket)),
+    }
+}
+
+/// Whether programs may use the gateway of that name by this daemon: whether `[node]` of its
+/// configuration has it, and not whether its host is there now.
+pub fn check_gateway(socket: &Path, gateway: &str) -> Result<(), Failure> {
+    let unknown = || {
+        Failure::new(
+            format!(
+                "the daemon on {} has no gateway '{gateway}'",
+                socket.display()
+            ),
+            "write it into 'gateways' of [node] in the daemon's configuration ('sluice up --config')",
+        )
+    };
+    let name = Name::new(gateway.as_bytes()).ok_or_else(unknown)?;
+    let question = ToDaemon::Gateway(Ask::Way { gateway: name });
+    match ask(socket, &question, ANSWER_TIMEOUT) {
+        Ok((FromDaemon::Gateway(Tell::Way { errno, .. }), ..)) => {
+            if i32::from(errno) == libc::EACCES {
+                return Err(unknown());
+            }
+            Ok(())
+        }
+        Ok(_) => Err(strange().failure(socket)),
         Err(state) => Err(state.failure(socket)),
     }
 }

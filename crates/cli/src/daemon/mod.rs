@@ -1,6 +1,7 @@
 //! The daemon from outside: is it there, start it, stop it.
 
 mod client;
+mod running;
 mod sockets;
 
 use std::ffi::OsString;
@@ -8,7 +9,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getuid};
@@ -18,11 +19,11 @@ use sluice_sys::capability::{self, Capability};
 
 use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
 use crate::commands::{Outcome, print};
-use crate::error::{Failure, reason};
+use crate::error::{Failure, reason, without_numbers};
 use crate::exec::close_descriptors_on_exec;
 use crate::{elf, locate};
 
-pub use client::{fetch_status, probe};
+pub use client::{check_gateway, fetch_status, probe};
 pub use sockets::{SYSTEM_SOCKET, Target, everywhere};
 
 /// How long a daemon that works may take for an answer, on a loaded machine.
@@ -221,14 +222,10 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
     let mut command = settings.command(socket)?;
     command.arg("--daemonize").current_dir("/");
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(if speaks {
-        Stdio::inherit()
-    } else {
-        Stdio::null()
-    });
+    command.stderr(Stdio::piped());
     // What waits for the end of the caller's pipes must not wait for the daemon's.
     close_descriptors_on_exec(&mut command);
-    let child = command.spawn().map_err(|error| {
+    let mut child = command.spawn().map_err(|error| {
         Failure::new(
             format!(
                 "cannot start {}: {}",
@@ -238,7 +235,10 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
             "check its permissions, or set SLUICE_LIBDIR to the folder of a working one",
         )
     })?;
-    let deadline = if reap(child, deadline) {
+    let words = child.stderr.take();
+    let has_started = reap(child, deadline);
+    let words = words.map(said).unwrap_or_default();
+    let deadline = if has_started {
         deadline
     } else {
         Instant::now() + RIVAL_TIMEOUT
@@ -246,18 +246,50 @@ fn start(socket: &Path, settings: &Settings, speaks: bool) -> Result<State, Fail
     loop {
         let state = probe(socket);
         if matches!(state, State::Running { .. }) {
+            if has_started && speaks {
+                // Nobody can be told if standard error is closed.
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), words.as_bytes());
+            }
             return Ok(state);
         }
         if Instant::now() >= deadline {
-            return Err(Failure::new(
-                format!(
-                    "sluiced was started and does not serve {}: {state}",
-                    socket.display()
-                ),
-                "see what it says with 'sluice up --foreground'",
-            ));
+            return Err(not_started(socket, &state, &words));
         }
         std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// What was written to a pipe so far. A daemon in the background has closed its end.
+fn said(mut pipe: ChildStderr) -> String {
+    let mut words = Vec::new();
+    if rustix::io::ioctl_fionbio(&pipe, true).is_ok() {
+        // The end, or nothing more for now.
+        let _ = std::io::Read::read_to_end(&mut pipe, &mut words);
+    }
+    String::from_utf8_lossy(&words).into_owned()
+}
+
+/// Its own words, where it has some: it knows best.
+fn not_started(socket: &Path, state: &State, words: &str) -> Failure {
+    let lines = words.lines().map(str::trim_end);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let lines: Vec<&str> = lines
+        .map(|line| line.strip_prefix("sluiced: ").unwrap_or(line))
+        .map(|line| line.strip_prefix("error: ").unwrap_or(line))
+        .collect();
+    if lines.is_empty() {
+        return Failure::new(
+            format!(
+                "sluiced was started and does not serve {}: {state}",
+                socket.display()
+            ),
+            "see what it says with 'sluice up --foreground --log debug'",
+        );
+    }
+    let text = without_numbers(&lines.join("\n"));
+    match text.rsplit_once("; ") {
+        Some((what, hint)) => Failure::new(format!("sluiced cannot start: {what}"), hint),
+        None => Failure::new(format!("sluiced cannot start: {text}"), ""),
     }
 }
 
@@ -340,17 +372,6 @@ pub fn up(args: &UpArgs) -> Outcome {
         return check(config);
     }
     let socket = chosen_socket(args.system, args.socket.as_deref())?;
-    match probe(&socket) {
-        State::Running { pid, .. } => {
-            print(&format!(
-                "sluiced already runs, pid {pid}, on {}; 'sluice down' stops it\n",
-                socket.display()
-            ))?;
-            return Ok(0);
-        }
-        State::Absent | State::Stale => {}
-        state => return Err(state.failure(&socket)),
-    }
     let settings = Settings {
         ring_bytes: args.ring_bytes,
         max_lanes: args.max_lanes,
@@ -363,6 +384,13 @@ pub fn up(args: &UpArgs) -> Outcome {
         config,
         ..Settings::default()
     };
+    if let Some(pid) = running::make_way(&socket, &settings, args.foreground)? {
+        print(&format!(
+            "sluiced already runs, pid {pid}, on {}; 'sluice down' stops it\n",
+            socket.display()
+        ))?;
+        return Ok(0);
+    }
     if args.foreground {
         let mut command = settings.command(&socket)?;
         let error = command.arg("--foreground").exec();
@@ -374,6 +402,15 @@ pub fn up(args: &UpArgs) -> Outcome {
             ),
             "check its permissions",
         ));
+    }
+    start(&socket, &settings, true)?;
+    // In the same moment 'sluice run' may have started one of its own.
+    if let Some(pid) = running::make_way(&socket, &settings, false)? {
+        print(&format!(
+            "sluiced runs, pid {pid}, on {}\n",
+            socket.display()
+        ))?;
+        return Ok(0);
     }
     if let State::Running { pid, .. } = start(&socket, &settings, true)? {
         print(&format!(

@@ -14,8 +14,12 @@ use crate::launch::{self, Environment};
 use crate::terminal::complain;
 use crate::{daemon, locate, trial};
 
+use daemon::State;
+
 use stats::StatsFile;
 
+/// What the library and this program say.
+const LOG_VARIABLE: &str = "SLUICE_LOG";
 /// The variable of the dynamic linker that names libraries to load first.
 const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 
@@ -24,20 +28,22 @@ pub fn run(args: RunArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     let library = locate::library().map_err(own)?;
     let socket = daemon::socket_path(args.socket.as_deref()).map_err(own)?;
-    let log = log_level(args.log, std::env::var("SLUICE_LOG").ok().as_deref());
-
-    if !args.no_daemon
-        && let Err(failure) = daemon::ensure(&socket, log)
-        && log.is_some()
-    {
-        complain(&format!("warning: {failure}; connections stay on TCP"));
-    }
+    let named = std::env::var_os(LOG_VARIABLE).filter(|value| !value.is_empty());
+    let log = match log_level(args.log, named.as_deref()) {
+        Ok(log) => log,
+        Err(what) => {
+            complain(&format!("warning: {what}"));
+            None
+        }
+    };
+    find_daemon(&args, &socket, log).map_err(own)?;
 
     let offer = warn_of_obstacles(&args.command[0]);
     let stats_file = launch::stats_file(args.stats)?;
     let environment = environment(
         std::env::vars_os(),
         &args,
+        log,
         offer.then_some(library.as_path()),
         &tried_filters(&library, log.is_some()),
         &socket,
@@ -48,11 +54,62 @@ pub fn run(args: RunArgs) -> Outcome {
     })
 }
 
+/// Sees to it that there is a daemon, as far as the caller has asked for one: what he has named by a
+/// flag and cannot have is an error, what by a variable a warning, and without either the program
+/// runs on TCP as programs do that have no daemon.
+fn find_daemon(args: &RunArgs, socket: &Path, log: Option<LogLevel>) -> Result<(), Failure> {
+    let named = args.socket.is_some() || args.gateway.is_some();
+    let is_of_interest = log.is_some() || std::env::var_os("SLUICE_SOCKET").is_some();
+    let found = if !args.no_daemon {
+        daemon::ensure(socket, log)
+    } else if args.socket.is_some() {
+        return match daemon::probe(socket) {
+            State::Running { .. } => Ok(()),
+            state => {
+                warn_of_tcp(&state.failure(socket));
+                Ok(())
+            }
+        };
+    } else {
+        return Ok(());
+    };
+    match found {
+        Ok(()) => {}
+        Err(failure) if named => return Err(failure),
+        Err(failure) if is_of_interest => warn_of_tcp(&failure),
+        Err(_) => {}
+    }
+    match &args.gateway {
+        Some(gateway) => daemon::check_gateway(socket, gateway),
+        None => Ok(()),
+    }
+}
+
+fn warn_of_tcp(failure: &Failure) {
+    complain(&format!("warning: {failure}; connections stay on TCP"));
+}
+
 /// The level that was asked for, by flag or by the caller's environment. `None`: be silent.
-fn log_level(flag: Option<LogLevel>, variable: Option<&str>) -> Option<LogLevel> {
-    // The library, too, is silent if it does not know the word.
-    let level = flag.or_else(|| LogLevel::from_str(variable?, true).ok())?;
-    (level != LogLevel::Off).then_some(level)
+fn log_level(
+    flag: Option<LogLevel>,
+    variable: Option<&OsStr>,
+) -> Result<Option<LogLevel>, String> {
+    let level = match (flag, variable) {
+        (Some(level), _) => level,
+        (None, None) => return Ok(None),
+        (None, Some(word)) => word
+            .to_str()
+            .and_then(|word| LogLevel::from_str(word, true).ok())
+            .ok_or_else(|| {
+                let known = LogLevel::value_variants().iter().map(|level| level.name());
+                format!(
+                    "{LOG_VARIABLE} is '{}', which is no level: use {}",
+                    word.display(),
+                    known.collect::<Vec<_>>().join(", ")
+                )
+            })?,
+    };
+    Ok((level != LogLevel::Off).then_some(level))
 }
 
 /// The seccomp filters of this process, which are the program's too, if they let live who tries
@@ -100,6 +157,7 @@ fn warn_of_obstacles(program: &OsStr) -> bool {
 fn environment(
     present: impl Iterator<Item = (OsString, OsString)>,
     args: &RunArgs,
+    log: Option<LogLevel>,
     library: Option<&Path>,
     tried_filters: &str,
     socket: &Path,
@@ -109,8 +167,9 @@ fn environment(
     let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
     set("SLUICE_SOCKET", socket.into());
     set(trial::FILTERS_VARIABLE, tried_filters.into());
-    if let Some(level) = args.log {
-        set("SLUICE_LOG", level.name().into());
+    // The library knows the words in one spelling.
+    if let Some(level) = args.log.or(log) {
+        set(LOG_VARIABLE, level.name().into());
     }
     if let Some(gateway) = &args.gateway {
         set("SLUICE_GATEWAY", gateway.into());
@@ -169,6 +228,7 @@ mod tests {
         let environment = environment(
             present,
             &args(flags),
+            None,
             library.map(Path::new),
             "3",
             Path::new("/s/control.sock"),
@@ -236,10 +296,12 @@ mod tests {
 
     #[test]
     fn only_known_levels_count() {
-        assert_eq!(log_level(None, None), None);
-        assert_eq!(log_level(None, Some("sluice=loud")), None);
-        assert_eq!(log_level(None, Some("off")), None);
-        assert_eq!(log_level(None, Some("Info")), Some(LogLevel::Info));
-        assert_eq!(log_level(Some(LogLevel::Off), Some("info")), None);
+        let level = |flag, word: Option<&str>| log_level(flag, word.map(OsStr::new));
+        assert_eq!(level(None, None), Ok(None));
+        assert_eq!(level(None, Some("off")), Ok(None));
+        assert_eq!(level(None, Some("Info")), Ok(Some(LogLevel::Info)));
+        assert_eq!(level(Some(LogLevel::Off), Some("info")), Ok(None));
+        let what = level(None, Some("sluice=loud")).unwrap_err();
+        assert!(what.contains("sluice=loud") && what.contains("warn"), "{what}");
     }
 }

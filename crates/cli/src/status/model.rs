@@ -17,6 +17,8 @@ pub struct Document {
     /// Bytes of each ring of new lanes.
     pub ring_bytes: u64,
     pub lanes: Lanes,
+    /// What the daemon was started with, if we may know.
+    pub options: Option<serde_json::Map<String, serde_json::Value>>,
     pub counters: BTreeMap<String, serde_json::Value>,
     /// Of a daemon with a configuration.
     pub fabric: Option<Fabric>,

@@ -112,6 +112,7 @@ impl Server {
                 chunks: self.lanes.chunk_count(),
             },
             ends_announced: self.matcher.len(),
+            options: whose.is_none().then_some(&self.options),
             counters: &self.counters,
             fabric: self
                 .fabric
