@@ -228,6 +228,43 @@ fn up_says_what_is_wrong_with_a_configuration() {
     let (status, said) = check("[daemon]\nname = 'a'\npsk_file = 'nowhere'\n");
     assert_eq!(status, Some(1), "{said}");
     assert!(said.contains("nowhere"), "{said}");
+    // Three faults are told at once, and an RDMA device is looked for.
+    let (status, said) = check(
+        "[daemon]\nname = 'A b'\nauthentication = 'none'\nlisten = ['x']\n[fabric]\ndevice = 'y'\n",
+    );
+    assert_eq!(status, Some(1), "{said}");
+    assert_eq!(said.matches("error: ").count(), 3, "{said}");
+    for line in [2, 4, 6] {
+        assert!(said.contains(&format!("sluiced.toml:{line}: ")), "{said}");
+    }
+    let (status, said) =
+        check("[daemon]\nname = 'a'\nauthentication = 'none'\n[fabric]\ndevice = 'hw:none_0'\n");
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("no RDMA device none_0"), "{said}");
+}
+
+#[test]
+fn doctor_looks_where_the_daemon_would_be_and_at_interfaces_that_exist() {
+    let installation = Installation::new();
+    let file = installation.0.path("file");
+    std::fs::write(&file, "").unwrap();
+    let mut command = installation.0.sluice(["doctor", "--socket"]);
+    let output = command.arg(file.join("control.sock")).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let mut command = installation
+        .0
+        .sluice(["doctor", "--interface", "no-such-if"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = unwrapped(&stdout(&output));
+    assert!(text.contains("there is no interface no-such-if"), "{text}");
+    // As in a container that has the library mounted and the socket of a daemon elsewhere.
+    installation.says(["up"]);
+    std::fs::remove_file(installation.0.path("sluiced")).unwrap();
+    let output = installation.0.sluice(["doctor"]).output().unwrap();
+    let text = unwrapped(&stdout(&output));
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("is enough"), "{text}");
 }
 
 #[test]

@@ -163,6 +163,8 @@ pub struct ConfigError {
     /// From 1; `None`: it is about the whole file.
     pub line: Option<usize>,
     pub problem: String,
+    /// What else is wrong with the file.
+    pub others: Vec<ConfigError>,
 }
 
 impl fmt::Display for ConfigError {
@@ -171,7 +173,10 @@ impl fmt::Display for ConfigError {
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
-        write!(f, ": {}", self.problem)
+        write!(f, ": {}", self.problem)?;
+        self.others
+            .iter()
+            .try_for_each(|other| write!(f, "\n{other}"))
     }
 }
 
@@ -189,6 +194,7 @@ impl Config {
             path: path.to_owned(),
             line: None,
             problem,
+            others: Vec::new(),
         };
         let length = std::fs::metadata(path).map(|meta| meta.len());
         match length {

@@ -108,6 +108,26 @@ pub enum Why {
     Crowded,
 }
 
+impl Why {
+    /// Whether it stays so until somebody changes a configuration, a file, a clock or a program.
+    pub fn needs_somebody(&self) -> bool {
+        match self {
+            Self::Method { .. }
+            | Self::Certificate(_)
+            | Self::OwnCertificate(_)
+            | Self::Key
+            | Self::OtherName { .. }
+            | Self::CertificateName(_)
+            | Self::Version { .. }
+            | Self::Unknown(_)
+            | Self::Itself
+            | Self::SameName => true,
+            Self::Refused(reason) => *reason != Some(Reason::Full),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{geteuid, getuid};
 use sluice_peering::Config;
-use sluice_peering::config::Remark;
+use sluice_peering::config::{Device, Remark};
 use sluice_sys::capability::{self, Capability};
 
 use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
@@ -336,6 +336,17 @@ fn check(config: &Path) -> Outcome {
     let remarks = match Config::load(config) {
         Ok(config) => {
             let mut remarks = config.check();
+            if let Some(Device::Hardware(name)) = &config.device
+                && !Path::new("/sys/class/infiniband").join(name).exists()
+            {
+                remarks.push(Remark {
+                    is_error: true,
+                    text: format!(
+                        "there is no RDMA device {name} on this machine: 'ibv_devices' shows those \
+                         that there are"
+                    ),
+                });
+            }
             let missing =
                 capability::missing(&[Capability::Bpf, Capability::NetAdmin, Capability::Perfmon]);
             if config.captures() && !missing.is_empty() {
@@ -350,7 +361,9 @@ fn check(config: &Path) -> Outcome {
             remarks
         }
         Err(error) => {
-            print(&format!("error: {error}\n"))?;
+            for line in error.to_string().lines() {
+                print(&format!("error: {line}\n"))?;
+            }
             return Ok(1);
         }
     };

@@ -1,10 +1,10 @@
 //! The files of this installation, whether they fit together, and the daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Check;
+use super::{Check, Verdict};
 use crate::daemon::{self, State};
 use crate::error::{Failure, reason};
 use crate::trial::{self, CHILD_TIMEOUT, Trial};
@@ -28,20 +28,22 @@ pub fn checks(socket: Option<&Path>) -> Vec<Check> {
             checks.push(seccomp(trial::own_filters(), None));
         }
     }
-    let program = match locate::daemon() {
-        Ok(path) => {
-            checks.push(daemon_program(&path));
-            true
-        }
-        Err(failure) => {
-            checks.push(missing("daemon", &failure));
-            false
-        }
+    let program = locate::daemon();
+    let control = match daemon::socket_path(socket) {
+        Ok(path) => control_socket(&path, program.is_ok()),
+        Err(failure) => missing("control socket", &failure),
     };
-    match daemon::socket_path(socket) {
-        Ok(path) => checks.push(control_socket(&path, program)),
-        Err(failure) => checks.push(missing("control socket", &failure)),
-    }
+    checks.push(match program {
+        Ok(path) => daemon_program(&path),
+        // In a container the library is mounted, and the daemon runs in another one.
+        Err(failure) if control.verdict == Verdict::Ok => Check::note(
+            "daemon",
+            format!("{failure}"),
+            "the one at the control socket is enough",
+        ),
+        Err(failure) => missing("daemon", &failure),
+    });
+    checks.push(control);
     checks
 }
 
@@ -191,27 +193,21 @@ fn running_version(socket: &Path) -> Option<String> {
     (!document.version.is_empty()).then_some(document.version)
 }
 
-/// No daemon runs: tries whether one would, on a socket of its own that goes away again.
+/// No daemon runs: tries whether one would, on a socket of another name in the directory that it would
+/// use, which may be full or closed to this user.
 fn trial(socket: &Path, state: &State) -> Check {
     const NAME: &str = "control socket";
     let shown = socket.display();
-    let folder = std::env::temp_dir().join(format!("sluice-doctor-{}", std::process::id()));
-    let attempt = || -> Result<(), Failure> {
-        use std::os::unix::fs::DirBuilderExt;
-        let mut builder = std::fs::DirBuilder::new();
-        builder.mode(0o700).create(&folder).map_err(|error| {
-            Failure::new(
-                format!("cannot make {}: {}", folder.display(), reason(&error)),
-                "point TMPDIR at a directory that you can write",
-            )
-        })?;
-        let private: PathBuf = folder.join("control.sock");
-        let outcome = daemon::ensure(&private, None).and_then(|()| daemon::stop(&private));
-        // Left in a temporary directory if it cannot be removed.
-        let _ = std::fs::remove_dir_all(&folder);
-        outcome.map(drop)
-    };
-    match attempt() {
+    let folder = socket.parent().filter(|it| !it.as_os_str().is_empty());
+    let was_there = folder.is_none_or(Path::exists);
+    // No longer than the real one's name, as the kernel limits the path.
+    let private = socket.with_file_name("try.sock");
+    let attempt = daemon::ensure(&private, None).and_then(|()| daemon::stop(&private));
+    if let (false, Some(folder)) = (was_there, folder) {
+        // Left if something else is in it by now.
+        let _ = std::fs::remove_dir(folder);
+    }
+    match attempt {
         Ok(()) => Check::ok(
             NAME,
             format!("{shown}: {state}; 'sluice run' starts one (tried, works)"),

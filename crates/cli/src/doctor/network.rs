@@ -205,6 +205,13 @@ fn xdp() -> Check {
 /// Tries AF_XDP on an interface as a verbs program would, and gives it back at once.
 pub fn trial(name: &str) -> Check {
     const NAME: &str = "AF_XDP trial";
+    if !Path::new("/sys/class/net").join(name).exists() {
+        return Check::missing(
+            NAME,
+            format!("there is no interface {name}"),
+            "'ip link' shows those that there are",
+        );
+    }
     if fs::read_to_string(format!("/sys/class/net/{name}/type"))
         .is_ok_and(|kind| kind.trim() != ETHERNET)
     {

@@ -90,10 +90,7 @@ fn warn_of_tcp(failure: &Failure) {
 }
 
 /// The level that was asked for, by flag or by the caller's environment. `None`: be silent.
-fn log_level(
-    flag: Option<LogLevel>,
-    variable: Option<&OsStr>,
-) -> Result<Option<LogLevel>, String> {
+fn log_level(flag: Option<LogLevel>, variable: Option<&OsStr>) -> Result<Option<LogLevel>, String> {
     let level = match (flag, variable) {
         (Some(level), _) => level,
         (None, None) => return Ok(None),
@@ -302,6 +299,9 @@ mod tests {
         assert_eq!(level(None, Some("Info")), Ok(Some(LogLevel::Info)));
         assert_eq!(level(Some(LogLevel::Off), Some("info")), Ok(None));
         let what = level(None, Some("sluice=loud")).unwrap_err();
-        assert!(what.contains("sluice=loud") && what.contains("warn"), "{what}");
+        assert!(
+            what.contains("sluice=loud") && what.contains("warn"),
+            "{what}"
+        );
     }
 }

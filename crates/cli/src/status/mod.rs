@@ -144,8 +144,12 @@ fn unexpected(error: &serde_json::Error) -> String {
     format!("the daemon's answer is not understood ({error}); is it of this version?")
 }
 
+/// Of the whole output; docs/json.md.
+const FORMAT: u32 = 1;
+
 #[derive(Serialize)]
 struct Output<'a> {
+    format: u32,
     daemons: &'a [Answer],
     verbs: &'a Verbs,
 }
@@ -167,7 +171,7 @@ pub fn run(args: &StatusArgs) -> Outcome {
             json(&answers, &verbs)?
         } else {
             let limit = (!args.wide).then(terminal::columns);
-            let mut text = human(&answers, style, limit);
+            let mut text = human(&answers, own, style, limit);
             let table = verbs::table::render(&verbs, own, style, limit);
             if !text.is_empty() && !table.is_empty() {
                 text.push('\n');
@@ -201,6 +205,7 @@ pub fn run(args: &StatusArgs) -> Outcome {
 
 fn json(answers: &[Answer], verbs: &Verbs) -> Result<String, Failure> {
     let output = Output {
+        format: FORMAT,
         daemons: answers,
         verbs,
     };
@@ -214,7 +219,7 @@ fn json(answers: &[Answer], verbs: &Verbs) -> Result<String, Failure> {
         })
 }
 
-fn human(answers: &[Answer], style: Style, limit: Option<usize>) -> String {
+fn human(answers: &[Answer], own: u32, style: Style, limit: Option<usize>) -> String {
     let mut text = String::new();
     for answer in answers {
         let Some(document) = &answer.document else {
@@ -223,9 +228,11 @@ fn human(answers: &[Answer], style: Style, limit: Option<usize>) -> String {
         if !text.is_empty() {
             text.push('\n');
         }
-        if answers.len() > 1 {
+        let others = answer.uid.filter(|uid| *uid != own);
+        if answers.len() > 1 || others.is_some() {
             let socket = harmless(&answer.socket.display().to_string());
-            text.push_str(&format!("{}\n", style.dim(&socket)));
+            let whose = others.map_or(String::new(), |uid| format!(", of uid {uid}"));
+            text.push_str(&format!("{}\n", style.dim(&format!("{socket}{whose}"))));
         }
         text.push_str(&table::render(document, style, limit));
     }
@@ -261,13 +268,19 @@ mod tests {
 
     #[test]
     fn several_daemons_are_told_apart_by_their_sockets() {
-        let one = human(&[answer(Some("{}"))], Style::PLAIN, Some(100));
+        let one = human(&[answer(Some("{}"))], 1000, Style::PLAIN, Some(100));
         assert!(!one.contains("/s/control.sock"), "{one}");
         let two = human(
             &[answer(Some("{}")), answer(Some("{}"))],
+            1000,
             Style::PLAIN,
             Some(100),
         );
         assert_eq!(two.matches("/s/control.sock").count(), 2, "{two}");
+        let others = human(&[answer(Some("{}"))], 0, Style::PLAIN, Some(100));
+        assert!(
+            others.starts_with("/s/control.sock, of uid 1000\n"),
+            "{others}"
+        );
     }
 }

@@ -106,6 +106,10 @@ impl Fabric {
             report.software = Some(session.software);
             report.version = Some(session.version);
         }
+        for report in peers.values_mut().filter(|report| !report.is_up) {
+            // The last message came through; without the daemons' talk nothing says that the next would.
+            report.link = "down";
+        }
         let (in_use, max) = self.introducer.lanes();
         FabricReport {
             device: self.device.clone(),

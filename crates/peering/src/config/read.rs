@@ -1,5 +1,6 @@
 //! From the text to what it means.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,14 +33,31 @@ const DISCOVERY_NETWORKS: [&str; 6] = [
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
+    /// What was found so far, so that all of it is said at once.
+    problems: RefCell<Vec<ConfigError>>,
 }
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
 pub(super) fn read(path: &Path, text: &str) -> Result<Config> {
-    let reader = Reader { path, text };
+    let reader = Reader {
+        path,
+        text,
+        problems: RefCell::default(),
+    };
     let file: raw::File = toml::from_str(text).map_err(|error| reader.syntax(&error))?;
-    reader.config(file)
+    let config = reader.config(file);
+    let mut problems = reader.problems.take();
+    problems.sort_by_key(|problem| problem.line);
+    match config {
+        Some(config) if problems.is_empty() => Ok(config),
+        _ if problems.is_empty() => Err(reader.whole("the file says what makes no sense")),
+        _ => {
+            let mut first = problems.remove(0);
+            first.others = problems;
+            Err(first)
+        }
+    }
 }
 
 impl Reader<'_> {
@@ -49,6 +67,7 @@ impl Reader<'_> {
             path: self.path.to_owned(),
             line: Some(1 + before.filter(|byte| **byte == b'\n').count()),
             problem: problem.into(),
+            others: Vec::new(),
         }
     }
 
@@ -61,6 +80,7 @@ impl Reader<'_> {
             path: self.path.to_owned(),
             line: None,
             problem: problem.into(),
+            others: Vec::new(),
         }
     }
 
@@ -80,60 +100,86 @@ impl Reader<'_> {
         }
     }
 
-    fn config(&self, file: raw::File) -> Result<Config> {
-        let name = match &file.daemon.name {
-            Some(name) => self.name(name)?,
-            None => self.host_name()?,
-        };
-        let authentication = self.authentication(&file.daemon)?;
+    /// Keeps an error for the end, so that what does not hang on the value is looked at, too.
+    fn note<T>(&self, result: Result<T>) -> Option<T> {
+        result
+            .map_err(|problem| self.problems.borrow_mut().push(problem))
+            .ok()
+    }
+
+    fn config(&self, file: raw::File) -> Option<Config> {
+        let name = self.note(match &file.daemon.name {
+            Some(name) => self.name(name),
+            None => self.host_name(),
+        });
+        let authentication = self.note(self.authentication(&file.daemon));
         let talks = file
             .discovery
             .as_ref()
             .is_some_and(|d| d.enabled != Some(false))
             || !file.peer.is_empty()
             || file.daemon.listen.is_some();
-        if authentication.is_none() && talks {
-            return Err(self.whole(
+        if authentication == Some(None) && talks {
+            let _: Option<()> = self.note(Err(self.whole(
                 "nothing says how daemons prove who they are: write in [daemon] psk_file = \"…\", \
                  or certificate, private_key and ca, or authentication = \"none\"",
-            ));
+            )));
         }
         let listen = match &file.daemon.listen {
-            Some(listen) => self.listen(listen)?,
-            None => vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), PORT_DEFAULT)],
+            Some(listen) => self.note(self.listen(listen)),
+            None => Some(vec![SocketAddr::new(
+                Ipv6Addr::UNSPECIFIED.into(),
+                PORT_DEFAULT,
+            )]),
+        };
+        let metrics = match &file.daemon.metrics {
+            Some(text) => {
+                let parsed = super::metrics_address(text.get_ref());
+                self.note(
+                    parsed
+                        .map(Some)
+                        .map_err(|problem| self.about(text, problem)),
+                )
+            }
+            None => Some(None),
         };
         let device = file.fabric.device.as_ref();
+        let device = self.note(device.map(|text| self.device(text)).transpose());
+        let is_discovery_there = file.discovery.is_some();
+        let discovery = self.note(self.discovery(file.discovery));
+        let rules = self.note(self.rules(&file.rule));
+        // What hangs on the rest is looked at when that is right.
+        let (name, authentication, listen) = (name?, authentication?, listen?);
         let capture = file.capture.as_ref();
-        let capture = capture
-            .map(|raw| self.capture(raw, &listen, authentication.as_ref()))
-            .transpose()?;
-        let peers = self.peers(&file.peer, &name, authentication.as_ref())?;
+        let capture = self.note(
+            capture
+                .map(|raw| self.capture(raw, &listen, authentication.as_ref()))
+                .transpose(),
+        );
+        let peers = self.note(self.peers(&file.peer, &name, authentication.as_ref()))?;
         let is_known =
-            |name: &str| peers.iter().any(|peer| peer.name == name) || file.discovery.is_some();
+            |name: &str| peers.iter().any(|peer| peer.name == name) || is_discovery_there;
         let gateway = file.gateway.as_ref();
-        let gateway = gateway
-            .map(|raw| self.gateway(raw, &peers, is_known))
-            .transpose()?;
-        let publishing = self.publishing(file.node.unwrap_or_default(), &peers, is_known)?;
-        Ok(Config {
+        let gateway = self.note(
+            gateway
+                .map(|raw| self.gateway(raw, &peers, is_known))
+                .transpose(),
+        );
+        let node = file.node.unwrap_or_default();
+        let publishing = self.note(self.publishing(node, &peers, is_known));
+        Some(Config {
             path: self.path.to_owned(),
-            gateway,
-            publishing,
+            gateway: gateway?,
+            publishing: publishing?,
             peers,
             name,
             listen,
-            metrics: match &file.daemon.metrics {
-                Some(text) => Some(
-                    super::metrics_address(text.get_ref())
-                        .map_err(|problem| self.about(text, problem))?,
-                ),
-                None => None,
-            },
+            metrics: metrics?,
             authentication,
-            device: device.map(|text| self.device(text)).transpose()?,
-            discovery: self.discovery(file.discovery)?,
-            rules: self.rules(&file.rule)?,
-            capture,
+            device: device?,
+            discovery: discovery?,
+            rules: rules?,
+            capture: capture?,
         })
     }
 

@@ -307,6 +307,9 @@ impl Peering {
                     self.counters.failed += 1;
                     // Who goes on does not fill the log.
                     match self.strangers.fail(remote.ip(), self.now) {
+                        1 if why.needs_somebody() => {
+                            tracing::warn!(reason = %why, address = %remote, "{remote} gets no session: {why}")
+                        }
                         1 => {
                             tracing::info!(reason = %why, address = %remote, "{remote} gets no session: {why}")
                         }

@@ -151,8 +151,14 @@ impl Peering {
                 };
                 let next = self.now + self.backoff(failures);
                 if let Some(dial) = self.dials.get_mut(&name) {
-                    if failures == 1 {
-                        tracing::info!(peer = %name, reason = %why, address = %remote, "{name} at {remote} is out of reach: {why}");
+                    match failures {
+                        1 if why.needs_somebody() => {
+                            tracing::warn!(peer = %name, reason = %why, address = %remote, "{name} at {remote} is out of reach: {why}");
+                        }
+                        1 => {
+                            tracing::info!(peer = %name, reason = %why, address = %remote, "{name} at {remote} is out of reach: {why}");
+                        }
+                        _ => {}
                     }
                     dial.token = None;
                     dial.failures = failures;
