@@ -35,6 +35,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("sluice-shmem", &["sluice-sys"]),
     ("sluice-lane", &["sluice-shmem", "sluice-sys"]),
+    ("sluice-window", &["sluice-sys"]),
     ("sluice-control", &["sluice-sys"]),
     ("sluice-peering", &["sluice-control"]),
     ("sluice-relay", &[]),

@@ -1,0 +1,201 @@
+//! Two hosts that found each other.
+//!
+//! A host draws a *generation* for each link, a random number that is not zero, and tells the
+//! peer in the peer's own slot. Who sees a new generation of a peer resets what it writes
+//! for that peer and answers with the number it saw. The link is up at a host when the peer has
+//! answered with this host's generation: everything that the peer wrote for an earlier one lies
+//! behind that answer. So a host that died, was restarted, or gave its slot to another one is a
+//! new generation, and nothing of the old one is ever taken for the new one's.
+
+use crate::claim::{Pulse, SILENCE_NS};
+use crate::layout::Pair;
+use crate::mailbox::{Receiver, Sender};
+use crate::view::View;
+
+/// In the first word of a hello: "SLUICE", and the version of layout and protocol.
+pub const HELLO: u64 = u64::from_le_bytes(*b"SLUICE\0\0") | (VERSION << 48);
+/// The version of everything that hosts of a window say to each other.
+pub const VERSION: u64 = 1;
+const HELLO_MASK: u64 = 0xffff_ffff_ffff;
+
+/// Words of a hello.
+mod word {
+    pub const HELLO: u64 = 0;
+    pub const GENERATION: u64 = 1;
+    pub const ANSWER: u64 = 2;
+}
+
+/// What every word reads as when the way to the memory is gone (PCI Express 2.3.2: an
+/// unsuccessful completion is returned to the processor as ones).
+pub const ALL_ONES: u64 = u64::MAX;
+
+/// Why a link is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The peer left, in order.
+    Left,
+    /// The peer is another one now: it was restarted, or somebody else has its slot.
+    Replaced,
+    /// The peer's beats stopped.
+    Silent,
+    /// The window reads as all ones.
+    Cut,
+}
+
+impl core::fmt::Display for Ended {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Ended::Left => "the other host has left the window",
+            Ended::Replaced => "the other host was restarted",
+            Ended::Silent => "the other host gives no sign of life",
+            Ended::Cut => "the window is cut off",
+        })
+    }
+}
+
+/// What [`Link::poll`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer of this generation is there and heard of us. Mailboxes are empty and usable.
+    Up { generation: u64 },
+    /// The link is over, with everything that was on it.
+    Down(Ended),
+    /// The peer speaks another version of the protocol. Said once for each generation of it.
+    OtherVersion(u64),
+}
+
+/// The link of this host with one other, from the hello to the end. What comes after the end is
+/// another link, with another generation.
+#[derive(Debug)]
+pub struct Link {
+    pair: Pair,
+    generation: u64,
+    /// The peer's generation that was answered; 0 for none.
+    seen: u64,
+    state: State,
+    pulse: Pulse,
+    beat: u64,
+    pub sender: Sender,
+    pub receiver: Receiver,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Calling,
+    Up,
+    Over,
+}
+
+impl Link {
+    /// Says hello to the peer. `generation` is random, neither 0 nor all ones, and of this link
+    /// alone.
+    pub fn new(pair: Pair, generation: u64, view: &impl View) -> Link {
+        assert!(generation != 0 && generation != ALL_ONES);
+        // In this order: whoever sees this generation sees no answer of an earlier one.
+        view.say(pair.hello_out(word::ANSWER), 0);
+        view.say(pair.hello_out(word::GENERATION), generation);
+        view.say(pair.hello_out(word::HELLO), HELLO);
+        Link {
+            pair,
+            generation,
+            seen: 0,
+            state: State::Calling,
+            pulse: Pulse::default(),
+            beat: 0,
+            sender: Sender::new(pair),
+            receiver: Receiver::new(pair),
+        }
+    }
+
+    pub fn pair(&self) -> Pair {
+        self.pair
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// A sign of life. To be called several times in [`SILENCE_NS`](crate::claim::SILENCE_NS).
+    pub fn beat(&mut self, view: &impl View) {
+        self.beat = self.beat.wrapping_add(1);
+        view.say(self.pair.beat_out(), self.beat);
+    }
+
+    /// Looks at what the peer says. One event at a time: call again until there is none.
+    pub fn poll(&mut self, view: &impl View, now_ns: u64) -> Option<Event> {
+        match self.state {
+            State::Calling => self.poll_calling(view, now_ns),
+            State::Up => self.check(view, now_ns).map(|why| {
+                self.state = State::Over;
+                Event::Down(why)
+            }),
+            State::Over => None,
+        }
+    }
+
+    fn poll_calling(&mut self, view: &impl View, now_ns: u64) -> Option<Event> {
+        let hello = view.look(self.pair.hello_in(word::HELLO));
+        if hello == ALL_ONES || hello & HELLO_MASK != HELLO & HELLO_MASK {
+            return None;
+        }
+        let theirs = view.look(self.pair.hello_in(word::GENERATION));
+        if theirs == 0 || theirs == ALL_ONES {
+            return None;
+        }
+        let version = hello >> 48;
+        if theirs != self.seen {
+            self.seen = theirs;
+            if version != VERSION {
+                return Some(Event::OtherVersion(version));
+            }
+            self.answer(view, theirs);
+        }
+        if version != VERSION || view.look(self.pair.hello_in(word::ANSWER)) != self.generation {
+            return None;
+        }
+        self.state = State::Up;
+        // The silence of a peer begins to count now.
+        self.pulse.feel(view.look(self.pair.beat_in()), now_ns);
+        Some(Event::Up {
+            generation: self.seen,
+        })
+    }
+
+    /// Why the link is over, if it is.
+    fn check(&mut self, view: &impl View, now_ns: u64) -> Option<Ended> {
+        let theirs = view.look(self.pair.hello_in(word::GENERATION));
+        if theirs == ALL_ONES {
+            return Some(Ended::Cut);
+        }
+        if theirs == 0 {
+            return Some(Ended::Left);
+        }
+        if theirs != self.seen {
+            return Some(Ended::Replaced);
+        }
+        if view.look(self.pair.hello_in(word::ANSWER)) != self.generation {
+            return Some(Ended::Left);
+        }
+        self.pulse.feel(view.look(self.pair.beat_in()), now_ns);
+        (self.pulse.silence_ns(now_ns) >= SILENCE_NS).then_some(Ended::Silent)
+    }
+
+    /// Says to the peer that this host leaves, or that it wants nothing more of it.
+    pub fn leave(mut self, view: &impl View) {
+        self.state = State::Over;
+        view.say(self.pair.hello_out(word::ANSWER), 0);
+        view.say(self.pair.hello_out(word::GENERATION), 0);
+    }
+
+    /// Both mailboxes are made empty, and then the peer is told that they are.
+    fn answer(&mut self, view: &impl View, theirs: u64) {
+        self.sender = Sender::new(self.pair);
+        self.receiver = Receiver::new(self.pair);
+        self.sender.reset(view);
+        self.receiver.reset(view);
+        view.say(self.pair.hello_out(word::ANSWER), theirs);
+    }
+}
+
+#[cfg(test)]
+mod tests;
