@@ -11,7 +11,7 @@ pub mod board;
 pub mod chunk;
 pub mod direction;
 pub mod geometry;
-pub mod mapping;
+pub use sluice_sys::mapping;
 pub mod ready;
 mod ring;
 mod sync;

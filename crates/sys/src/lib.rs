@@ -9,6 +9,7 @@ pub mod capability;
 pub mod cgroup;
 pub mod errno;
 pub mod local_fd;
+pub mod mapping;
 pub mod memfd;
 pub mod netlink;
 pub mod private;

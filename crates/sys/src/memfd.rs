@@ -67,6 +67,16 @@ pub fn set_len(fd: RawFd, bytes: u64) -> Result<(), Errno> {
     check(unsafe { syscall2(libc::SYS_ftruncate, int(fd), bytes) }).map(drop)
 }
 
+/// Makes room for the first `bytes` of a file, and the file as long as that if it is shorter: no
+/// access to a mapping of them faults for want of room later. `EFBIG` as [`check_size_limit`] has
+/// it, `ENOSPC` where there is none.
+pub fn allocate(fd: RawFd, bytes: u64) -> Result<(), Errno> {
+    check_size_limit(bytes)?;
+    let bytes = usize::try_from(bytes).map_err(|_| Errno::INVAL)?;
+    // SAFETY: fallocate takes integers only.
+    check(unsafe { syscall4(libc::SYS_fallocate, int(fd), 0, 0, bytes) }).map(drop)
+}
+
 /// Adds seals.
 pub fn add_seals(fd: RawFd, seals: u32) -> Result<(), Errno> {
     // SAFETY: F_ADD_SEALS takes an integer.

@@ -1,8 +1,8 @@
 //! A shared mapping of a memory file, and nothing else.
 #![allow(unsafe_code)]
 
+use crate::errno::Errno;
 use core::ptr::NonNull;
-use sluice_sys::errno::Errno;
 
 /// `bytes` of a memory file, mapped shared. Unmapped when dropped.
 #[derive(Debug)]
