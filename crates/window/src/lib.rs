@@ -22,12 +22,14 @@
 //! | [`link`] | two hosts that found each other: generations, and the end of a peer |
 //! | [`ring`], [`mailbox`] | bytes, and messages, from one host to another |
 //! | [`heap`] | the rest of a slot, lent to peers piece by piece |
+//! | [`ivshmem`] | how virtual machines and programs get one memory and each other's doorbells |
 //! | [`region`] | the memory itself: files, memory files, PCI resources, device DAX |
 //! | `model` | a window for tests that delays, reorders and hides writes as each kind allows |
 
 pub mod claim;
 pub mod header;
 pub mod heap;
+pub mod ivshmem;
 pub mod layout;
 pub mod link;
 pub mod mailbox;
