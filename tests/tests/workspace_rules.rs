@@ -113,6 +113,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-rendezvous",
             "sluice-sys",
             "sluice-verbs",
+            "sluice-window",
             "sluice-xdp",
         ],
     ),

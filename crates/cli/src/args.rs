@@ -8,6 +8,7 @@ use sluice_control::ports::Ports;
 use sluice_verbs::fault::Faults;
 
 use crate::bench::BenchArgs;
+use crate::window::WindowArgs;
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
 ///
@@ -39,6 +40,7 @@ pub enum Command {
     Up(UpArgs),
     Down(DownArgs),
     Gateway(GatewayArgs),
+    Window(WindowArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
 }

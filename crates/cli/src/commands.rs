@@ -9,7 +9,9 @@ use crate::args::{Cli, Command, CompletionsArgs};
 use crate::bench::BenchArgs;
 use crate::error::{EXIT_OWN_FAILURE, Failure};
 use crate::terminal;
-use crate::{bench as benchmarks, daemon, doctor, exec, gateway, man, run, status, top, verbs};
+use crate::{
+    bench as benchmarks, daemon, doctor, exec, gateway, man, run, status, top, verbs, window,
+};
 
 /// What a command ends with: an exit status, or a failure to report.
 pub type Outcome = Result<u8, Failure>;
@@ -47,6 +49,7 @@ pub fn main() -> u8 {
         Command::Up(args) => daemon::up(&args),
         Command::Down(args) => daemon::down(&args),
         Command::Gateway(args) => gateway::run(&args),
+        Command::Window(args) => window::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Completions(args) => completions(&args),
     };

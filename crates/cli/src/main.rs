@@ -22,3 +22,4 @@ mod top;
 mod trial;
 mod units;
 mod verbs;
+mod window;

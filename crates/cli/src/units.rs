@@ -10,6 +10,25 @@ pub fn count(count: u64) -> String {
     scaled(count, 1000, &["", "k", "M", "G", "T", "P", "E"])
 }
 
+/// Bytes as a person writes them: `4096`, `64K`, `16M`, `1G`. A K is 1,024.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        "G" | "GIB" => 1 << 30,
+        "T" | "TIB" => 1_u64 << 40,
+        unit => return Err(format!("{unit} is no unit of bytes: use K, M, G or T")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "give a number of bytes, such as 64M".to_owned())?;
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| "that is more than there is".to_owned())
+}
+
 fn scaled(value: u64, base: u64, units: &[&str]) -> String {
     let mut unit = 0;
     let mut divisor = 1_u64;
@@ -67,6 +86,22 @@ mod tests {
         ] {
             assert_eq!(bytes(value), text);
             assert!(bytes(value).len() <= 5);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for (text, value) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64k", 64 << 10),
+            ("16M", 16 << 20),
+            ("1GiB", 1 << 30),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(value));
+        }
+        for text in ["", "M", "-1", "1.5M", "16X", "99999999T", "1 M"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
 

@@ -7,6 +7,7 @@ mod sections;
 mod statistics;
 mod verbs;
 mod verbs_status;
+mod window;
 
 use std::fs;
 use std::io;

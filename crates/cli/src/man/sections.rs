@@ -66,8 +66,9 @@ pub(super) const USUAL_STATUS: Section = Section {
 };
 
 /// Every page.
-pub static PAGES: [Page; 12] = [
+pub static PAGES: [Page; 13] = [
     super::gateway::PAGE,
+    super::window::PAGE,
     Page {
         name: "sluice",
         sections: &[
