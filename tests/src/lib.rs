@@ -25,6 +25,7 @@ pub mod hosts;
 pub mod job;
 pub mod lab;
 pub mod net;
+pub mod nic;
 pub mod programs;
 pub mod random;
 pub mod slow;

@@ -319,6 +319,43 @@ fn every_crate_has_our_licence() {
     }
 }
 
+/// Modules for Linux are under its licence, and stay apart from what is under ours: each file says
+/// so, and no crate takes one in.
+#[test]
+fn kernel_code_has_the_kernels_licence_and_nothing_else_uses_it() {
+    let mut wrong = Vec::new();
+    let mut seen = 0;
+    for path in tracked_files() {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let kernel = path.starts_with(root().join("kernel"));
+        match extension {
+            Some("c" | "h") if kernel => {
+                seen += 1;
+                let first = text.lines().next().unwrap_or_default();
+                if !first.contains("SPDX-License-Identifier: GPL-2.0") {
+                    wrong.push(format!("{}: {first}", path.display()));
+                }
+            }
+            Some("rs" | "c" | "h") if !kernel => {
+                let takes_in = |line: &&str| {
+                    let line = line.trim_start();
+                    let joins = line.starts_with("#include") || line.starts_with("#[path");
+                    joins && line.contains("kernel/opennic")
+                };
+                if let Some(line) = text.lines().find(takes_in) {
+                    wrong.push(format!("{}: {line}", path.display()));
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(seen > 0, "there is no kernel code");
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn every_dependency_has_an_allowed_licence() {
     let metadata = metadata();

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 /// How much of what the machine said is kept.
 const CONSOLE_BYTES_MAX: usize = 64 << 10;
@@ -13,6 +13,7 @@ const CONSOLE_BYTES_MAX: usize = 64 << 10;
 pub struct Machine {
     child: Child,
     console: Arc<Mutex<Vec<u8>>>,
+    listener: Option<JoinHandle<()>>,
 }
 
 impl Machine {
@@ -26,7 +27,7 @@ impl Machine {
         let console = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&console);
         let (tell, told) = mpsc::channel();
-        thread::Builder::new()
+        let listener = thread::Builder::new()
             .name("guest-console".into())
             .spawn(move || match command.spawn() {
                 Ok(mut child) => {
@@ -46,7 +47,11 @@ impl Machine {
                 }
             })?;
         let child = told.recv().map_err(io::Error::other)??;
-        Ok(Machine { child, console })
+        Ok(Machine {
+            child,
+            console,
+            listener: Some(listener),
+        })
     }
 
     /// The process.
@@ -57,6 +62,14 @@ impl Machine {
     /// How the machine ended, if it did.
     pub fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
+    }
+
+    /// What it said to its very end; for a machine that has ended.
+    pub fn last_words(&mut self) -> String {
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+        self.console()
     }
 
     /// The last of what kernel and first process said.

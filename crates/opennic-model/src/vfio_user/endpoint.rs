@@ -21,8 +21,8 @@ use crate::{qdma, shell};
 
 /// For the rest of a message that has begun.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A message brings at most one for each interrupt.
-const DESCRIPTORS_MAX: usize = VECTORS as usize;
+/// Of a message: what QEMU's client takes at most.
+const DESCRIPTORS_MAX: usize = 16;
 const CONFIG_REGION: u32 = 7;
 const REGIONS: u32 = 9;
 const IRQS: u32 = 5;
@@ -255,17 +255,17 @@ impl Endpoint {
         if end > len {
             return Err(libc::EINVAL);
         }
-        // Registers are words; a part of one is a part of its word.
-        for (at, byte) in (offset..).zip(bytes) {
-            let word_at = at as u32 & !3;
-            if at as u32 != word_at && at != offset {
-                continue;
+        // Registers are words, read once each; a part of one is a part of its word.
+        let mut word = [0; 4];
+        for (at, byte) in (offset as u32..).zip(bytes) {
+            if at % 4 == 0 || u64::from(at) == offset {
+                word = match region {
+                    0 => card.read_engine(self.function, at & !3),
+                    _ => card.shell.read(at & !3),
+                }
+                .to_le_bytes();
             }
-            let word = match region {
-                0 => card.read_engine(self.function, word_at),
-                _ => card.shell.read(word_at),
-            };
-            *byte = word.to_le_bytes()[(at % 4) as usize];
+            *byte = word[(at % 4) as usize];
         }
         Ok(())
     }
@@ -361,7 +361,6 @@ fn region(index: u32, room: u32) -> Result<Answer, i32> {
         (_, true) => (READ_WRITE | MAPPABLE | CAPABILITIES, FULL_LEN, INFO_LEN),
     };
     let whole = mapped && room >= FULL_LEN;
-    let capabilities = if whole { capabilities } else { 0 };
     let mut body = words(&[argsz, flags, index, capabilities]);
     body.extend(len.to_le_bytes());
     body.extend(0_u64.to_le_bytes());
@@ -411,4 +410,101 @@ fn send(client: &UnixStream, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::
     let sent = sendmsg(client, &parts, &mut control, SendFlags::NOSIGNAL)?;
     let mut writer = client;
     writer.write_all(&bytes[sent..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::card::Wire;
+    use crate::faults::Faults;
+
+    struct Client {
+        stream: UnixStream,
+        endpoint: Endpoint,
+        card: Card,
+    }
+
+    impl Client {
+        fn new() -> Self {
+            let place = tempfile::tempdir().expect("a folder");
+            let path = place.path().join("socket");
+            let (mut card, doorbells) =
+                Card::new(vec![Wire::Open], Faults::default()).expect("a card");
+            let doorbells = doorbells.into_iter().next().expect("doorbells");
+            let mut endpoint = Endpoint::new(&path, 0, doorbells).expect("a socket");
+            let stream = UnixStream::connect(&path).expect("a connection");
+            endpoint.serve(&mut card).expect("a client");
+            Self {
+                stream,
+                endpoint,
+                card,
+            }
+        }
+
+        /// The error and the body of the answer.
+        fn ask(&mut self, command: u16, body: &[u8]) -> (u32, Vec<u8>) {
+            let mut bytes = Vec::new();
+            bytes.extend(7_u16.to_le_bytes());
+            bytes.extend(command.to_le_bytes());
+            bytes.extend(((HEADER_LEN + body.len()) as u32).to_le_bytes());
+            bytes.extend([0; 8]);
+            bytes.extend(body);
+            self.stream.write_all(&bytes).expect("sent");
+            self.endpoint.serve(&mut self.card).expect("served");
+            let mut header = [0; HEADER_LEN];
+            self.stream.read_exact(&mut header).expect("an answer");
+            let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4"));
+            let mut body = vec![0; number(4) as usize - HEADER_LEN];
+            self.stream.read_exact(&mut body).expect("its body");
+            (number(12), body)
+        }
+    }
+
+    #[test]
+    fn registers_are_read_whole_and_in_part() {
+        let mut client = Client::new();
+        let read = |client: &mut Client, offset, len| {
+            let (error, body) = client.ask(9, &access(0, offset, len));
+            assert_eq!(error, 0);
+            body[16..].to_vec()
+        };
+        assert_eq!(read(&mut client, 0, 4), [0, 0, 0xD3, 0x1F]);
+        assert_eq!(read(&mut client, 2, 2), [0xD3, 0x1F]);
+        assert_eq!(read(&mut client, 0x11C, 8), [0, 0, 3, 0, 0, 8, 0, 0]);
+        let (error, _) = client.ask(9, &access(0, qdma::BAR_LEN - 2, 4));
+        assert_eq!(error, libc::EINVAL as u32);
+        let (error, _) = client.ask(9, &access(5, 0, 4));
+        assert_eq!(error, libc::EINVAL as u32);
+    }
+
+    #[test]
+    fn an_unknown_command_is_answered_and_the_next_one_understood() {
+        let mut client = Client::new();
+        assert_eq!(client.ask(11, &[1; 40]).0, libc::ENOSYS as u32);
+        let (error, body) = client.ask(4, &[0; 16]);
+        assert_eq!((error, body), (0, words(&[16, 3, REGIONS, IRQS])));
+    }
+
+    #[test]
+    fn a_lie_about_the_length_ends_the_client_and_the_next_one_may_come() {
+        let mut client = Client::new();
+        client.stream.write_all(&[0xFF; HEADER_LEN]).expect("sent");
+        client
+            .endpoint
+            .serve(&mut client.card)
+            .expect_err("no message");
+        assert!(!client.endpoint.has_client());
+        let mut byte = [0];
+        assert_eq!(client.stream.read(&mut byte).expect("the end"), 0);
+    }
+
+    #[test]
+    fn the_doorbells_come_with_the_region_that_has_them() {
+        let answer = region(0, 64).expect("BAR 0");
+        assert!(answer.doorbells);
+        assert_eq!(&answer.body[48..56], qdma::DOORBELLS.to_le_bytes());
+        assert!(!region(0, 32).expect("BAR 0").doorbells);
+        assert!(!region(2, 64).expect("BAR 2").doorbells);
+        assert!(region(9, 64).is_err());
+    }
 }
