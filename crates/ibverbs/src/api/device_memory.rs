@@ -34,7 +34,7 @@ pub struct ibv_alloc_dm_attr {
 impl DeviceMemory {
     /// Where a copy begins, if all of it is inside and it consists of whole words.
     fn word_at(&self, offset: u64, length: usize) -> Option<*mut u8> {
-        let whole = offset % WORD as u64 == 0 && length.is_multiple_of(WORD);
+        let whole = offset.is_multiple_of(WORD as u64) && length.is_multiple_of(WORD);
         self.at(offset, length).filter(|_| whole)
     }
 
