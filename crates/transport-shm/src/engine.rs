@@ -9,12 +9,12 @@
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
+use sluice_shmem::verbs::directory::{BLOCKS_MAX, ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
 use crate::link::{Incoming, lock};
-use crate::node::{Links, Node};
+use crate::node::{LinkTable, Links, Node};
 use crate::os::{self, LocalFd};
 use crate::route::{self, Route};
 use crate::work::Work;
@@ -35,6 +35,16 @@ const WATCH_NS: u64 = 1_000_000;
 const QUIET_WATCHES: u32 = 4;
 /// Connections accepted in one go.
 const ACCEPT_MAX: usize = 64;
+/// Links that one process may have to this one, and connections that have not said who they are
+/// yet: it connects once for each block of numbers here that it does not know to be this process's.
+const LINKS_OF_A_PROCESS_MAX: usize = BLOCKS_MAX;
+/// The same for all processes of other pid namespaces together, which have no number here.
+const LINKS_OF_UNSEEN_MAX: usize = 1024;
+/// Connections that have not said who they are, of all processes together. Who is honest says so
+/// at once.
+const GREETING_MAX: usize = 256;
+/// How long the thread waits when no descriptor is left even to turn somebody away.
+const EXHAUSTED: std::time::Duration = std::time::Duration::from_millis(1);
 
 pub fn token(kind: u64, id: u64) -> u64 {
     kind << 56 | (id & ((1 << 56) - 1))
@@ -165,14 +175,20 @@ fn accept(node: &Node, block: u32) {
         return;
     };
     for _ in 0..ACCEPT_MAX {
-        let Ok(socket) = unix::accept(listener) else {
-            return;
+        let socket = match unix::accept(listener) {
+            Ok(socket) => socket,
+            Err(Errno(libc::EMFILE | libc::ENFILE)) => {
+                turn_away(node, listener);
+                continue;
+            }
+            Err(_) => return,
         };
         let Ok(pid) = check_peer(socket.raw()) else {
             continue;
         };
         let socket = LocalFd::own(socket);
         let mut table = lock(&node.table);
+        make_room(node, &mut table, pid);
         table.next_id += 1;
         let id = table.next_id;
         if node.epoll.add(socket.raw(), token(GREETING, id)).is_ok() {
@@ -181,11 +197,57 @@ fn accept(node: &Node, block: u32) {
     }
 }
 
+/// No descriptor is free, and the listener would stay readable: whoever waits hears that there is
+/// no way, by the end of the connection, with a descriptor that is kept for this.
+fn turn_away(node: &Node, listener: i32) {
+    let mut spare = lock(&node.spare);
+    drop(spare.take());
+    drop(unix::accept(listener));
+    *spare = os::eventfd().ok().map(LocalFd::own);
+    if spare.is_none() {
+        std::thread::sleep(EXHAUSTED);
+    }
+}
+
+fn links_max(pid: i32) -> usize {
+    if pid > 0 {
+        LINKS_OF_A_PROCESS_MAX
+    } else {
+        LINKS_OF_UNSEEN_MAX
+    }
+}
+
+/// Before one more connection of the process `pid`: the oldest that have said nothing go, of that
+/// process or of all.
+fn make_room(node: &Node, table: &mut LinkTable, pid: i32) {
+    let oldest = |table: &LinkTable, whose: Option<i32>, max: usize| {
+        let of = |other: i32| whose.is_none_or(|pid| pid == other);
+        let silent = table.greeting.iter().filter(|(_, (_, other))| of(*other));
+        let (count, oldest) = silent.fold((0, u64::MAX), |(count, oldest), (id, _)| {
+            (count + 1, oldest.min(*id))
+        });
+        (count >= max).then_some(oldest)
+    };
+    let own = oldest(table, Some(pid), links_max(pid));
+    let gone = own.or_else(|| oldest(table, None, GREETING_MAX));
+    if let Some((socket, _)) = gone.and_then(|id| table.greeting.remove(&id)) {
+        node.epoll.remove(socket.raw());
+    }
+}
+
 fn greet(node: &Node, id: u64) {
     let Some((socket, pid)) = lock(&node.table).greeting.remove(&id) else {
         return;
     };
     node.epoll.remove(socket.raw());
+    let has = {
+        let table = lock(&node.table);
+        let links = table.incoming.values();
+        links.filter(|incoming| incoming.peer.pid == pid).count()
+    };
+    if has >= links_max(pid) {
+        return;
+    }
     let Ok(incoming) = route::accept_greeting(node, socket, pid) else {
         return;
     };

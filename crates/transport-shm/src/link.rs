@@ -84,6 +84,8 @@ impl Position {
 pub struct Peer {
     pub directory: Directory,
     _directory_mapping: Mapping,
+    /// As the kernel says; 0 where it is not seen in this pid namespace.
+    pub pid: i32,
     /// Its memory, where the kernel lets us reach it.
     pub memory: Option<Foreign>,
     /// The memory of its directory, which tells processes apart. What lies in our own directory
@@ -116,6 +118,7 @@ impl Peer {
         Ok(Self {
             directory,
             _directory_mapping: mapping,
+            pid,
             memory: Foreign::probe(pid, identity.probe, identity.nonce),
             file: file_of(directory_fd)?,
             can_read_us: identity.can_read,

@@ -86,6 +86,8 @@ pub struct Node {
     pub generation: AtomicU64,
     pub epoll: Epoll,
     pub kick: LocalFd,
+    /// Nothing but a descriptor to be given up where none is left.
+    pub spare: Mutex<Option<LocalFd>>,
     pub armed: AtomicU32,
     pub engine_turn: AtomicU32,
     pub stop: AtomicBool,
@@ -130,6 +132,7 @@ impl Node {
             generation: AtomicU64::new(0),
             epoll,
             kick,
+            spare: Mutex::new(os::eventfd().ok().map(LocalFd::own)),
             armed: AtomicU32::new(0),
             engine_turn: AtomicU32::new(0),
             stop: AtomicBool::new(false),

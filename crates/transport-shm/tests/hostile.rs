@@ -75,6 +75,28 @@ fn full_eventfd() -> OwnedFd {
     bell
 }
 
+/// A connection to the block of `qpn` that has said nothing yet.
+fn dial(qpn: u32) -> OwnedFd {
+    let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
+    let path = directory.join(format!("b{}.sock", qpn >> 8));
+    // SAFETY: plain system calls with valid arguments; the descriptor is fresh.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0);
+        assert!(fd >= 0);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as u16;
+        let name = path.to_str().unwrap().as_bytes();
+        for (place, byte) in address.sun_path.iter_mut().zip(name) {
+            *place = *byte as libc::c_char;
+        }
+        let len = std::mem::size_of::<libc::sockaddr_un>() as u32;
+        until("a place in the listener's queue", || {
+            libc::connect(fd, (&raw const address).cast(), len) == 0
+        });
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
 impl Attacker {
     /// Connects to the block of `qpn` with a greeting that is accepted.
     fn connect(qpn: u32) -> Attacker {
@@ -84,21 +106,7 @@ impl Attacker {
     /// Connects to the block of `qpn` and wants to be rung at `bell`. There is an answer, or the
     /// end of the connection, when this returns.
     fn with_bell(qpn: u32, bell: &OwnedFd) -> Attacker {
-        let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
-        let path = directory.join(format!("b{}.sock", qpn >> 8));
-        // SAFETY: plain system calls with valid arguments.
-        let socket = unsafe {
-            let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
-            let mut address: libc::sockaddr_un = std::mem::zeroed();
-            address.sun_family = libc::AF_UNIX as u16;
-            let name = path.to_str().unwrap().as_bytes();
-            for (place, byte) in address.sun_path.iter_mut().zip(name) {
-                *place = *byte as libc::c_char;
-            }
-            let len = std::mem::size_of::<libc::sockaddr_un>() as u32;
-            assert_eq!(libc::connect(fd, (&raw const address).cast(), len), 0);
-            OwnedFd::from_raw_fd(fd)
-        };
+        let socket = dial(qpn);
         let (directory_fd, directory) = area(DIRECTORY);
         let (request_fd, request) = area(REQUEST_AREA);
         let mut hello = Vec::new();
@@ -457,5 +465,73 @@ fn destroying_a_queue_pair_waits_for_who_writes_through_it() {
         Way::Shared,
         write_for_long,
         destroy_meanwhile,
+    );
+}
+
+/// More than the victim may have open, and than a process has links.
+const FLOOD: usize = 700;
+const DESCRIPTORS: u64 = 512;
+const LINKS_MAX: usize = 64;
+
+fn limit_descriptors(most: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: 4096,
+    };
+    // SAFETY: a plain system call; the structure lives through it.
+    let status = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(status, 0);
+}
+
+/// Whether the victim has ended the connection.
+fn is_over(socket: &OwnedFd) -> bool {
+    sluice_sys::unix::has_hung_up(socket.as_raw_fd())
+}
+
+fn flood(world: &mut World) {
+    limit_descriptors(4096);
+    let target = world.swap([0; 4])[0] as u32;
+    let silent: Vec<OwnedFd> = (0..FLOOD).map(|_| dial(target)).collect();
+    until("the oldest to be sent away", || {
+        silent.iter().filter(|socket| !is_over(socket)).count() <= LINKS_MAX
+    });
+    let links: Vec<Attacker> = (0..LINKS_MAX + 10)
+        .map(|_| Attacker::connect(target))
+        .collect();
+    until("links beyond what a process needs to end", || {
+        links.iter().filter(|link| !is_over(&link.socket)).count() <= LINKS_MAX
+    });
+    assert!(!is_over(&links[0].socket), "the first ones stay");
+    world.meet();
+    links.into_iter().for_each(Attacker::hang_up);
+    world.meet();
+    let end = world.connected(QpType::Rc, 4096);
+    let sge = [end.sge(0, 64)];
+    let write = end.request(WrOpcode::RdmaWrite, 1, &sge, 0);
+    assert_eq!(end.run(&write).status, 0);
+    world.meet();
+    drop(silent);
+}
+
+fn be_flooded(world: &mut World) {
+    limit_descriptors(DESCRIPTORS);
+    let end = world.end(QpType::Rc, 4096, None);
+    world.swap([u64::from(end.qp.num()), 0, 0, 0]);
+    world.meet();
+    // It can still open something.
+    drop(eventfd(0));
+    world.meet();
+    let _end = world.connected(QpType::Rc, 4096);
+    world.meet();
+}
+
+/// Connections that say nothing, and more links than a process can need.
+#[test]
+fn a_flood_of_connections_uses_up_nothing() {
+    pair(
+        "a_flood_of_connections_uses_up_nothing",
+        Way::Shared,
+        flood,
+        be_flooded,
     );
 }
