@@ -12,9 +12,11 @@ use crate::receive::{for_pieces, is_final};
 use crate::spin::ceiling_ns;
 use crate::wait::kernel_events;
 use crate::{Parts, Piece, parts_bytes};
-use core::sync::atomic::Ordering;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use patience::Patience;
 use sluice_shmem::Broken;
+use sluice_shmem::board::Board;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
@@ -116,6 +118,7 @@ pub fn through_kernel(
     }
     end.leave_ring(&mut tx);
     tx.tcp_follows = true;
+    note_tcp_write(end);
     count(&end.tx.in_kernel, 1);
     drop(tx);
     let result = call();
@@ -140,6 +143,35 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let awake = out.begin_write(end.peer_board());
     out.end_write();
     awake
+}
+
+/// The board of this process, for what has no lane to be said in, and the one it had before it was forked, at
+/// which the peers of inherited lanes look; null for none.
+static OWN_BOARDS: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
+
+/// Says which board this process writes.
+pub fn set_own_board(board: Board) {
+    let before = OWN_BOARDS[0].swap(board.address() as *mut u8, Ordering::AcqRel);
+    OWN_BOARDS[1].store(before, Ordering::Release);
+}
+
+/// Tells a reader on this host when it was written: it may find bytes of other connections besides,
+/// and is to know which came first.
+fn note_tcp_write(end: &End) {
+    match end.outgoing() {
+        Some(_) if end.is_remote() => {}
+        Some(out) => out.note_tcp_write(now_ns()),
+        None => {
+            for base in OWN_BOARDS
+                .iter()
+                .filter_map(|it| NonNull::new(it.load(Ordering::Acquire)))
+            {
+                // SAFETY: `set_own_board` got a board, which stays mapped for writing for the
+                // process's life.
+                unsafe { Board::from_raw(base) }.note_tcp_write(now_ns());
+            }
+        }
+    }
 }
 
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
@@ -247,7 +279,8 @@ impl<'a> Writer<'a, '_> {
         if self.total == 0 {
             return self.write_kernel(tx);
         }
-        if tx.ring && self.is_peer_gone(&mut tx, &out) {
+        let now = now_ns();
+        if tx.ring && self.is_peer_gone(&mut tx, &out, now) {
             end.set_peer_done();
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
@@ -273,6 +306,8 @@ impl<'a> Writer<'a, '_> {
             out.end_write();
             return self.write_kernel(tx);
         }
+        // Behind the lock, which made what this thread published before visible.
+        out.note_ring_write(now);
         let step = self.write_ring(&mut tx, &out, patience_over);
         out.end_write();
         match step {
@@ -302,11 +337,10 @@ impl<'a> Writer<'a, '_> {
     }
 
     /// Whether a stream on the ring has nobody left to read it.
-    fn is_peer_gone(&self, tx: &mut Tx, out: &Direction) -> bool {
+    fn is_peer_gone(&self, tx: &mut Tx, out: &Direction, now: u64) -> bool {
         if out.is_closed() {
             return true;
         }
-        let now = now_ns();
         if now.saturating_sub(tx.checked_ns) < PEER_CHECK_NS {
             return false;
         }
@@ -401,6 +435,7 @@ impl<'a> Writer<'a, '_> {
             return Step::Done(Err(errno));
         }
         tx.tcp_follows = true;
+        note_tcp_write(end);
         count(&end.tx.in_kernel, 1);
         drop(tx);
         let piece = self.rest();

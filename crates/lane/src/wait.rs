@@ -8,6 +8,7 @@ use crate::recall::serve;
 use crate::receive::may_read_free;
 use crate::send::{full_budget_ns, stalled_ns};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use sluice_shmem::board::Board;
 use sluice_shmem::direction::{Direction, Mode, Recall};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
@@ -42,6 +43,12 @@ pub struct Ready {
     pub readable: bool,
     /// Up to which position of the ring it has them; 0 unless `readable`.
     pub readable_to: u64,
+    /// When the last write began of the bytes that are next in the stream, if there are some. Nanoseconds of
+    /// the sender's clock, and its own word; 0 for unknown.
+    pub written_ns: u64,
+    /// Where the peer's process says when it last wrote to a connection without a lane, if there are bytes
+    /// that are next in the stream.
+    pub peer_board: Option<Board>,
     /// The ring has room, or its writer has waited long enough for TCP. `None`: the kernel
     /// decides.
     pub writable: Option<bool>,
@@ -93,6 +100,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 Ok(_) => {
                     ready.readable = true;
                     ready.readable_to = rx.consumer.published();
+                    ready.written_ns = into.ring_began_ns();
                 }
                 // The read reports it.
                 Err(_) => ready.readable = true,
@@ -100,6 +108,12 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             ready.kernel_waits =
                 ready.offered && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
             ready.kernel_next &= !ready.kernel_waits;
+            if ready.kernel_next {
+                ready.written_ns = into.tcp_began_ns();
+            }
+            if ready.readable || ready.kernel_next {
+                ready.peer_board = end.peer_board();
+            }
             ready.kernel_adds = into.mode() == Mode::Tcp || end.is_end_near();
         }
         Locked::Gone | Locked::Reentered => return None,
@@ -124,6 +138,11 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     }
     ready.error = postponed_error(end, generation, false).is_some();
     Some(ready)
+}
+
+/// When the peer last began to write to the socket, its own word; 0 for unknown.
+pub fn tcp_began_ns(end: &End) -> u64 {
+    end.incoming().map_or(0, |into| into.tcp_began_ns())
 }
 
 /// Asked before a program is told that the kernel has bytes: whether a read that follows gets them.

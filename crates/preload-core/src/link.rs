@@ -420,6 +420,9 @@ impl Link {
         let fd = hide(socket.raw())?;
         self.set_fd(fd);
         BOARD.store(board_memory.leak().as_ptr(), Ordering::Release);
+        if let Some(board) = self::board() {
+            sluice_lane::send::set_own_board(board);
+        }
         MAILBOX.store(mail.leak().as_ptr().cast(), Ordering::Release);
         Ok(())
     }

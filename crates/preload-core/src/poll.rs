@@ -246,6 +246,7 @@ fn ask(
         entry.revents = 0;
     }
     let result = kernel(entries, timeout);
+    let answered_ns = if result > 0 { now_ns() } else { 0 };
     let mut count = 0;
     for (entry, slot) in entries.iter_mut().zip(slots.iter_mut()) {
         core::mem::swap(&mut entry.events, &mut slot.asked.events);
@@ -256,6 +257,17 @@ fn ask(
             entry.revents &= !IN;
         }
         entry.revents |= slot.asked.revents;
+        // What was written to a ring before something that the kernel reports is reported with it.
+        if answered_ns != 0
+            && entry.events & IN & !entry.revents != 0
+            && let Some(conn) = conn::get(entry.fd)
+            && conn.end.state() == State::Attached
+            && let Some(lane) = wait::ready(conn.end, conn.generation, conn.fd)
+            && lane.readable
+            && lane.written_ns < answered_ns
+        {
+            entry.revents |= entry.events & IN;
+        }
         count += c_int::from(entry.revents != 0);
     }
     if result < 0 { result } else { count }

@@ -21,6 +21,9 @@ pub struct Slot {
     crowded: AtomicU32,
     /// Slots in use, a bit each. Only in slot 0; peers do not look at it.
     taken: AtomicU64,
+    /// When the process last began to write to a connection without a lane, on its monotonic clock. Only in the
+    /// last slot, whose line hardly any peer looks at for its sleepers.
+    tcp_began_ns: AtomicU64,
 }
 
 /// A board of this process or of a peer. The memory stays mapped as long as the process lives.
@@ -39,8 +42,8 @@ impl Board {
     ///
     /// # Safety
     /// `base` is 64-byte aligned and [`BOARD_BYTES`] from it stay mapped for the rest of the
-    /// process's life, for writing if any method but [`Board::any_asleep`] and [`Board::is_crowded`]
-    /// is used.
+    /// process's life, for writing if any method but [`Board::any_asleep`], [`Board::is_crowded`]
+    /// and [`Board::tcp_began_ns`] is used.
     pub unsafe fn from_raw(base: NonNull<u8>) -> Self {
         Self { slots: base.cast() }
     }
@@ -104,6 +107,17 @@ impl Board {
     /// What [`Board::set_crowded`] said last.
     pub fn is_crowded(&self) -> bool {
         self.slot(0).crowded.load(Ordering::Relaxed) != 0
+    }
+
+    /// Says when a write began by TCP, on a connection without a lane to say it in.
+    pub fn note_tcp_write(&self, now_ns: u64) {
+        let word = &self.slot(SLOTS - 1).tcp_began_ns;
+        word.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// When the last such write began; 0 for never.
+    pub fn tcp_began_ns(&self) -> u64 {
+        self.slot(SLOTS - 1).tcp_began_ns.load(Ordering::Relaxed)
     }
 
     /// Takes one announcement back.

@@ -21,6 +21,10 @@ pub struct SenderLine {
     /// Bytes of this direction that were given to the kernel, in the count of `mark`; only where
     /// the receiver is sluiced, for a reader on another host.
     tcp_sent: AtomicU64,
+    /// When the last write to the ring began, and the last one to the socket, on the sender's
+    /// monotonic clock. The order of connections in one report, and nothing else, depends on them.
+    ring_began_ns: AtomicU64,
+    tcp_began_ns: AtomicU64,
     /// [`Mode`] of the bytes that come after everything published.
     pub(crate) mode: AtomicU32,
     /// Not zero while the sender decides and copies.
@@ -226,6 +230,27 @@ impl Direction {
             self.ready(rest.trailing_zeros()).set(self.lane);
             rest &= rest - 1;
         }
+    }
+
+    /// Says when the write to the ring began whose bytes are published next.
+    pub fn note_ring_write(&self, now_ns: u64) {
+        self.sender().ring_began_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Says when the write to the socket began that is about to enter the kernel.
+    pub fn note_tcp_write(&self, now_ns: u64) {
+        self.sender().tcp_began_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// When the last write to the ring began; behind a look at its position, no earlier than the one
+    /// of the bytes that were seen. 0: unknown, as from another host. The peer's word.
+    pub fn ring_began_ns(&self) -> u64 {
+        self.sender().ring_began_ns.load(Ordering::Relaxed)
+    }
+
+    /// When the last write to the socket began, likewise.
+    pub fn tcp_began_ns(&self) -> u64 {
+        self.sender().tcp_began_ns.load(Ordering::Relaxed)
     }
 
     /// Bytes that were given to the kernel, as far as published. The ring bytes that come before

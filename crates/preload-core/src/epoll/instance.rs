@@ -10,7 +10,7 @@ use crate::io::LOWEST_ADDRESS;
 use crate::lock::{SpinGuard, SpinLock};
 use crate::real::{real, set_errno};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::end::State as EndState;
 use sluice_lane::reason::Reason;
 use sluice_lane::spin::Gaps;
@@ -31,6 +31,8 @@ pub(super) struct Instance {
     is_inherited: AtomicBool,
     pub gaps: Gaps,
     pub turn: AtomicU32,
+    /// When the kernel was last asked, on the monotonic clock.
+    pub asked_ns: AtomicU64,
     /// Rings may have something for who waits here. Set under the lock, and not taken back before the
     /// last descriptor is closed.
     heeds_rings: AtomicBool,
@@ -49,6 +51,7 @@ impl Instance {
             is_inherited: AtomicBool::new(false),
             gaps: Gaps::new(),
             turn: AtomicU32::new(0),
+            asked_ns: AtomicU64::new(0),
             heeds_rings: AtomicBool::new(false),
             plain_sleepers: AtomicU32::new(0),
         }

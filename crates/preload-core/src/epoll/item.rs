@@ -2,6 +2,7 @@
 
 use crate::conn::{self, Conn};
 use sluice_lane::wait::{self, Asked, kernel_events};
+use sluice_shmem::board::Board;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -59,6 +60,8 @@ pub struct Item {
     asked: Option<Asked>,
     /// It said so since the last look.
     is_fresh: bool,
+    /// The last [`super::state::State::next_call`] that it was reported to.
+    pub call: u64,
     /// What it says of bytes was not reported, because they could not be read yet.
     has_waiting_kernel: bool,
 }
@@ -74,6 +77,10 @@ pub struct Look {
     pub hot: bool,
     /// Nobody may sleep while sluiced offers the ring.
     pub offered: bool,
+    /// When what is reported was written, 0 for unknown. Without a report: of what was left for later.
+    pub written_ns: u64,
+    /// Where who wrote it to a ring says what it wrote without one.
+    pub board: Option<Board>,
 }
 
 /// What is known of an instance, or one of its items, without reporting it.
@@ -107,6 +114,7 @@ impl Item {
             kernel: 0,
             asked: None,
             is_fresh: false,
+            call: 0,
             has_waiting_kernel: false,
         }
     }
@@ -190,6 +198,11 @@ impl Item {
         }
     }
 
+    /// When the peer last began to write to the socket; 0 for unknown.
+    pub fn tcp_began_ns(&self) -> u64 {
+        conn::get(self.fd).map_or(0, |conn| wait::tcp_began_ns(conn.end))
+    }
+
     /// Whether the connection has a lane that may be used.
     pub fn is_attached(&self) -> bool {
         conn::get(self.fd).is_some_and(|conn| conn.end.has_usable_lane())
@@ -197,7 +210,9 @@ impl Item {
 
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the
     /// kernel's to report.
-    pub fn look(&mut self) -> Look {
+    ///
+    /// Ring bytes that were written after `until_ns` are left for later.
+    pub fn look(&mut self, until_ns: u64) -> Look {
         if self.is_spent || self.is_removed {
             return Look::default();
         }
@@ -219,6 +234,14 @@ impl Item {
         }
         let mut lane = lane.unwrap_or_default();
         let is_edge = self.events & EDGE != 0;
+        let is_news = !is_edge || self.has_news || lane.readable_to > self.reported_to;
+        if lane.readable && lane.written_ns > until_ns && is_news {
+            return Look {
+                keep: true,
+                written_ns: lane.written_ns,
+                ..Look::default()
+            };
+        }
         let is_fresh = core::mem::take(&mut self.is_fresh);
         if !is_fresh && self.is_drained(conn) {
             self.kernel &= !(IN | RDNORM);
@@ -274,10 +297,10 @@ impl Item {
             if found == 0 || !(self.has_news || room) {
                 self.has_news &= hot || offered;
                 return Look {
-                    events: 0,
                     keep: hot,
                     hot,
                     offered,
+                    ..Look::default()
                 };
             }
         }
@@ -294,6 +317,8 @@ impl Item {
             keep: hot || (!is_edge && found != 0 && !self.is_spent),
             hot,
             offered,
+            written_ns: if found & IN != 0 { lane.written_ns } else { 0 },
+            board: lane.peer_board,
         }
     }
 

@@ -53,6 +53,8 @@ pub(super) struct State {
     joined: Vec<(u32, u32)>,
     /// Items that are instances.
     pub children: Vec<u32>,
+    /// Calls that have taken reports.
+    calls: u64,
     /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
     renamed: u32,
 }
@@ -71,8 +73,15 @@ impl State {
             asleep: 0,
             joined: Vec::new(),
             children: Vec::new(),
+            calls: 0,
             renamed: 0,
         }
+    }
+
+    /// A number for a call that takes reports, never 0: it takes one of an item at most.
+    pub fn next_call(&mut self) -> u64 {
+        self.calls += 1;
+        self.calls
     }
 
     /// The instance is closed. Whoever sleeps on it still takes its announcement back, when

@@ -13,14 +13,22 @@ use core::sync::atomic::Ordering;
 use libc::epoll_event;
 use sluice_lane::clock::now_ns;
 use sluice_lane::spin::{Spinner, yield_processor};
+use sluice_shmem::board::Board;
 
 /// Time between looks at the kernel while polling, nanoseconds.
 const KERNEL_LOOK_NS: u64 = 3_000;
-/// After so many calls that rings answered alone the kernel is asked first, so that busy rings
-/// do not starve other descriptors, however few events a call takes. It also is in the call behind
-/// one that it answered: who has much to do by TCP finds the next of it there, without polling. A call
-/// that would not poll asks it by going to sleep.
+/// [`Instance::turn`] behind a call that the kernel answered: it is asked first in the next one. Who has
+/// much to do by TCP finds the next of it there, without polling. A call that would not poll asks it by
+/// going to sleep.
 const KERNEL_TURN: u32 = 16;
+/// Events that one call reports. They lie on its stack with the times of their writes, by which they
+/// are put in order.
+const EVENTS_MAX: usize = 128;
+/// Looks at the kernel for one report, behind the first. A second one is for what went by rings during
+/// the first.
+const LOOKS_MAX: u32 = 3;
+/// Processes whose writes without a lane one call looks at.
+const WRITERS_MAX: usize = 4;
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
 
@@ -119,6 +127,12 @@ pub unsafe fn wait(
         events,
         max: max as usize,
         kernel,
+        call: 0,
+        written_ns: [0; EVENTS_MAX],
+        asked_ns: 0,
+        has_kernels: false,
+        unmarked: 0,
+        boards: [None; WRITERS_MAX],
     };
     link::check_mail();
     let timeout = match waiter.wait_without_lanes(timeout) {
@@ -126,16 +140,19 @@ pub unsafe fn wait(
         Err(left) => left,
     };
     cancellation_point();
+    let max = max.min(EVENTS_MAX as c_int);
+    waiter.max = max as usize;
     let turn = this.turn.load(Ordering::Relaxed);
     let sleeps = turn == KERNEL_TURN && timeout != Timeout::Ns(0) && !this.gaps.may_poll();
-    if turn >= KERNEL_TURN && !sleeps {
+    // With room for one event only the kernel is asked before the rings, and in turn with them.
+    if turn >= KERNEL_TURN && !sleeps || max == 1 && turn != 0 {
         this.turn.store(0, Ordering::Relaxed);
         if let found @ 1.. = waiter.look_at_kernel() {
             if found == max {
                 // It is the rings' turn.
                 this.turn.store(0, Ordering::Relaxed);
             }
-            return waiter.add_rings(found);
+            return waiter.complete(found);
         }
     }
     let mut spinner: Option<Spinner> = None;
@@ -150,8 +167,10 @@ pub unsafe fn wait(
             if let Some(spinner) = &spinner {
                 this.gaps.record(spinner.gap_ns());
             }
-            this.turn.fetch_add(1, Ordering::Relaxed);
-            return count as c_int;
+            if max == 1 {
+                this.turn.fetch_add(1, Ordering::Relaxed);
+            }
+            return waiter.ask_behind(count);
         }
         let spinner = spinner
             .get_or_insert_with(|| Spinner::start(if lanes { this.gaps.budget_ns() } else { 0 }));
@@ -161,7 +180,7 @@ pub unsafe fn wait(
                 if kernel_look_ns != 0 {
                     match waiter.look_at_kernel() {
                         0 => {}
-                        found => return found,
+                        found => return waiter.complete(found),
                     }
                 }
                 kernel_look_ns = spinner.now_ns();
@@ -171,13 +190,16 @@ pub unsafe fn wait(
         if left == Timeout::Ns(0) {
             match waiter.look_at_kernel() {
                 // Our tags may have brought something.
-                0 => return waiter.take_rings().map_or(0, |(count, ..)| count as c_int),
-                found => return found,
+                0 => match waiter.take_rings() {
+                    Some((count @ 1.., ..)) => return waiter.ask_behind(count),
+                    _ => return 0,
+                },
+                found => return waiter.complete(found),
             }
         }
         if hot {
             if let found @ 1.. = waiter.look_at_kernel_for(awake.pause().min(left)) {
-                return found;
+                return waiter.complete(found);
             }
             continue;
         }
@@ -193,6 +215,19 @@ struct Waiter<'k> {
     events: *mut epoll_event,
     max: usize,
     kernel: &'k mut dyn FnMut(*mut epoll_event, c_int, Timeout) -> c_int,
+    /// Of this call, once it has taken reports.
+    call: u64,
+    /// When what each event reports was written; 0 for unknown.
+    written_ns: [u64; EVENTS_MAX],
+    /// When the kernel was last asked.
+    asked_ns: u64,
+    /// It had something for this call.
+    has_kernels: bool,
+    /// The events that the kernel reports of others than our lanes, a bit each.
+    unmarked: u128,
+    /// Of those who have written to the rings that are reported: when they wrote to a connection without a
+    /// lane.
+    boards: [Option<Board>; WRITERS_MAX],
 }
 
 impl Waiter<'_> {
@@ -231,7 +266,7 @@ impl Waiter<'_> {
         if got <= 0 {
             return Ok(got);
         }
-        match self.translate(self.events, got) {
+        match self.translate(0, got) {
             // Only our tags, of a lane that came meanwhile.
             0 if start_ns == 0 => Err(timeout),
             0 => Err(timeout.after(now_ns().saturating_sub(start_ns))),
@@ -246,21 +281,113 @@ impl Waiter<'_> {
         if !state.has_lanes() {
             return Some((0, false, false));
         }
-        let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max, Which::All);
+        // The kernel needs room, too.
+        let room = (self.max - 1).max(1);
+        let (count, hot) = self
+            .deliver(&mut state, 0, room, Which::All, u64::MAX)
+            .counts();
         Some((count, hot, true))
     }
 
-    /// What rings have comes on top of `found` events of the kernel.
-    fn add_rings(&mut self, found: c_int) -> c_int {
-        let Some(mut state) = self.this.lock() else {
-            return found;
+    /// Rings had `count` events. What was written to the kernel before is there by now, and reported with
+    /// them: a program may have been told of both, in this order, by who wrote them.
+    fn ask_behind(&mut self, count: usize) -> c_int {
+        if count == self.max {
+            return count as c_int;
+        }
+        let found = self.look_behind(count);
+        self.complete((count + found) as c_int)
+    }
+
+    /// What the kernel reports at once, behind the first `count` events; how many more.
+    fn look_behind(&mut self, count: usize) -> usize {
+        let since_ns = now_ns();
+        // SAFETY: `count` is at most the array's length.
+        let rest = unsafe { self.events.add(count) };
+        let room = self.max - count;
+        let got = (self.kernel)(rest, room as c_int, Timeout::Ns(0));
+        let kept = if got > 0 {
+            self.translate(count, got)
+        } else {
+            0
         };
-        // SAFETY: `found` is at most the array's length.
-        let rest = unsafe { self.events.add(found as usize) };
-        let room = self.max - found as usize;
-        // Of others the kernel may just have reported the same.
-        let (count, _) = deliver(&mut state, self.epfd, rest, room, Which::Tagged);
-        found + count as c_int
+        self.note_asked(count, kept as usize, since_ns, got == room as c_int);
+        kept as usize
+    }
+
+    /// The kernel was asked at `since_ns` and reports `kept` events behind the first `count`. They had not come
+    /// when it was last asked; whether rings had theirs before, since then, nobody knows. `is_full`: it may have
+    /// more.
+    fn note_asked(&mut self, count: usize, kept: usize, since_ns: u64, is_full: bool) {
+        let before = self.this.asked_ns.load(Ordering::Relaxed);
+        if !is_full {
+            self.this.asked_ns.store(since_ns, Ordering::Relaxed);
+        }
+        for at in count..(count + kept).min(EVENTS_MAX) {
+            // Which may be known better.
+            self.written_ns[at] = self.written_ns[at].max(before);
+            self.unmarked |= 1 << at;
+        }
+        self.asked_ns = since_ns;
+    }
+
+    /// Completes a report of `found` events, behind which the kernel was asked last. What rings have comes on top:
+    /// it may have been written before what the kernel reports. Of that it may also be later, and
+    /// something in the kernel that comes before it not be here yet. So what was written after the kernel
+    /// was asked is left for the next call, or the kernel is asked once more.
+    fn complete(&mut self, found: c_int) -> c_int {
+        let mut count = found as usize;
+        for _ in 0..LOOKS_MAX {
+            let answered_ns = now_ns();
+            let Some(mut state) = self.this.lock() else {
+                break;
+            };
+            if count == self.max || !state.has_lanes() {
+                break;
+            }
+            // Of others the kernel may just have reported the same.
+            let until_ns = self.asked_ns;
+            let taken = self.deliver(&mut state, count, self.max, Which::Tagged, until_ns);
+            drop(state);
+            count += taken.count;
+            if taken.left_ns > answered_ns || !self.has_kernels || count == self.max {
+                break;
+            }
+            count += self.look_behind(count);
+        }
+        self.put_in_order(count);
+        count as c_int
+    }
+
+    /// One of those who have written to rings. Where there are many, the last ones.
+    fn note_writer(&mut self, board: Option<Board>) {
+        if board.is_some() && !self.boards.contains(&board) {
+            self.boards.rotate_right(1);
+            self.boards[0] = board;
+        }
+    }
+
+    /// Puts the events in the order of their writes, as far as that is known. Insertion keeps the order of equals,
+    /// and there are few.
+    fn put_in_order(&mut self, count: usize) {
+        let count = count.min(EVENTS_MAX);
+        let began = |board: &Option<Board>| board.map_or(0, |it| it.tcp_began_ns());
+        let tcp_began_ns = self.boards.iter().map(began).max().unwrap_or(0);
+        for at in 0..count {
+            if self.unmarked & 1 << at != 0 {
+                // What they wrote without a lane is most likely this.
+                self.written_ns[at] = self.written_ns[at].max(tcp_began_ns);
+            }
+        }
+        for end in 1..count {
+            let mut at = end;
+            while at > 0 && self.written_ns[at - 1] > self.written_ns[at] {
+                self.written_ns.swap(at - 1, at);
+                // SAFETY: both are below `count`, the number of events in the array.
+                unsafe { self.events.add(at - 1).swap(self.events.add(at)) };
+                at -= 1;
+            }
+        }
     }
 
     /// What the kernel reports at once. An error counts as nothing here; the sleep meets it
@@ -274,11 +401,14 @@ impl Waiter<'_> {
         // A small array may be full of our tags. They are edge-triggered, so what is behind them
         // comes after at most one for each item.
         for _ in 0..=self.this.item_count.load(Ordering::Relaxed) {
+            let since_ns = now_ns();
             let got = (self.kernel)(self.events, self.max as c_int, timeout);
             if got <= 0 {
+                self.note_asked(0, 0, since_ns, false);
                 return 0;
             }
-            let kept = self.translate(self.events, got);
+            let kept = self.translate(0, got);
+            self.note_asked(0, kept as usize, since_ns, got as usize == self.max);
             if kept > 0 || (got as usize) < self.max {
                 return kept;
             }
@@ -286,17 +416,26 @@ impl Waiter<'_> {
         0
     }
 
-    /// Takes our tags out of `got` kernel events; how many are left.
-    fn translate(&mut self, events: *mut epoll_event, got: c_int) -> c_int {
+    /// Takes our tags out of the `got` kernel events behind the first `first`; how many are left.
+    fn translate(&mut self, first: usize, got: c_int) -> c_int {
         self.this.turn.store(KERNEL_TURN, Ordering::Relaxed);
+        self.has_kernels = true;
+        // SAFETY: `first` is at most the array's length.
+        let events = unsafe { self.events.add(first) };
         let mut kept = 0;
         let mut state: Option<SpinGuard<'_, State>> = None;
+        // The kernel reports in the order of arrival: nothing that comes behind a connection of ours was
+        // written before it.
+        let mut before_ns = 0;
         for at in 0..got as usize {
             // SAFETY: the kernel wrote `got` events.
             let event = unsafe { *events.add(at) };
             let Some(number) = tagged(event.u64) else {
                 // SAFETY: `kept` is at most `at`.
                 unsafe { *events.add(kept) = event };
+                if let Some(written_ns) = self.written_ns.get_mut(first + kept) {
+                    *written_ns = before_ns;
+                }
                 kept += 1;
                 continue;
             };
@@ -306,6 +445,7 @@ impl Waiter<'_> {
             if let Some(state) = state.as_mut() {
                 if let Some(item) = state.item(number) {
                     item.note_kernel(event.events);
+                    before_ns = item.tcp_began_ns().max(before_ns);
                 }
                 state.enqueue(number);
             }
@@ -327,10 +467,11 @@ impl Waiter<'_> {
         let mut awake = true;
         let mut found = 0;
         if let Some(mut state) = self.this.lock() {
-            let (count, hot) = deliver(&mut state, self.epfd, self.events, self.max, Which::All);
-            found = count;
-            awake = hot;
+            let room = (self.max - 1).max(1);
+            let taken = self.deliver(&mut state, 0, room, Which::All, u64::MAX);
+            (found, awake) = taken.counts();
         }
+        let since_ns = now_ns();
         let result = if found == 0 && !awake {
             let asleep_ns = now_ns();
             let got = (self.kernel)(self.events, self.max as c_int, left);
@@ -344,18 +485,132 @@ impl Waiter<'_> {
         withdraw_all(&inner);
         withdraw(self.this);
         match result {
-            None if found > 0 => Some(found as c_int),
+            None if found > 0 => Some(self.ask_behind(found)),
             None => None,
-            Some(got) if got > 0 => match self.translate(self.events, got) {
-                0 => {
-                    let (count, ..) = self.take_rings()?;
-                    (count > 0).then_some(count as c_int)
+            Some(got) if got > 0 => {
+                let kept = self.translate(0, got);
+                self.note_asked(0, kept as usize, since_ns, got as usize == self.max);
+                if kept > 0 {
+                    return Some(self.complete(kept));
                 }
-                kept => Some(kept),
-            },
+                let (count, ..) = self.take_rings()?;
+                (count > 0).then(|| self.ask_behind(count))
+            }
             // The time is over, or a signal came. A timeout of 0 is left then, or an error.
             Some(got) => Some(got),
         }
+    }
+
+    /// Looks at queued items and writes the events of the ready ones, behind the first `count` and up to `max`.
+    /// What was written to rings after `until_ns` is left for later.
+    fn deliver(
+        &mut self,
+        state: &mut State,
+        count: usize,
+        max: usize,
+        which: Which,
+        until_ns: u64,
+    ) -> Taken {
+        if self.call == 0 {
+            self.call = state.next_call();
+        }
+        state.collect();
+        for at in 0..state.children.len() {
+            let child = state.children[at];
+            state.enqueue(child);
+        }
+        let mut taken = Taken {
+            count: 0,
+            is_hot: state.check_offered(),
+            left_ns: u64::MAX,
+        };
+        for _ in 0..state.queue.len() {
+            let at = count + taken.count;
+            if at >= max {
+                break;
+            }
+            let Some(number) = state.queue.pop_front() else {
+                break;
+            };
+            let Some(item) = state.item(number) else {
+                continue;
+            };
+            item.is_queued = false;
+            if which == Which::Tagged && !item.is_tagged || item.call == self.call {
+                state.enqueue(number);
+                continue;
+            }
+            let look = match item.kind {
+                Kind::Instance(inner) => {
+                    let found = glance(inner, 1);
+                    if found == Glance::Ready {
+                        item.note_news();
+                    }
+                    taken.is_hot |= found == Glance::Hot;
+                    item.look_nested(found == Glance::Ready)
+                }
+                Kind::Socket => {
+                    if !item.is_tagged && !item.is_removed && item.is_attached() {
+                        let conn = crate::conn::get(item.fd);
+                        let fd = item.fd;
+                        if conn.is_some_and(|c| {
+                            sluice_lane::wait::ready(c.end, c.generation, fd).is_some()
+                        }) {
+                            state.adopt(self.epfd, number);
+                        } else {
+                            // Looked at again until the lane is in use.
+                            state.enqueue(number);
+                            continue;
+                        }
+                    }
+                    match state.item(number) {
+                        Some(item) => item.look(until_ns),
+                        None => continue,
+                    }
+                }
+            };
+            taken.is_hot |= look.hot || look.offered;
+            if look.offered {
+                state.note_offered(number);
+            }
+            if look.events != 0
+                && let Some(item) = state.item(number)
+            {
+                item.call = self.call;
+                // SAFETY: `at` is below `max`, which is at most the array's length.
+                unsafe {
+                    *self.events.add(at) = epoll_event {
+                        events: look.events,
+                        u64: item.data,
+                    };
+                }
+                self.written_ns[at] = look.written_ns;
+                self.note_writer(look.board);
+                taken.count += 1;
+            } else if look.written_ns != 0 {
+                taken.left_ns = taken.left_ns.min(look.written_ns);
+            }
+            if look.keep {
+                state.enqueue(number);
+            }
+        }
+        taken
+    }
+}
+
+/// What a look at the queued items came to.
+struct Taken {
+    /// Events written.
+    count: usize,
+    /// Somebody must not sleep.
+    is_hot: bool,
+    /// The earliest write of those that were left for later; `u64::MAX` for none.
+    left_ns: u64,
+}
+
+impl Taken {
+    fn counts(&self) -> (usize, bool) {
+        (self.count, self.is_hot)
     }
 }
 
@@ -365,89 +620,6 @@ enum Which {
     All,
     /// Those that the kernel reports only under our tag.
     Tagged,
-}
-
-/// Looks at queued items and writes the events of the ready ones, at most `max`. How many, and
-/// whether somebody must not sleep.
-fn deliver(
-    state: &mut State,
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: usize,
-    which: Which,
-) -> (usize, bool) {
-    state.collect();
-    for at in 0..state.children.len() {
-        let child = state.children[at];
-        state.enqueue(child);
-    }
-    let mut count = 0;
-    let mut hot = state.check_offered();
-    for _ in 0..state.queue.len() {
-        if count == max {
-            break;
-        }
-        let Some(number) = state.queue.pop_front() else {
-            break;
-        };
-        let Some(item) = state.item(number) else {
-            continue;
-        };
-        item.is_queued = false;
-        if which == Which::Tagged && !item.is_tagged {
-            state.enqueue(number);
-            continue;
-        }
-        let look = match item.kind {
-            Kind::Instance(inner) => {
-                let found = glance(inner, 1);
-                if found == Glance::Ready {
-                    item.note_news();
-                }
-                hot |= found == Glance::Hot;
-                item.look_nested(found == Glance::Ready)
-            }
-            Kind::Socket => {
-                if !item.is_tagged && !item.is_removed && item.is_attached() {
-                    let conn = crate::conn::get(item.fd);
-                    let fd = item.fd;
-                    if conn.is_some_and(|c| {
-                        sluice_lane::wait::ready(c.end, c.generation, fd).is_some()
-                    }) {
-                        state.adopt(epfd, number);
-                    } else {
-                        // Looked at again until the lane is in use.
-                        state.enqueue(number);
-                        continue;
-                    }
-                }
-                match state.item(number) {
-                    Some(item) => item.look(),
-                    None => continue,
-                }
-            }
-        };
-        hot |= look.hot || look.offered;
-        if look.offered {
-            state.note_offered(number);
-        }
-        if look.events != 0
-            && let Some(item) = state.item(number)
-        {
-            // SAFETY: `count` is below `max`, the array's length.
-            unsafe {
-                *events.add(count) = epoll_event {
-                    events: look.events,
-                    u64: item.data,
-                };
-            }
-            count += 1;
-        }
-        if look.keep {
-            state.enqueue(number);
-        }
-    }
-    (count, hot)
 }
 
 /// The instances directly inside this one.
