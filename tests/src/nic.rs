@@ -96,7 +96,7 @@ impl Report {
             .filter_map(|word| word.split_once('='))
             .filter(|(known, _)| *known == name)
             .map(|(_, value)| value)
-            .last()
+            .next_back()
     }
 
     pub fn number(&self, name: &str) -> Verdict<u64> {
