@@ -473,14 +473,18 @@ const FLOOD: usize = 700;
 const DESCRIPTORS: u64 = 512;
 const LINKS_MAX: usize = 64;
 
+/// As many as are allowed, at most.
 fn limit_descriptors(most: u64) {
-    let limit = libc::rlimit {
-        rlim_cur: most,
-        rlim_max: 4096,
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
     };
-    // SAFETY: a plain system call; the structure lives through it.
-    let status = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
-    assert_eq!(status, 0);
+    // SAFETY: plain system calls; the structure lives through them.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        limit.rlim_cur = most.min(limit.rlim_max);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+    }
 }
 
 /// Whether the victim has ended the connection.
