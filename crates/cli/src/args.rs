@@ -358,8 +358,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "PATH")]
     pub log_file: Option<PathBuf>,
 
-    /// Peers on other hosts, and which connections get a lane to them. The file is explained in
-    /// sluiced.toml, which comes with Sluice
+    /// Peers on other hosts, and which connections get a lane to them: see sluiced.toml(5)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
@@ -432,7 +431,7 @@ pub enum GatewayCommand {
 /// Writes the man pages into a directory.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Where to write sluice.1, sluice-run.1 and the others
+    /// Where to write sluice.1, sluice-run.1 and the others, sluiced.8 and sluiced.toml.5
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 }

@@ -184,6 +184,43 @@ fn up_replaces_the_daemon_of_a_run_and_says_where_one_that_stays_differs() {
     }
 }
 
+/// The names of all fields, however deep.
+fn names(value: &serde_json::Value, into: &mut std::collections::BTreeSet<String>) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            for (name, value) in fields {
+                into.insert(name.clone());
+                names(value, into);
+            }
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| names(value, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_of_the_status_is_in_its_reference() {
+    let installation = Installation::new();
+    let file = installation.0.path("sluiced.log");
+    installation.says(["up", "--log-file", file.to_str().unwrap()]);
+    let text = installation.says(["status", "--json"]);
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&value["format"], &value["daemons"][0]["status"]["format"]),
+        (&1.into(), &1.into())
+    );
+    let mut found = std::collections::BTreeSet::new();
+    names(&value, &mut found);
+    assert!(found.len() > 40, "{found:?}");
+    let reference = include_str!("../../../docs/json.md");
+    for name in found {
+        assert!(
+            reference.contains(&format!("`{name}`")),
+            "{name} is not in docs/json.md"
+        );
+    }
+}
+
 #[test]
 fn settings_that_the_daemon_refuses_are_reported_in_its_words() {
     let installation = Installation::new();

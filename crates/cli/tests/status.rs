@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::process::Stdio;
 
-use common::{Daemon, Manner, Scratch, stderr, stdout, unwrapped};
+use common::{Daemon, Manner, Scratch, real_daemon, stderr, stdout, unwrapped};
 
 fn document(connections: usize) -> String {
     let connection = |n: usize| {
@@ -163,11 +163,18 @@ fn doctor_sees_a_hung_daemon() {
 fn man_pages_and_completions_are_written() {
     let scratch = Scratch::new();
     let pages = scratch.path("man");
+    std::os::unix::fs::symlink(real_daemon(), scratch.path("sluiced")).unwrap();
     let output = scratch.sluice(["man"]).arg(&pages).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let run = fs::read_to_string(pages.join("sluice-run.1")).unwrap();
     assert!(run.contains("SLUICE_SPIN_US"), "{run}");
     assert!(pages.join("sluice.1").exists());
+    // Pages that others refer to.
+    let daemons = fs::read_to_string(pages.join("sluiced.8")).unwrap();
+    assert!(daemons.contains("idle") && daemons.contains("SIGHUP"));
+    assert!(daemons.contains("sluiced.toml(5)"), "{daemons}");
+    let file = fs::read_to_string(pages.join("sluiced.toml.5")).unwrap();
+    assert!(file.contains("psk_file"), "{file}");
     let output = scratch.sluice(["completions", "bash"]).output().unwrap();
     assert!(stdout(&output).contains("_sluice"));
 }

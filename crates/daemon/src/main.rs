@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum};
 use sluice_control::{files, paths};
 use sluice_daemon::capture::{self, Capture};
 use sluice_daemon::config::{Config, LANES_MAX_DEFAULT, Limits};
@@ -104,6 +104,10 @@ struct Arguments {
     #[arg(long, hide = true, requires = "config")]
     capture_relay: bool,
 
+    /// Print the source of the manual page, for `sluice man`
+    #[arg(long, hide = true)]
+    man_page: bool,
+
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
@@ -148,7 +152,9 @@ const READY: &str = "ready";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let outcome = if arguments.capture_relay {
+    let outcome = if arguments.man_page {
+        man_page().map(|()| ExitCode::SUCCESS)
+    } else if arguments.capture_relay {
         relay(arguments).map(|()| ExitCode::SUCCESS)
     } else if arguments.daemonize {
         daemonize()
@@ -165,6 +171,33 @@ fn main() -> ExitCode {
 }
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn man_page() -> Outcome {
+    let page = clap_mangen::Man::new(Arguments::command())
+        .section("8")
+        .manual("Sluice")
+        .source(concat!("sluice ", env!("CARGO_PKG_VERSION")));
+    let mut text = Vec::new();
+    page.render(&mut text)?;
+    text.extend_from_slice(MAN_PAGE_REST.as_bytes());
+    io::stdout().write_all(&text)?;
+    Ok(())
+}
+
+/// What no option says.
+const MAN_PAGE_REST: &str = "\
+.SH SIGNALS
+.TP
+SIGTERM, SIGINT
+End. Connections keep the lanes that they have on this host.
+.TP
+SIGHUP
+Read the file of --config and the keys again.
+.SH \"EXIT STATUS\"
+0 after a signal, `sluice down` or --idle-exit; 1 if it cannot start, and standard error says why.
+.SH \"SEE ALSO\"
+sluiced.toml(5), sluice\\-up(1), sluice\\-status(1), sluice\\-doctor(1)
+";
 
 /// Starts this program again in the background and waits until it listens.
 ///

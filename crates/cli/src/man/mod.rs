@@ -20,6 +20,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::args::{Cli, ManArgs};
 use crate::commands::Outcome;
 use crate::error::{Failure, reason};
+use crate::locate;
 
 use sections::{Block, Section};
 
@@ -35,7 +36,68 @@ pub fn run(args: &ManArgs) -> Outcome {
             "name a directory that you can write",
         )
     })?;
+    let daemons = daemons_page()?;
+    let path = args.directory.join("sluiced.8");
+    fs::write(&path, daemons).map_err(|error| {
+        Failure::new(
+            format!("cannot write {}: {}", path.display(), reason(&error)),
+            "name a directory that you can write",
+        )
+    })?;
     Ok(0)
+}
+
+/// sluiced knows its own options.
+fn daemons_page() -> Result<Vec<u8>, Failure> {
+    let program = locate::daemon()?;
+    let mut command = std::process::Command::new(&program);
+    let output = command.arg("--man-page").env_remove("LD_PRELOAD").output();
+    match output {
+        Ok(output) if output.status.success() => Ok(output.stdout),
+        Ok(output) => Err(Failure::new(
+            format!(
+                "{} --man-page ends with {}",
+                program.display(),
+                output.status
+            ),
+            "install both programs from one release",
+        )),
+        Err(error) => Err(Failure::new(
+            format!("cannot run {}: {}", program.display(), reason(&error)),
+            "check its permissions",
+        )),
+    }
+}
+
+/// The example that comes with Sluice explains every key.
+const CONFIGURATION: &str = include_str!("../../../peering/sluiced.toml");
+
+fn configuration_page() -> io::Result<Vec<u8>> {
+    let mut roff = Roff::new();
+    roff.control("TH", ["SLUICED.TOML", "5", "", "Sluice"]);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman("sluiced.toml - configuration of sluiced")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    roff.text([roman(
+        "The file that 'sluice up --config FILE' and 'sluiced --config FILE' read: peers on other hosts, \
+         which connections get a lane to them, capture and gateways. It is in TOML. 'sluice up --config \
+         FILE --check' says what is wrong with one. This is one with every key and what it means:",
+    )]);
+    roff.control("PP", []);
+    roff.control("nf", []);
+    for line in CONFIGURATION.lines() {
+        if line.is_empty() {
+            roff.control("sp", []);
+        } else {
+            roff.text([roman(line)]);
+        }
+    }
+    roff.control("fi", []);
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman("sluiced(8), sluice-up(1)")]);
+    let mut page = Vec::new();
+    roff.to_writer(&mut page)?;
+    Ok(page)
 }
 
 fn write_pages(directory: &Path) -> io::Result<()> {
@@ -43,7 +105,7 @@ fn write_pages(directory: &Path) -> io::Result<()> {
     for (name, page) in pages()? {
         fs::write(directory.join(format!("{name}.1")), page)?;
     }
-    Ok(())
+    fs::write(directory.join("sluiced.toml.5"), configuration_page()?)
 }
 
 /// Every page by its name: `sluice`, `sluice-run`, …
@@ -121,7 +183,7 @@ fn see_also(name: &str) -> Roff {
         .iter()
         .filter(|page| page.name != name)
         .map(|page| format!("{}(1)", page.name))
-        .chain(["ld.so(8)".to_owned()])
+        .chain(["sluiced(8)", "sluiced.toml(5)", "ld.so(8)"].map(str::to_owned))
         .collect();
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
