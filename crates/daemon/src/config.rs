@@ -39,8 +39,8 @@ pub const WAITING_MAX: usize = 262_144;
 /// Descriptors that are not clients' or chunks'.
 const DESCRIPTORS_OWN: u64 = 64;
 /// Descriptors held for each client: its socket, its board, its end table, and possibly its
-/// network namespace.
-const DESCRIPTORS_PER_CLIENT: u64 = 4;
+/// network namespace and what looks up sockets there.
+const DESCRIPTORS_PER_CLIENT: u64 = 5;
 
 /// What the limit of open files leaves room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

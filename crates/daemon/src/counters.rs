@@ -17,6 +17,8 @@ pub struct Counters {
     pub announcements_duplicate: u64,
     /// Stale ends that gave way to a new socket with the same addresses.
     pub ends_replaced: u64,
+    /// Ends whose sockets were gone when their other ends came.
+    pub ends_gone: u64,
     /// Ends that waited longest and were forgotten because too many wait.
     pub ends_forgotten: u64,
     pub ends_released: u64,
@@ -27,9 +29,9 @@ pub struct Counters {
     pub matches_across_namespaces: u64,
     /// Connections that got a lane to another host.
     pub matches_across_hosts: u64,
-    /// Pairs of ends in two namespaces that are certainly not one connection.
+    /// Pairs of ends with mirrored addresses that are certainly not one connection.
     pub mirrors_refuted: u64,
-    /// Pairs of ends in two namespaces about which nothing certain could be found out.
+    /// Such pairs about which nothing certain could be found out.
     pub mirrors_unproven: u64,
     /// Matches that stayed on TCP: no lane left, none of a user's share left, no memory or
     /// descriptor, or a program that does not read its messages.

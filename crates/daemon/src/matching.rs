@@ -4,24 +4,22 @@
 //! at most one live socket for a pair of addresses (and interface, for sockets bound to one),
 //! so the end with the mirrored addresses is the other end of the same connection, provided that
 //! both sockets are alive at one instant. sluiced closes its copy of a socket before it looks
-//! for a match, or it would keep the connection open. So the earlier end may have been closed,
-//! even if nobody said so, and this is settled where it can be: the program compares the cookie
-//! in the lane message with its descriptor before it adopts the lane, and the peer's sender
-//! does not use a lane that was not adopted. A wrong match costs a lane until the right end is
-//! announced, and no byte.
-//!
-//! Across namespaces, equal addresses prove nothing: see [`crate::namespace`].
+//! for a match, or it would keep the connection open. So the earlier end may have been closed
+//! since, even if nobody said so: what is found here are candidates, which
+//! [`crate::namespace::Prover::prove`] accepts or not.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use crate::config::{WAITING_MAX, WAITING_PER_CLIENT_MAX};
+use crate::shares::Payer;
 
 /// The number of a client connection; no two in sluiced's life have the same.
 pub type ClientId = u32;
 
-/// Ends with the same addresses at a time, in all namespaces together. A bound on loops: a
-/// program that makes more of them forgets its own.
+/// Ends with the same addresses at a time that may be matched with one in another namespace. A
+/// bound on loops. Whoever has most of them gives way; in its own namespace an end is found
+/// however many there are elsewhere.
 pub const SAME_ADDRESSES_MAX: usize = 16;
 
 /// An end, by the names that its program uses.
@@ -93,6 +91,8 @@ pub struct Entry {
     /// It had a lane at some time.
     pub laned: bool,
     pub waiting: Waiting,
+    /// Whose program announced it, where users have shares.
+    pub user: Payer,
 }
 
 /// What follows from an announcement.
@@ -100,10 +100,8 @@ pub struct Entry {
 pub enum Outcome {
     /// No other end yet.
     Waits,
-    /// This end, in the same namespace, is the other one.
-    Match(EndKey),
-    /// These ends, in other namespaces, could be it.
-    Perhaps(Vec<EndKey>),
+    /// One of these ends, of which at most the first is in the same namespace, could be it.
+    Mirrored(Vec<EndKey>),
     /// Another process has announced the same socket and has its lane.
     Duplicate,
 }
@@ -121,7 +119,9 @@ pub struct Displaced {
 #[derive(Debug, Default)]
 pub struct Matcher {
     entries: HashMap<EndKey, Entry>,
-    by_tuple: HashMap<Tuple, Vec<EndKey>>,
+    by_place: HashMap<(Tuple, Domain), EndKey>,
+    /// Those that have no partner, by their addresses; at most [`SAME_ADDRESSES_MAX`] each.
+    candidates: HashMap<Tuple, Vec<EndKey>>,
     by_client: HashMap<ClientId, ClientEnds>,
     waiting: usize,
     next_order: u64,
@@ -165,12 +165,13 @@ impl Matcher {
         Some(self.entries.get(&end)?.announced.generation)
     }
 
-    /// Takes an announcement in and looks for the other end.
-    pub fn announce(&mut self, announced: Announced) -> (Outcome, Displaced) {
+    /// Takes an announcement of a program of this user in and looks for the other end.
+    pub fn announce(&mut self, announced: Announced, user: Payer) -> (Outcome, Displaced) {
         let mut displaced = Displaced::default();
         // The same number again: a new life of it, or another attempt.
         self.remove(announced.key);
-        if let Some(same) = self.find(announced.tuple, announced.domain) {
+        let place = (announced.tuple, announced.domain);
+        if let Some(same) = self.by_place.get(&place).copied() {
             let other = &self.entries[&same];
             if other.announced.cookie == announced.cookie && other.partner.is_some() {
                 return (Outcome::Duplicate, displaced);
@@ -179,12 +180,8 @@ impl Matcher {
             displaced.replaced += u64::from(other.announced.cookie != announced.cookie);
             self.remove(same);
         }
-        displaced.forgotten += self.make_room(&announced);
-        if self.same_addresses(announced.tuple) < SAME_ADDRESSES_MAX {
-            self.insert(announced);
-        } else {
-            displaced.forgotten += 1;
-        }
+        displaced.forgotten += self.make_room(announced.key.client);
+        self.insert(announced, user);
         (self.other_end(&announced), displaced)
     }
 
@@ -195,6 +192,7 @@ impl Matcher {
                 continue;
             };
             entry.partner = Some(partner);
+            let tuple = entry.announced.tuple;
             if !entry.laned {
                 entry.laned = true;
                 let ends = self.by_client.entry(key.client).or_default();
@@ -202,6 +200,7 @@ impl Matcher {
                 ends.laned.insert(key.end);
                 self.waiting -= 1;
             }
+            self.withdraw(key, tuple);
         }
     }
 
@@ -226,6 +225,13 @@ impl Matcher {
             .is_some_and(|entry| entry.order == order && entry.partner.is_none())
     }
 
+    /// The socket of this end is gone, if it still is what it was at this order.
+    pub fn remove_gone(&mut self, key: EndKey, order: u64) {
+        if self.is_free(key, order) {
+            self.remove(key);
+        }
+    }
+
     /// The program does not use the end any more. `None` for one that is not known in this
     /// generation.
     pub fn release(&mut self, key: EndKey, generation: u32) -> Option<Entry> {
@@ -246,11 +252,12 @@ impl Matcher {
         }
     }
 
-    fn insert(&mut self, announced: Announced) {
+    fn insert(&mut self, announced: Announced, user: Payer) {
         let key = announced.key;
         let order = self.next_order;
         self.next_order += 1;
-        self.by_tuple.entry(announced.tuple).or_default().push(key);
+        self.by_place
+            .insert((announced.tuple, announced.domain), key);
         let ends = self.by_client.entry(key.client).or_default();
         ends.waiting.insert(order, key.end);
         self.waiting += 1;
@@ -260,18 +267,48 @@ impl Matcher {
             partner: None,
             laned: false,
             waiting: Waiting::Peer,
+            user,
         };
         self.entries.insert(key, entry);
+        self.offer(key, announced.tuple);
+    }
+
+    /// Lets an end be found from other namespaces. Of too many with its addresses the user who has
+    /// most gives the oldest up.
+    fn offer(&mut self, key: EndKey, tuple: Tuple) {
+        let same = self.candidates.entry(tuple).or_default();
+        same.push(key);
+        if same.len() <= SAME_ADDRESSES_MAX {
+            return;
+        }
+        let user = |key: &EndKey| self.entries.get(key).map(|entry| entry.user);
+        let count = |at: &usize| {
+            let owner = user(&same[*at]);
+            same.iter().filter(|key| user(key) == owner).count()
+        };
+        // Of equals the first, which is the oldest.
+        let most = (0..same.len()).rev().max_by_key(count);
+        if let Some(at) = most {
+            same.remove(at);
+        }
+    }
+
+    fn withdraw(&mut self, key: EndKey, tuple: Tuple) {
+        if let Some(same) = self.candidates.get_mut(&tuple) {
+            same.retain(|other| *other != key);
+            if same.is_empty() {
+                self.candidates.remove(&tuple);
+            }
+        }
     }
 
     fn remove(&mut self, key: EndKey) -> Option<Entry> {
         let entry = self.entries.remove(&key)?;
-        if let Some(same) = self.by_tuple.get_mut(&entry.announced.tuple) {
-            same.retain(|other| *other != key);
-            if same.is_empty() {
-                self.by_tuple.remove(&entry.announced.tuple);
-            }
+        let place = (entry.announced.tuple, entry.announced.domain);
+        if self.by_place.get(&place) == Some(&key) {
+            self.by_place.remove(&place);
         }
+        self.withdraw(key, entry.announced.tuple);
         if let Some(ends) = self.by_client.get_mut(&key.client) {
             ends.laned.remove(&key.end);
             if ends.waiting.remove(&entry.order).is_some() {
@@ -286,53 +323,35 @@ impl Matcher {
             && partner.partner == Some(key)
         {
             partner.partner = None;
+            let (key, tuple) = (partner.announced.key, partner.announced.tuple);
+            self.offer(key, tuple);
         }
         Some(entry)
     }
 
-    /// The end with these very addresses in this domain.
-    fn find(&self, tuple: Tuple, domain: Domain) -> Option<EndKey> {
-        let same = self.by_tuple.get(&tuple)?;
-        same.iter()
-            .copied()
-            .find(|key| self.entries[key].announced.domain == domain)
-    }
-
-    fn same_addresses(&self, tuple: Tuple) -> usize {
-        self.by_tuple.get(&tuple).map_or(0, Vec::len)
-    }
-
     fn other_end(&self, announced: &Announced) -> Outcome {
-        let Some(mirrors) = self.by_tuple.get(&announced.tuple.mirrored()) else {
-            return Outcome::Waits;
+        let mirrored = announced.tuple.mirrored();
+        let is_free = |key: &EndKey| {
+            let entry = self.entries.get(key);
+            *key != announced.key && entry.is_some_and(|entry| entry.partner.is_none())
         };
-        if !self.entries.contains_key(&announced.key) {
-            return Outcome::Waits;
-        }
-        let mut perhaps = Vec::new();
-        for key in mirrors {
-            let entry = &self.entries[key];
-            if *key == announced.key || entry.partner.is_some() {
-                continue;
-            }
-            if entry.announced.domain == announced.domain {
-                return Outcome::Match(*key);
-            }
-            if entry.announced.domain.netns != announced.domain.netns {
-                perhaps.push(*key);
-            }
-        }
-        if perhaps.is_empty() {
+        let near = self.by_place.get(&(mirrored, announced.domain));
+        let mut found: Vec<EndKey> = near.copied().filter(is_free).into_iter().collect();
+        let elsewhere = self.candidates.get(&mirrored).into_iter().flatten();
+        found.extend(elsewhere.filter(|key| {
+            let domain = self.entries.get(key).map(|entry| entry.announced.domain);
+            is_free(key) && domain.is_some_and(|it| it.netns != announced.domain.netns)
+        }));
+        if found.is_empty() {
             Outcome::Waits
         } else {
-            Outcome::Perhaps(perhaps)
+            Outcome::Mirrored(found)
         }
     }
 
-    /// Forgets the ends that have waited longest, of this client and with these addresses, until
-    /// one more can be taken in. Returns how many.
-    fn make_room(&mut self, announced: &Announced) -> u64 {
-        let client = announced.key.client;
+    /// Forgets the ends of this client that have waited longest, until one more can be taken in.
+    /// Returns how many.
+    fn make_room(&mut self, client: ClientId) -> u64 {
         let mut forgotten = 0;
         while self.by_client.get(&client).is_some_and(|ends| {
             let waiting = ends.waiting.len();
@@ -344,14 +363,6 @@ impl Matcher {
             };
             self.remove(EndKey { client, end });
             forgotten += 1;
-        }
-        if self.same_addresses(announced.tuple) >= SAME_ADDRESSES_MAX {
-            let same = &self.by_tuple[&announced.tuple];
-            let waits = same.iter().find(|key| !self.entries[*key].laned).copied();
-            if let Some(key) = waits {
-                self.remove(key);
-                forgotten += 1;
-            }
         }
         forgotten
     }

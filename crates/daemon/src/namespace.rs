@@ -1,6 +1,11 @@
-//! Whether two sockets in two network namespaces are the ends of one connection.
+//! Whether two announced sockets are the ends of one connection, also in two network namespaces.
 //!
-//! Mirrored addresses do not say so: two pairs of namespaces may use the same address plan, and
+//! An announcement is of a moment: its socket may have been closed since, without a word, and its
+//! port may be somebody else's. So whenever an entry is used the kernel is asked whether the
+//! socket with its cookie is the established one with its addresses ([`Prover::prove`]). Within a
+//! namespace that is all: two such sockets with mirrored addresses get each other's segments.
+//!
+//! In two namespaces mirrored addresses prove nothing: two pairs of namespaces may use the same address plan, and
 //! the true peer of either socket may be on another host. Byte counts do not say so either: two
 //! instances of one workload count alike, and whoever shares a namespace with a connection can
 //! read its counts and imitate them. A wrong answer would hand one connection's bytes to
@@ -27,17 +32,22 @@ use std::rc::{Rc, Weak};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 
-use crate::matching::Tuple;
+use crate::matching::{Announced, Tuple};
+use crate::socket::leaves_namespace;
 
+mod diag;
 mod homes;
+mod place;
 mod probe;
 
 pub use homes::Homes;
+pub use place::{Place, Presence};
 
+use diag::Diag;
 use probe::{Probe, Sample};
 
 /// Most namespaces held open at a time.
-const NAMESPACES_MAX: usize = 256;
+pub const NAMESPACES_MAX: usize = 256;
 
 /// In one direction the two ends' numbers may differ by what is in flight, which no buffer
 /// lets grow beyond this many bytes.
@@ -52,50 +62,94 @@ pub enum Verdict {
     Different,
     /// Bytes moved while we looked; another look may tell.
     NotNow,
+    /// The first, or the second, is not the socket with its addresses any more.
+    Gone(usize),
+    /// One of them is being closed.
+    Closing,
     /// This sluiced cannot tell.
     Unable,
 }
 
 /// A network namespace that stays while somebody holds this.
-pub type Namespace = Rc<Fd>;
+pub type Namespace = Rc<Place>;
 
-/// Compares sockets in different namespaces.
+/// An announcement, and the namespace of its socket.
+pub type Located<'a> = (&'a Announced, &'a Namespace);
+
+/// Tells whether two announced sockets are the ends of one connection.
 #[derive(Debug)]
 pub struct Prover {
     probe: Option<Probe>,
-    known: HashMap<u64, Weak<Fd>>,
+    /// To come back to, where this process may enter others.
+    home: Option<Fd>,
+    /// sluiced's own, by its cookie.
+    own: Option<(u64, Namespace)>,
+    known: HashMap<u64, Weak<Place>>,
+    believes: bool,
 }
 
 impl Prover {
-    /// Finds out what this process may do.
-    pub fn new() -> Prover {
-        let probe = match Probe::load() {
-            Ok(probe) => Some(probe),
-            Err(error) => {
-                tracing::info!(
-                    "connections across network namespaces stay on TCP, as sequence numbers \
-                     cannot be read: {error}; a sluiced of root can"
-                );
+    /// Finds out what this process may do. `is_alone`: all programs are in its own namespace.
+    /// `believes`: no other user is served, so that what cannot be looked at is as it was
+    /// announced.
+    pub fn new(is_alone: bool, believes: bool) -> Prover {
+        let home = if is_alone { None } else { enterable() };
+        let probe = home.is_some().then(Probe::load);
+        let probe = match probe {
+            Some(Ok(probe)) => Some(probe),
+            Some(Err(error)) => {
+                say_that_numbers_are_not_read(error);
+                None
+            }
+            None => {
+                if !is_alone {
+                    say_that_numbers_are_not_read(Errno(libc::EPERM));
+                }
                 None
             }
         };
+        let diag = Diag::open();
+        if let Err(error) = &diag {
+            if believes {
+                tracing::debug!("sock_diag is not to be had: {error}");
+            } else {
+                tracing::error!(
+                    reason = %error,
+                    "no connection gets a lane, as announced sockets cannot be looked up by \
+                     sock_diag: {error}"
+                );
+            }
+        }
+        let file = home
+            .as_ref()
+            .and_then(|home| sluice_sys::unix::duplicate(home.raw()).ok());
+        let place = match diag {
+            Ok(diag) => Some(Place::seen(file, diag)),
+            Err(_) => believes.then(|| Place::unseen(file)),
+        };
+        let own = homes::own_cookie().zip(place.map(Rc::new));
         Prover {
             probe,
-            ..Prover::none()
-        }
-    }
-
-    /// Compares none.
-    pub fn none() -> Prover {
-        Prover {
-            probe: None,
+            home,
+            own,
             known: HashMap::new(),
+            believes,
         }
     }
 
-    /// The namespace of a socket, whose cookie is `netns`; `None` if it cannot be had.
+    /// Whether `netns` is sluiced's own namespace.
+    pub fn is_own(&self, netns: u64) -> bool {
+        self.own.as_ref().is_some_and(|(own, _)| *own == netns)
+    }
+
+    /// The namespace of a socket, whose cookie is `netns`; `None` if nothing can be found out
+    /// there.
     pub fn namespace_of(&mut self, socket: RawFd, netns: u64) -> Option<Namespace> {
-        self.probe.as_ref()?;
+        if let Some((own, place)) = &self.own
+            && *own == netns
+        {
+            return Some(place.clone());
+        }
         if let Some(namespace) = self.known.get(&netns).and_then(Weak::upgrade) {
             return Some(namespace);
         }
@@ -105,21 +159,88 @@ impl Prover {
                 return None;
             }
         }
-        let namespace = Rc::new(probe::namespace_of(socket).ok()?);
+        let place = match self.enter(socket) {
+            Ok((file, diag)) => Place::seen(Some(file), diag),
+            Err(_) if self.believes => Place::unseen(None),
+            Err(error) => {
+                tracing::debug!("a network namespace cannot be looked into: {error}");
+                return None;
+            }
+        };
+        let namespace = Rc::new(place);
         self.known.insert(netns, Rc::downgrade(&namespace));
         Some(namespace)
     }
 
+    fn enter(&self, socket: RawFd) -> Result<(Fd, Diag), Errno> {
+        let home = self.home.as_ref().ok_or(Errno(libc::EPERM))?;
+        let file = probe::namespace_of(socket)?;
+        let diag = probe::inside(file.as_fd(), home.as_fd(), Diag::open)??;
+        Ok((file, diag))
+    }
+
+    /// Whether `a` and `b`, of which neither has been closed and connected anew by a program that
+    /// tells sluiced the truth about its own socket, are the ends of one connection.
+    ///
+    /// Each was established with its addresses when it was announced. If one is so still, it was
+    /// at every instant in between; so there is an instant, within this call, when both were. A
+    /// program that lies can only have connected its own socket anew, which the look at the other
+    /// one in the middle does not let pass.
+    pub fn prove(&self, a: Located<'_>, b: Located<'_>) -> Verdict {
+        for (at, (announced, place)) in [(0, a), (1, b), (0, a)] {
+            match place.presence(announced) {
+                Presence::Here => {}
+                Presence::Gone => return Verdict::Gone(at),
+                Presence::Closing => return Verdict::Closing,
+                Presence::Unknown => return Verdict::Unable,
+            }
+        }
+        let ((first, here), (second, there)) = (a, b);
+        if first.domain.netns == second.domain.netns {
+            return self.confirm(first, here);
+        }
+        let verdict = self.compare(first.tuple, here, there);
+        if verdict != Verdict::Same {
+            return verdict;
+        }
+        // The numbers were found by addresses: those of these sockets, if they have been there
+        // before and after.
+        match (here.presence(first), there.presence(second)) {
+            (Presence::Here, Presence::Here) => Verdict::Same,
+            _ => Verdict::Different,
+        }
+    }
+
+    /// Two established sockets with mirrored addresses, in one namespace, get each other's
+    /// segments, as long as the addresses are the namespace's own. One that has moved to another
+    /// host leaves sockets behind: their numbers are elsewhere.
+    fn confirm(&self, first: &Announced, here: &Namespace) -> Verdict {
+        let can_move = leaves_namespace(first.tuple.local) && first.domain.interface == 0;
+        if !can_move || here.file.is_none() {
+            return Verdict::Same;
+        }
+        match self.compare(first.tuple, here, here) {
+            Verdict::Different => Verdict::Different,
+            _ => Verdict::Same,
+        }
+    }
+
     /// Compares the connection named `tuple` in namespace `a` with the mirrored one in `b`.
-    pub fn compare(&self, tuple: Tuple, a: &Namespace, b: &Namespace) -> Verdict {
-        let Some(probe) = &self.probe else {
+    fn compare(&self, tuple: Tuple, a: &Place, b: &Place) -> Verdict {
+        let (Some(probe), Some(home)) = (&self.probe, &self.home) else {
+            return Verdict::Unable;
+        };
+        let (Some(a), Some(b)) = (a.file(), b.file()) else {
             return Verdict::Unable;
         };
         let mirrored = tuple.mirrored();
+        let sample = |namespace, tuple| {
+            probe::inside(namespace, home.as_fd(), || probe.sample(tuple)).flatten()
+        };
         let samples = (|| {
-            let before = probe.sample(a.as_fd(), tuple)?;
-            let there = probe.sample(b.as_fd(), mirrored)?;
-            let after = probe.sample(a.as_fd(), tuple)?;
+            let before = sample(a, tuple)?;
+            let there = sample(b, mirrored)?;
+            let after = sample(a, tuple)?;
             Ok::<_, Errno>((before, there, after))
         })();
         match samples {
@@ -132,6 +253,21 @@ impl Prover {
             }
         }
     }
+}
+
+fn say_that_numbers_are_not_read(error: Errno) {
+    tracing::info!(
+        "connections across network namespaces stay on TCP, as sequence numbers \
+         cannot be read: {error}; a sluiced of root can"
+    );
+}
+
+/// The namespace of this process, if it may leave it and come back, which takes `CAP_SYS_ADMIN`.
+fn enterable() -> Option<Fd> {
+    let home: Fd =
+        std::os::fd::OwnedFd::from(std::fs::File::open("/proc/self/ns/net").ok()?).into();
+    probe::inside(home.as_fd(), home.as_fd(), || ()).ok()?;
+    Some(home)
 }
 
 /// Compares one end, sampled twice, with the other, sampled in between.

@@ -141,11 +141,7 @@ impl Server {
             clients: HashMap::new(),
             next_client: 1,
             matcher: Matcher::default(),
-            prover: if config.one_namespace {
-                Prover::none()
-            } else {
-                Prover::new()
-            },
+            prover: Prover::new(config.one_namespace, !config.allow_all_users),
             homes: Homes::new(),
             retries: Vec::new(),
             sweep_at: None,

@@ -93,10 +93,10 @@ fn programs() {
         return;
     }
     let scratch = common::Scratch::new();
-    // sh(1) sets the limit of open files: 64 for sluiced, 16 for clients at 4 each.
+    // sh(1) sets the limit of open files: 64 for sluiced, 16 for clients at 5 each.
     let mut command = std::process::Command::new("sh");
     command
-        .args(["-c", "ulimit -n 192; exec \"$@\"", "sh"])
+        .args(["-c", "ulimit -n 224; exec \"$@\"", "sh"])
         .arg(common::sluiced())
         .arg("--socket")
         .arg(scratch.socket())

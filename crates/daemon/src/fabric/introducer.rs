@@ -96,10 +96,14 @@ struct Question {
     tuple: Tuple,
 }
 
-/// The programs' memory and how to see them sleep; asked when a lane is made.
+/// The programs' memory, how to see them sleep, and their sockets; asked when a lane is made.
 pub trait Programs {
     /// The program's board.
     fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno>;
+    /// Whether the socket of this announcement is the established one with its addresses now, as
+    /// the kernel says. A program may have closed it without a word, and its port may be somebody
+    /// else's.
+    fn is_here(&self, announced: &Announced) -> bool;
 }
 
 /// All peers and all ends that could have a peer on another host.
@@ -357,13 +361,18 @@ impl Introducer {
 
     /// Answers what peers have asked. Every program was heard: whoever has taken part in as much as
     /// the asking end has announced its own long ago (decision 0006).
-    pub fn answer(&mut self) {
+    pub fn answer(&mut self, programs: &dyn Programs) {
         for question in std::mem::take(&mut self.questions) {
-            // Otherwise the peer was told of our end before.
-            if !self.by_tuple.contains_key(&question.tuple) {
-                let yours = question.theirs;
-                self.say(&question.from, Word::Nobody { yours });
+            let token = self.by_tuple.get(&question.tuple).copied();
+            let end = token.and_then(|token| Some((token, self.ends.get(&token)?)));
+            match end {
+                // The peer was told of it before.
+                Some((_, end)) if programs.is_here(&end.announced) => continue,
+                Some((token, _)) => self.forget(token),
+                None => {}
             }
+            let yours = question.theirs;
+            self.say(&question.from, Word::Nobody { yours });
         }
     }
 
@@ -522,8 +531,12 @@ impl Introducer {
         if !begins || !matches!(end.progress, Progress::Waiting) {
             return;
         }
-        if let Some((name, theirs)) = self.foreign.remove(&tuple) {
-            self.open(token, &name, theirs, None, programs);
+        if self.foreign.contains_key(&tuple) {
+            if !programs.is_here(&end.announced) {
+                self.forget(token);
+            } else if let Some((name, theirs)) = self.foreign.remove(&tuple) {
+                self.open(token, &name, theirs, None, programs);
+            }
         }
     }
 
@@ -646,6 +659,14 @@ impl Introducer {
             self.say(name, Word::NoLane { yours: mine });
             return;
         };
+        // The peer has looked at its end before it said this, and looks again when it hears the
+        // answer. Between its two looks there is ours: both sockets were there at one instant.
+        let is_asked = matches!(end.progress, Progress::Waiting | Progress::Offered { .. });
+        if is_asked && !programs.is_here(&end.announced) {
+            self.forget(yours);
+            self.say(name, Word::NoLane { yours: mine });
+            return;
+        }
         match &end.progress {
             Progress::Waiting => self.open(yours, name, mine, Some(far), programs),
             Progress::Offered { taken, half } => {
@@ -655,6 +676,13 @@ impl Introducer {
             Progress::Opening { .. } | Progress::Open { .. } => {
                 self.drop_peer(name, "gives a second lane to one connection");
             }
+        }
+    }
+
+    /// The socket of this end is gone.
+    fn forget(&mut self, token: Token) {
+        if let Some(key) = self.ends.get(&token).map(|end| end.announced.key) {
+            self.released(key);
         }
     }
 
@@ -677,15 +705,11 @@ impl Introducer {
         }
         match &end.progress {
             Progress::Offered { taken, half } => {
-                let (taken, half, key) = (taken.clone(), *half, end.announced.key);
-                if let Some(end) = self.ends.remove(&yours)
-                    && self.by_tuple.get(&end.announced.tuple) == Some(&yours)
-                {
-                    self.by_tuple.remove(&end.announced.tuple);
-                }
-                self.by_key.remove(&key);
-                self.end_lane(yours, key.client, taken, None);
+                let (taken, half, announced) = (taken.clone(), *half, end.announced);
+                self.ends.remove(&yours);
+                self.end_lane(yours, announced.key.client, taken, None);
                 self.end_unused(half);
+                self.wait_again(yours, announced, name);
             }
             Progress::Open { half, .. } => {
                 let number = half.number;
@@ -695,6 +719,25 @@ impl Introducer {
             Progress::Waiting => end.is_alone = true,
             Progress::Opening { .. } => {}
         }
+    }
+
+    /// What the peer announced was not the other end, or not any more. That one may come yet.
+    fn wait_again(&mut self, former: Token, announced: Announced, name: &PeerName) {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.by_key.insert(announced.key, token);
+        if self.by_tuple.get(&announced.tuple) == Some(&former) {
+            self.by_tuple.insert(announced.tuple, token);
+        }
+        let end = End {
+            announced,
+            peer: Some(name.clone()),
+            is_alone: true,
+            progress: Progress::Waiting,
+        };
+        self.ends.insert(token, end);
+        let tuple = announced.tuple;
+        self.say(name, Word::End { token, tuple });
     }
 
     /// A lane of which neither program was told.

@@ -22,6 +22,7 @@ use sluice_sys::unix::Fd;
 use crate::capture::Capture;
 use crate::capture::offer::{OFFER_KIND, Offer};
 use crate::matching::{Announced, ClientId, EndKey};
+use crate::namespace::{Namespace, Presence};
 use crate::program::Program;
 
 pub mod carrier;
@@ -103,6 +104,8 @@ struct Boards {
     mapped: HashMap<ClientId, Arc<ForeignBoard>>,
     /// Of the program that is announcing something now, or was announced before.
     files: HashMap<ClientId, Fd>,
+    /// The network namespaces of its ends, by their cookies.
+    namespaces: HashMap<ClientId, HashMap<u64, Namespace>>,
 }
 
 impl Programs for Boards {
@@ -114,6 +117,12 @@ impl Programs for Boards {
         let board = Arc::new(ForeignBoard::map(file)?);
         self.mapped.insert(client, board.clone());
         Ok(board)
+    }
+
+    fn is_here(&self, announced: &Announced) -> bool {
+        let namespaces = self.namespaces.get(&announced.key.client);
+        let place = namespaces.and_then(|all| all.get(&announced.domain.netns));
+        place.is_some_and(|place| place.presence(announced) == Presence::Here)
     }
 }
 
@@ -239,10 +248,11 @@ impl Fabric {
         self.introducer.take_given()
     }
 
-    /// A program has announced an end for which there is none on this host.
+    /// A program has announced an end, in this namespace, for which there is none on this host.
     pub fn announced(
         &mut self,
         announced: Announced,
+        namespace: &Namespace,
         program: &Program,
         board: impl FnOnce() -> Option<Fd>,
     ) {
@@ -267,6 +277,8 @@ impl Fabric {
             };
             entry.insert(board);
         }
+        let namespaces = self.boards.namespaces.entry(client).or_default();
+        namespaces.insert(announced.domain.netns, namespace.clone());
         self.introducer.announced(announced, &mut self.boards);
         self.act();
     }
@@ -282,6 +294,7 @@ impl Fabric {
         self.introducer.program_gone(client);
         self.boards.mapped.remove(&client);
         self.boards.files.remove(&client);
+        self.boards.namespaces.remove(&client);
         self.act();
     }
 
@@ -307,7 +320,7 @@ impl Fabric {
 
     /// Answers what peers want to know of ends here; every program was heard.
     pub fn answer(&mut self) {
-        self.introducer.answer();
+        self.introducer.answer(&self.boards);
         self.act();
     }
 

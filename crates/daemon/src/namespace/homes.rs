@@ -24,12 +24,9 @@ pub struct Homes {
 impl Homes {
     /// Knows the namespace of this process.
     pub fn new() -> Homes {
-        let own = std::os::unix::net::UnixDatagram::unbound()
-            .ok()
-            .and_then(|socket| tcp::netns_cookie(socket.as_raw_fd()).ok());
         Homes {
             known: HashMap::new(),
-            own,
+            own: own_cookie(),
         }
     }
 
@@ -52,6 +49,12 @@ impl Homes {
             })
         })
     }
+}
+
+/// The cookie of this process's namespace.
+pub fn own_cookie() -> Option<u64> {
+    let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
+    tcp::netns_cookie(socket.as_raw_fd()).ok()
 }
 
 #[cfg(test)]

@@ -28,8 +28,6 @@ pub struct Sample {
 pub struct Probe {
     v4: Fd,
     v6: Fd,
-    /// The namespace to come back to.
-    home: Fd,
 }
 
 /// Layout of the packet: room for an Ethernet header, then the tuple, then the answer.
@@ -71,20 +69,15 @@ pub fn belongs_here(namespace: &Fd) -> Result<bool, Errno> {
 impl Probe {
     /// Loads the classifiers; `EPERM` without privileges.
     pub fn load() -> Result<Probe, Errno> {
-        let home = std::fs::File::open("/proc/self/ns/net")
-            .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
-        let probe = Probe {
+        Ok(Probe {
             v4: load(&classifier(TUPLE_V4_BYTES as i32))?,
             v6: load(&classifier(TUPLE_V6_BYTES as i32))?,
-            home: std::os::fd::OwnedFd::from(home).into(),
-        };
-        // Also needs CAP_SYS_ADMIN; better found out now than with the first connection.
-        enter(probe.home.as_fd())?;
-        Ok(probe)
+        })
     }
 
-    /// The numbers of the connection `tuple` in `namespace`; `None` if it is not established.
-    pub fn sample(&self, namespace: BorrowedFd<'_>, tuple: Tuple) -> Result<Option<Sample>, Errno> {
+    /// The numbers of the connection `tuple` in the namespace of the calling thread; `None` if it
+    /// is not established.
+    pub fn sample(&self, tuple: Tuple) -> Result<Option<Sample>, Errno> {
         let mut packet = [0; PACKET_BYTES];
         let program = match (tuple.local, tuple.peer) {
             (SocketAddr::V4(local), SocketAddr::V4(peer)) => {
@@ -103,12 +96,7 @@ impl Probe {
             }
             _ => return Ok(None),
         };
-        enter(namespace)?;
-        let ran = run(program.raw(), &mut packet);
-        // Staying in a stranger's namespace would falsify everything that follows; this worked
-        // when the probe was loaded and needs nothing that can run out but memory.
-        enter(self.home.as_fd())?;
-        if ran? != 0 {
+        if run(program.raw(), &mut packet)? != 0 {
             return Ok(None);
         }
         let word = |index: usize| {
@@ -121,6 +109,23 @@ impl Probe {
             snd_una: word(2),
         }))
     }
+}
+
+/// Does something in another network namespace, and comes back to `home`.
+///
+/// # Errors
+/// Those of setns(2); `EPERM` without `CAP_SYS_ADMIN`.
+pub fn inside<T>(
+    namespace: BorrowedFd<'_>,
+    home: BorrowedFd<'_>,
+    work: impl FnOnce() -> T,
+) -> Result<T, Errno> {
+    enter(namespace)?;
+    let done = work();
+    // Staying in a stranger's namespace would falsify everything that follows. Coming back has
+    // worked at the start and needs nothing that can run out but memory.
+    enter(home)?;
+    Ok(done)
 }
 
 fn enter(namespace: BorrowedFd<'_>) -> Result<(), Errno> {

@@ -1,5 +1,6 @@
 //! Announcements, matches and releases.
 
+use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use sluice_control::message::{Announce, FromDaemon, Lane};
@@ -8,8 +9,9 @@ use sluice_sys::unix::Received;
 use super::Server;
 use crate::lanes::{LaneRef, NoLane};
 use crate::matching::{Announced, ClientId, EndKey, Outcome, Waiting};
-use crate::namespace::Verdict;
-use crate::socket::{SocketFacts, leaves_namespace};
+use crate::namespace::{NAMESPACES_MAX, Namespace, Verdict};
+use crate::shares::Payer;
+use crate::socket::SocketFacts;
 
 /// Network namespaces of one client that are remembered for proofs.
 const NAMESPACES_PER_CLIENT_MAX: usize = 8;
@@ -45,29 +47,32 @@ impl Server {
             self.counters.announcements_rejected += 1;
             return;
         };
-        let (outcome, displaced) = self.matcher.announce(Announced {
+        let announced = Announced {
             key,
             generation: announce.generation,
             tuple: facts.tuple,
             domain: facts.domain,
             cookie: facts.cookie,
-        });
+        };
+        let user = self.clients.get(&id).and_then(|client| client.payer);
+        let (outcome, displaced) = self.matcher.announce(announced, user);
         self.counters.ends_replaced += displaced.replaced;
         self.counters.ends_forgotten += displaced.forgotten;
-        match outcome {
-            Outcome::Waits if has_its_addresses => self.announce_to_peers(key),
-            Outcome::Waits => {}
-            Outcome::Duplicate => self.counters.announcements_duplicate += 1,
-            Outcome::Match(other) => {
-                self.join(other, key);
+        let found = match outcome {
+            Outcome::Waits => Vec::new(),
+            Outcome::Mirrored(found) => found,
+            Outcome::Duplicate => {
+                self.counters.announcements_duplicate += 1;
+                return;
             }
-            Outcome::Perhaps(others) => {
-                for other in others {
-                    if self.join_if_proven(other, key, 1) {
-                        break;
-                    }
-                }
-            }
+        };
+        // One look each: how many there are is bounded.
+        let is_joined = found
+            .into_iter()
+            .any(|other| self.join_if_proven(other, key, 1));
+        // What was found here may have been nobody's other end.
+        if !is_joined && has_its_addresses {
+            self.announce_to_peers(key);
         }
     }
 
@@ -90,22 +95,43 @@ impl Server {
                 None
             }
         };
-        if let Some(facts) = &facts
-            && leaves_namespace(facts.tuple.local)
-            && let Some(client) = self.clients.get_mut(&id)
-            && client.namespaces.len() < NAMESPACES_PER_CLIENT_MAX
-            && !client.namespaces.contains_key(&facts.domain.netns)
-        {
-            let netns = facts.domain.netns;
-            if let Some(namespace) = self.prover.namespace_of(socket.raw(), netns) {
-                client.namespaces.insert(netns, namespace);
-            }
+        if let Some(facts) = &facts {
+            self.hold_namespace(id, socket.raw(), facts.domain.netns);
         }
         let has_its_addresses = facts.is_some_and(|facts| {
             self.fabric.is_some() && self.homes.have(socket.raw(), facts.domain.netns)
         });
         self.closer.close(socket);
         Some((facts?, has_its_addresses))
+    }
+
+    /// Keeps the namespace of a client's socket, for looks at the socket later on.
+    fn hold_namespace(&mut self, id: ClientId, socket: RawFd, netns: u64) {
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        let is_own = self.prover.is_own(netns);
+        if client.namespaces.contains_key(&netns)
+            || !is_own && client.namespaces.len() >= NAMESPACES_PER_CLIENT_MAX
+            || !is_own && !self.may_hold_namespace(client.payer)
+        {
+            return;
+        }
+        if let Some(namespace) = self.prover.namespace_of(socket, netns)
+            && let Some(client) = self.clients.get_mut(&id)
+        {
+            client.namespaces.insert(netns, namespace);
+        }
+    }
+
+    /// So that nobody holds so many that there are none for others.
+    fn may_hold_namespace(&self, payer: Payer) -> bool {
+        let Some(user) = payer else {
+            return true;
+        };
+        let own = self.clients.values().filter(|it| it.payer == Some(user));
+        let held: usize = own.map(|client| client.namespaces.len()).sum();
+        held < NAMESPACES_MAX * self.config.user_share as usize / 100
     }
 
     pub(super) fn release(&mut self, id: ClientId, end: u32, generation: u32) {
@@ -256,20 +282,15 @@ impl Server {
         sent
     }
 
-    /// Compares two ends in different namespaces, and joins them if they are one connection.
-    /// `look` counts from 1.
+    /// Joins two ends if the kernel proves that they are one connection's. `look` counts from 1.
     fn join_if_proven(&mut self, a: EndKey, b: EndKey, look: u32) -> bool {
         let (Some(entry_a), Some(entry_b)) = (self.matcher.entry(a), self.matcher.entry(b)) else {
             return false;
         };
         let ends = [(a, entry_a.order), (b, entry_b.order)];
-        let namespace = |key: EndKey, netns| self.clients.get(&key.client)?.namespaces.get(netns);
-        let namespaces = (
-            namespace(a, &entry_a.announced.domain.netns),
-            namespace(b, &entry_b.announced.domain.netns),
-        );
-        let verdict = match namespaces {
-            (Some(there), Some(here)) => self.prover.compare(entry_a.announced.tuple, there, here),
+        let located = |announced| Some((announced, self.namespace_of(announced)?));
+        let verdict = match (located(&entry_a.announced), located(&entry_b.announced)) {
+            (Some(a), Some(b)) => self.prover.prove(a, b),
             _ => Verdict::Unable,
         };
         match verdict {
@@ -278,6 +299,14 @@ impl Server {
                 self.counters.mirrors_refuted += 1;
                 return false;
             }
+            Verdict::Gone(which) => {
+                self.counters.ends_gone += 1;
+                let (key, order) = ends[which];
+                self.matcher.remove_gone(key, order);
+                self.release_from_peers(key);
+                return false;
+            }
+            Verdict::Closing => return false,
             Verdict::NotNow if look < LOOKS_MAX && self.retries.len() < RETRIES_MAX => {
                 self.retries.push(Retry {
                     ends,
@@ -290,6 +319,11 @@ impl Server {
         self.matcher.set_waiting(a, Waiting::Proof);
         self.matcher.set_waiting(b, Waiting::Proof);
         false
+    }
+
+    pub(super) fn namespace_of(&self, announced: &Announced) -> Option<&Namespace> {
+        let client = self.clients.get(&announced.key.client)?;
+        client.namespaces.get(&announced.domain.netns)
     }
 
     /// When [`Server::retry_proofs`] has something to do.

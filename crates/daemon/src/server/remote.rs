@@ -17,7 +17,11 @@ const SLUICED: u32 = 0;
 impl Server {
     /// Says to the sluiced of other hosts that an end is here.
     pub(super) fn announce_to_peers(&mut self, key: EndKey) {
-        let (Some(fabric), Some(entry)) = (&mut self.fabric, self.matcher.entry(key)) else {
+        let Some(entry) = self.matcher.entry(key) else {
+            return;
+        };
+        let namespace = self.namespace_of(&entry.announced).cloned();
+        let (Some(fabric), Some(namespace)) = (&mut self.fabric, namespace) else {
             return;
         };
         let Some(program) = self
@@ -28,7 +32,7 @@ impl Server {
             return;
         };
         let board = || duplicate(&program.board);
-        fabric.announced(entry.announced, program, board);
+        fabric.announced(entry.announced, &namespace, program, board);
     }
 
     /// An end is not to be matched with one on another host, or not any more.

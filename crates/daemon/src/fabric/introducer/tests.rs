@@ -12,7 +12,10 @@ use super::*;
 use crate::matching::Domain;
 
 #[derive(Default)]
-struct Boards(HashMap<ClientId, Arc<ForeignBoard>>);
+struct Boards(HashMap<ClientId, Arc<ForeignBoard>>, Gone);
+
+/// The cookies of sockets that were closed without a word.
+type Gone = std::collections::HashSet<u64>;
 
 impl Programs for Boards {
     fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno> {
@@ -24,6 +27,10 @@ impl Programs for Boards {
         let board = Arc::new(ForeignBoard::map(&file)?);
         self.0.insert(client, board.clone());
         Ok(board)
+    }
+
+    fn is_here(&self, announced: &Announced) -> bool {
+        !self.1.contains(&announced.cookie)
     }
 }
 
@@ -68,6 +75,10 @@ impl Daemon {
             cookie: u64::from(end),
         };
         self.introducer.announced(announced, &mut self.boards);
+    }
+
+    fn answer(&mut self) {
+        self.introducer.answer(&self.boards);
     }
 
     fn hear(&mut self, word: &Word) {
@@ -310,7 +321,7 @@ fn asks(both: &mut [Daemon; 2]) -> bool {
     let may_come = both[0].introducer.may_come(key);
     settle(both);
     assert!(both[1].introducer.has_questions() || !may_come);
-    both[1].introducer.answer();
+    both[1].answer();
     settle(both);
     may_come
 }
@@ -342,7 +353,7 @@ fn an_end_whose_other_one_is_on_its_way_does_not_settle() {
     settle(&mut both);
     // The question is there; what the program has sent before is read only now.
     both[1].announce(1, "10.0.0.2:80", "10.0.0.1:4000");
-    both[1].introducer.answer();
+    both[1].answer();
     settle(&mut both);
     assert!(both[0].introducer.take_alone().is_empty());
     assert!(both.iter().all(|daemon| daemon.given.len() == 1));
@@ -396,6 +407,49 @@ fn a_peer_asks_for_its_own_addresses_only_and_not_for_ever() {
     for _ in 0..2 * QUESTIONS_MAX {
         both[0].hear(&question("10.0.0.2:1"));
     }
-    both[0].introducer.answer();
+    both[0].answer();
     assert_eq!(both[0].act().len(), QUESTIONS_MAX);
+}
+
+#[test]
+fn an_end_whose_socket_is_gone_is_nobodys_other_end() {
+    // Whoever of the two begins, and when its socket goes: before the other end is announced, or
+    // while the lane is being made.
+    for stale in 0..2 {
+        for closes_late in [false, true] {
+            let mut both = two();
+            let ends = [
+                ("10.0.0.1:4000", "10.0.0.2:80"),
+                ("10.0.0.2:80", "10.0.0.1:4000"),
+            ];
+            both[stale].announce(66, ends[stale].0, ends[stale].1);
+            if !closes_late {
+                both[stale].boards.1.insert(66);
+            }
+            settle(&mut both);
+            both[1 - stale].announce(5, ends[1 - stale].0, ends[1 - stale].1);
+            if closes_late {
+                // Said, and not heard yet.
+                let said: Vec<Word> = both[1 - stale].act();
+                both[stale].boards.1.insert(66);
+                for word in said {
+                    both[stale].hear(&word);
+                }
+            }
+            settle(&mut both);
+            assert!(both[stale].given.is_empty(), "{stale} {closes_late}");
+            // The right end comes, and both get a lane; where one had begun, it is over.
+            if closes_late {
+                let key = EndKey { client: 7, end: 5 };
+                both[1 - stale].introducer.released(key);
+                settle(&mut both);
+                both[1 - stale].announce(6, ends[1 - stale].0, ends[1 - stale].1);
+            }
+            both[stale].announce(7, ends[stale].0, ends[stale].1);
+            settle(&mut both);
+            assert_eq!(both[stale].given.len(), 1, "{stale} {closes_late}");
+            assert_eq!(both[stale].given[0].announced.key.end, 7);
+            assert!(both.iter().all(|daemon| daemon.dropped.is_empty()));
+        }
+    }
 }

@@ -1,0 +1,207 @@
+//! What the kernel has under the addresses of a connection (sock_diag(7)).
+//!
+//! The look-up is the one by which arriving segments find their socket (`inet_lookup`), in the
+//! network namespace in which the netlink socket was made, and needs no privilege there.
+
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+
+use sluice_sys::errno::Errno;
+use sluice_sys::netlink::{self, Request, failure, messages};
+use sluice_sys::tcp;
+use sluice_sys::unix::Fd;
+
+use crate::matching::Tuple;
+
+/// `SOCK_DIAG_BY_FAMILY` (include/uapi/linux/sock_diag.h).
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
+
+/// `struct inet_diag_req_v2` (include/uapi/linux/inet_diag.h), and in it the parts of
+/// `struct inet_diag_sockid`.
+const REQUEST_BYTES: usize = 56;
+const LOCAL_PORT: usize = 8;
+const PEER_PORT: usize = 10;
+const LOCAL_ADDRESS: usize = 12;
+const PEER_ADDRESS: usize = 28;
+const INTERFACE: usize = 44;
+const COOKIE: usize = 48;
+/// Of the state in `struct inet_diag_msg`.
+const STATE: usize = 1;
+
+/// An answer has 72 bytes and a few attributes; a refusal repeats the request.
+const ANSWER_BYTES: usize = 1024;
+/// Datagrams read for one question: what an interrupted one left is read with the next.
+const ANSWERS_MAX: usize = 8;
+
+/// Looks sockets up in one network namespace.
+#[derive(Debug)]
+pub struct Diag {
+    socket: Fd,
+    sequence: Cell<u32>,
+}
+
+impl Diag {
+    /// For the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Those of socket(2), and `EOPNOTSUPP` where the kernel does not find a socket that exists,
+    /// as one without `tcp_diag`.
+    pub fn open() -> Result<Diag, Errno> {
+        let diag = Diag {
+            socket: netlink::open(libc::NETLINK_SOCK_DIAG, 0)?,
+            sequence: Cell::new(0),
+        };
+        diag.finds_a_listener()?;
+        Ok(diag)
+    }
+
+    /// A kernel without the module says of every socket that there is none.
+    fn finds_a_listener(&self) -> Result<(), Errno> {
+        let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)) else {
+            // Without loopback there is nothing to try it with.
+            return Ok(());
+        };
+        let local = tcp::local_address(listener.as_raw_fd())?;
+        let tuple = Tuple {
+            local,
+            peer: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        };
+        let cookie = tcp::cookie(listener.as_raw_fd())?;
+        match self.state(tuple, 0, cookie)? {
+            Some(_) => Ok(()),
+            None => Err(Errno(libc::EOPNOTSUPP)),
+        }
+    }
+
+    /// The TCP state of the socket with this cookie, if it is the one with these addresses and
+    /// bound to this interface (0: none); `None` if it is not, or there is none.
+    pub fn state(&self, tuple: Tuple, interface: u32, cookie: u64) -> Result<Option<u8>, Errno> {
+        let Some(asked) = question(tuple, interface, cookie) else {
+            return Ok(None);
+        };
+        let sequence = self.sequence.get().wrapping_add(1);
+        self.sequence.set(sequence);
+        let request = Request::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_REQUEST, sequence, &asked);
+        netlink::send(&self.socket, request.bytes())?;
+        let mut buffer = [0; ANSWER_BYTES];
+        for _ in 0..ANSWERS_MAX {
+            // The kernel answers within the call before.
+            let got = netlink::receive(&self.socket, &mut buffer)?;
+            for message in messages(&buffer[..got]).filter(|it| it.sequence == sequence) {
+                match message.kind {
+                    SOCK_DIAG_BY_FAMILY => {
+                        return message
+                            .body
+                            .get(STATE)
+                            .map_or(Err(Errno::PROTO), |state| Ok(Some(*state)));
+                    }
+                    NLMSG_ERROR => {
+                        return match failure(message.body) {
+                            // No socket, and one with another cookie.
+                            Errno(libc::ENOENT | libc::ESTALE) => Ok(None),
+                            error => Err(error),
+                        };
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(Errno::PROTO)
+    }
+}
+
+/// The request for one socket; `None` for addresses of two families.
+fn question(tuple: Tuple, interface: u32, cookie: u64) -> Option<[u8; REQUEST_BYTES]> {
+    let (local, peer) = (tuple.local.ip(), tuple.peer.ip());
+    let family = match (local, peer) {
+        (IpAddr::V4(_), IpAddr::V4(_)) => libc::AF_INET,
+        (IpAddr::V6(_), IpAddr::V6(_)) => libc::AF_INET6,
+        _ => return None,
+    };
+    let mut asked = [0; REQUEST_BYTES];
+    let mut put = |at: usize, bytes: &[u8]| asked[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &[family as u8, libc::IPPROTO_TCP as u8]);
+    // All states: whatever has the addresses is to be found.
+    put(4, &u32::MAX.to_ne_bytes());
+    put(LOCAL_PORT, &tuple.local.port().to_be_bytes());
+    put(PEER_PORT, &tuple.peer.port().to_be_bytes());
+    for (at, address) in [(LOCAL_ADDRESS, local), (PEER_ADDRESS, peer)] {
+        match address {
+            IpAddr::V4(ip) => put(at, &ip.octets()),
+            IpAddr::V6(ip) => put(at, &ip.octets()),
+        }
+    }
+    put(INTERFACE, &interface.to_ne_bytes());
+    put(COOKIE, &(cookie as u32).to_ne_bytes());
+    put(COOKIE + 4, &((cookie >> 32) as u32).to_ne_bytes());
+    Some(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    fn pair(address: &str) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(address).expect("a listener");
+        let connected =
+            TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        let (accepted, _) = listener.accept().expect("accepts");
+        (connected, accepted)
+    }
+
+    fn tuple(socket: &TcpStream) -> Tuple {
+        Tuple {
+            local: tcp::local_address(socket.as_raw_fd()).expect("its address"),
+            peer: tcp::peer_address(socket.as_raw_fd()).expect("its peer's"),
+        }
+    }
+
+    #[test]
+    fn a_connection_is_found_by_its_cookie_until_it_is_closed() {
+        let diag = Diag::open().expect("sock_diag");
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let (connected, accepted) = pair(address);
+            let cookie = tcp::cookie(connected.as_raw_fd()).expect("a cookie");
+            let (one, other) = (tuple(&connected), tuple(&accepted));
+            let state = diag.state(one, 0, cookie);
+            assert_eq!(state, Ok(Some(tcp::STATE_ESTABLISHED)));
+            // The cookie of somebody else.
+            assert_eq!(diag.state(other, 0, cookie), Ok(None));
+            assert_eq!(diag.state(one, 0, cookie + 1_000_000), Ok(None));
+            drop(accepted);
+            drop(connected);
+            assert_eq!(diag.state(one, 0, cookie), Ok(None));
+        }
+    }
+
+    #[test]
+    fn an_ipv4_connection_of_an_ipv6_socket_is_found() {
+        let diag = Diag::open().expect("sock_diag");
+        let listener = TcpListener::bind("[::]:0").expect("a listener");
+        let port = listener.local_addr().expect("bound").port();
+        let _connected = TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        let (accepted, _) = listener.accept().expect("accepts");
+        let cookie = tcp::cookie(accepted.as_raw_fd()).expect("a cookie");
+        let state = diag.state(tuple(&accepted), 0, cookie);
+        assert_eq!(state, Ok(Some(tcp::STATE_ESTABLISHED)));
+    }
+
+    #[test]
+    fn a_half_closed_connection_is_not_established() {
+        let diag = Diag::open().expect("sock_diag");
+        let (connected, _accepted) = pair("127.0.0.1:0");
+        let cookie = tcp::cookie(connected.as_raw_fd()).expect("a cookie");
+        connected
+            .shutdown(std::net::Shutdown::Write)
+            .expect("a FIN");
+        let state = diag.state(tuple(&connected), 0, cookie).expect("an answer");
+        assert!(
+            state.is_some_and(|it| it != tcp::STATE_ESTABLISHED),
+            "{state:?}"
+        );
+    }
+}
