@@ -30,9 +30,9 @@ fn main() -> io::Result<()> {
         ["ping", address, count, size, ref more @ ..] => {
             let (count, size) = (count.parse().map_err(wrong)?, size.parse().map_err(wrong)?);
             let tcp = TcpStream::connect(address)?;
-            let driver = Driver::connect(tcp, &wishes(more == ["crc"]), 2 * size)?;
+            let mut driver = Driver::connect(tcp, &wishes(more == ["crc"]), 2 * size)?;
             println!("{:?}", driver.connection);
-            socket::ping(driver, count, size)?;
+            socket::ping(&mut driver, count, size)?;
             println!("{count} times {size} bytes there and back");
         }
         _ => println!("rping serve ADDRESS:PORT [crc] | rping ping ADDRESS:PORT COUNT SIZE [crc]"),

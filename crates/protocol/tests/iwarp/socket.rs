@@ -412,7 +412,7 @@ pub fn serve(mut driver: Driver) -> io::Result<usize> {
 }
 
 /// rping's client: so often so many bytes there and back.
-pub fn ping(mut driver: Driver, count: usize, size: usize) -> io::Result<()> {
+pub fn ping(driver: &mut Driver, count: usize, size: usize) -> io::Result<()> {
     let at = |offset: usize| Remote {
         address: BASE + offset as u64,
         rkey: KEY,

@@ -16,8 +16,9 @@ fn there_and_back() {
                 socket::serve(Driver::accept(tcp, &wishes(false), 0).unwrap())
             });
             let tcp = TcpStream::connect(address).unwrap();
-            let driver = Driver::connect(tcp, &wishes(crc), 2 * size).unwrap();
-            socket::ping(driver, 20, size).unwrap();
+            let mut driver = Driver::connect(tcp, &wishes(crc), 2 * size).unwrap();
+            socket::ping(&mut driver, 20, size).unwrap();
+            drop(driver);
             assert_eq!(server.join().unwrap().unwrap(), 20);
         }
     }

@@ -1,0 +1,187 @@
+//! Our iWARP (`sluice_protocol::iwarp`) and Linux's software iWARP (siw), which runs in an emulated
+//! machine: rdma-core's rping is the client and the server of ours, and checks every byte.
+//!
+//! `tests/guest/siw` builds the module for the guest's kernel; `scripts/setup test` calls it.
+
+#[path = "../../../crates/protocol/tests/iwarp/socket.rs"]
+mod socket;
+
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use sluice_protocol::iwarp::Failure;
+use sluice_protocol::{Operation, Remote};
+use sluice_tests::guest::stranger::{self, Borrowed};
+use sluice_tests::job::{Job, command};
+use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
+use sluice_wire::iwarp::Cause;
+use sluice_wire::iwarp::terminate::TaggedError;
+use socket::{Driver, wishes};
+
+/// For one program in an emulated machine.
+const LIMIT: Duration = Duration::from_secs(120);
+const PORT: u16 = 7174;
+const ROUNDS: usize = 10;
+/// Bytes: in one frame, and in several.
+const SIZES: [usize; 2] = [64, 9000];
+
+/// siw sends its reply first, and has the socket call it for what follows after that (`siw_accept`);
+/// nor does it look again when its queue pair was locked as something came or was posted
+/// (`siw_qp_llp_data_ready`, `siw_sq_resume`). What it has missed stays where it is until more comes.
+/// So nothing is sent at once, and a server that has never said a word is asked anew.
+const PAUSE: Duration = Duration::from_secs(1);
+const ATTEMPTS: usize = 3;
+
+fn main() -> ExitCode {
+    let mut trials = Vec::new();
+    for family in [4, 6] {
+        for crc in [false, true] {
+            let how = format!("ipv{family}/crc-{}", if crc { "on" } else { "off" });
+            let name = format!("siw-serves/{how}");
+            trials.push(trial(name, move || siw_serves(family, crc)));
+            let name = format!("siw-asks/{how}");
+            trials.push(trial(name, move || siw_asks(family, crc)));
+        }
+    }
+    trials.push(trial("siw-refuses-a-wrong-key", refusal));
+    let conclusion = suite::run(trials, 1);
+    stranger::dismiss();
+    conclusion.exit_code()
+}
+
+/// The guest, with siw in the place of rxe.
+fn borrow() -> Verdict<Borrowed> {
+    static LOADED: OnceLock<()> = OnceLock::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/siw");
+    let told = command(script).arg("--folder").output()?;
+    let folder = PathBuf::from(String::from_utf8_lossy(&told.stdout).trim_end());
+    if !folder.join("stamp").is_file() {
+        return skip(format!(
+            "no siw for the guest in {}; scripts/setup test",
+            folder.display()
+        ));
+    }
+    let lab = stranger::borrow()?;
+    if LOADED.get().is_none() {
+        let folder = folder.display();
+        lab.guest.shell(
+            &lab.host,
+            &format!(
+                "for module in {folder}/*.ko; do insmod $module; done
+                 rdma link del rxe0
+                 rdma link add siw0 type siw netdev eth0"
+            ),
+        )?;
+        let _ = LOADED.set(());
+    }
+    Ok(lab)
+}
+
+fn rping(lab: &Borrowed, arguments: &[&str]) -> Verdict<Job> {
+    let mut command = lab.guest.command(&lab.host, "rping");
+    command.args(arguments);
+    Job::start(command, lab.path(), "rping in the guest")
+}
+
+/// rping's server in the guest, and a connection to it.
+fn server(lab: &Borrowed, family: u8, size: usize) -> Verdict<(Job, TcpStream)> {
+    let any = if family == 6 { "::" } else { "0.0.0.0" };
+    let port = PORT.to_string();
+    let size = size.to_string();
+    let arguments = ["-s", "-V", "-a", any, "-p", &port, "-S", &size];
+    let mut server = rping(lab, &arguments)?;
+    lab.guest
+        .await_rdma_listener(&lab.host, &mut server, PORT, LIMIT)?;
+    let address = SocketAddr::new(lab.guest.address(family), PORT);
+    let tcp = lab.host.inside(|| TcpStream::connect(address))?;
+    Ok((server, tcp))
+}
+
+fn siw_serves(family: u8, crc: bool) -> Verdict {
+    let lab = borrow()?;
+    for size in SIZES {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let (server, tcp) = server(&lab, family, size)?;
+            let mut driver = Driver::connect(tcp, &wishes(crc), 2 * size)?;
+            std::thread::sleep(PAUSE);
+            let pinged = socket::ping(&mut driver, ROUNDS, size);
+            let silent = driver.connection.counters().frames_received == 0;
+            drop(driver);
+            let Err(error) = pinged else {
+                // It ends with an error of its own when the client has gone.
+                server.finish(LIMIT)?;
+                break;
+            };
+            let seen = format!("{error}\n{}\n{}", server.describe(), lab.guest.console());
+            if !silent || attempts == ATTEMPTS {
+                return fail(format!("{size} bytes: {seen}"));
+            }
+            println!("siw slept, attempt {attempts}: {seen}");
+        }
+    }
+    Ok(())
+}
+
+fn siw_asks(family: u8, crc: bool) -> Verdict {
+    let lab = borrow()?;
+    for size in SIZES {
+        let here: IpAddr = match family {
+            6 => lab.host.v6().into(),
+            _ => lab.host.v4().into(),
+        };
+        let listener = lab.host.inside(|| TcpListener::bind((here, PORT)))?;
+        let rounds = ROUNDS.to_string();
+        let (port, size, here) = (PORT.to_string(), size.to_string(), here.to_string());
+        let client = rping(
+            &lab,
+            &[
+                "-c", "-V", "-a", &here, "-p", &port, "-S", &size, "-C", &rounds,
+            ],
+        )?;
+        let served = listener
+            .accept()
+            .and_then(|(tcp, _)| Driver::accept(tcp, &wishes(crc), 0))
+            .and_then(socket::serve);
+        let outcome = client.finish(LIMIT)?;
+        match served {
+            Ok(times) => ensure(times == ROUNDS, || format!("{times} times"))?,
+            Err(error) => {
+                return fail(format!(
+                    "{size} bytes: {error}\n{}\n{}",
+                    outcome.describe(),
+                    lab.guest.console()
+                ));
+            }
+        }
+        outcome.success()?;
+    }
+    Ok(())
+}
+
+/// siw gives the stream up, and says why.
+fn refusal() -> Verdict {
+    let lab = borrow()?;
+    let (server, tcp) = server(&lab, 4, 64)?;
+    let mut driver = Driver::connect(tcp, &wishes(true), 0)?;
+    let nowhere = Remote {
+        address: 0x1000,
+        rkey: 0x0bad_0bad,
+    };
+    driver.post(Operation::Write(nowhere), vec![7; 100])?;
+    let orderly = driver.finish(false)?;
+    let wanted = Cause::Tagged(TaggedError::InvalidStag);
+    let told = match driver.connection.failure() {
+        Some(Failure::Peer(message)) => Some(message.cause),
+        _ => None,
+    };
+    ensure(told == Some(wanted) && !orderly, || {
+        format!("{:?}\n{}", driver.connection.failure(), lab.guest.console())
+    })?;
+    server.finish(LIMIT)?;
+    Ok(())
+}
