@@ -220,7 +220,16 @@ fn compare(suite: &'static Suite, args: &CommonArgs, options: &Options) -> Resul
         file(&args.json, "report.json"),
         file(&args.html, "report.html"),
     )?;
-    let report = runner::run(suite, &chosen, options)?;
+    let (report, interruption) = runner::run(suite, &chosen, options)?;
+    let mut points = report
+        .workloads
+        .iter()
+        .flat_map(|workload| &workload.points);
+    if points.next().is_none() {
+        return Err(interruption.unwrap_or_else(|| {
+            BenchError::Failed("nothing was measured: every workload was skipped".to_owned())
+        }));
+    }
     say(&text::render(&report, args.quick));
     files.write(&report)?;
     say(&format!(
@@ -228,6 +237,9 @@ fn compare(suite: &'static Suite, args: &CommonArgs, options: &Options) -> Resul
         files.html.display(),
         files.json.display()
     ));
+    if let Some(interruption) = interruption {
+        return Err(interruption);
+    }
     let failed = report
         .workloads
         .iter()
@@ -307,16 +319,23 @@ fn verbs_options(args: &CommonArgs) -> Options {
 fn list(suite: &Suite) -> String {
     let mut text = String::new();
     for workload in suite.workloads {
-        let missing = runner::missing_programs(workload);
-        let state = if missing.is_empty() {
-            String::new()
-        } else {
-            format!(" (missing: {})", missing.join(", "))
+        text.push_str(&format!("{:<12} {}\n", workload.name, workload.title));
+        let marked = |programs: &[&'static str]| {
+            let missing = |program: &&str| machine::find_program(program).is_none();
+            let marked = programs.iter().map(|program| {
+                let mark = if missing(program) { " (missing)" } else { "" };
+                format!("{program}{mark}")
+            });
+            marked.collect::<Vec<_>>().join(", ")
         };
-        text.push_str(&format!(
-            "{:<12} {}{state}\n",
-            workload.name, workload.title
-        ));
+        for (what, programs) in [
+            ("needs", workload.programs),
+            ("compares with", workload.compared_with),
+        ] {
+            if !programs.is_empty() {
+                text.push_str(&format!("{:<12} {what} {}\n", "", marked(programs)));
+            }
+        }
     }
     text
 }
@@ -328,4 +347,20 @@ fn say(text: &str) {
 
 fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "sluice: {text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_names_the_programs_of_every_workload() {
+        let text = list(&workloads::SOCKETS);
+        for workload in workloads::SOCKETS.workloads {
+            for program in workload.programs {
+                assert!(text.contains(program), "{program} in\n{text}");
+            }
+        }
+        assert!(text.contains("needs "), "{text}");
+    }
 }

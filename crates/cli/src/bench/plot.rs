@@ -10,6 +10,7 @@ const MARGIN_LEFT: f64 = 70.0;
 const MARGIN_RIGHT: f64 = 20.0;
 const CURVE_HEIGHT: f64 = 320.0;
 const CURVE_TOP: f64 = 34.0;
+const LEGEND_ROW: f64 = 20.0;
 const CURVE_BOTTOM: f64 = 46.0;
 const BAR_HEIGHT: f64 = 16.0;
 const BAR_GAP: f64 = 14.0;
@@ -71,20 +72,48 @@ fn open_svg(height: f64, name: &str) -> String {
     )
 }
 
+/// Where each series' mark is, from the left and from the top: in as many rows as they need.
+fn legend_places(points: &[&Point]) -> Vec<(f64, f64)> {
+    let Some(first) = points.first() else {
+        return Vec::new();
+    };
+    let (mut x, mut y) = (MARGIN_LEFT, 6.0);
+    let place = |series: &Series| {
+        let width = 40.0 + 8.0 * series.variant.title().len() as f64;
+        if x > MARGIN_LEFT && x + width > WIDTH {
+            (x, y) = (MARGIN_LEFT, y + LEGEND_ROW);
+        }
+        let place = (x, y);
+        x += width;
+        place
+    };
+    first.series.iter().map(place).collect()
+}
+
+/// What the rows of the legend behind the first push down.
+fn legend_extra(points: &[&Point]) -> f64 {
+    legend_places(points).last().map_or(0.0, |(_, y)| y - 6.0)
+}
+
+/// The picture below it is to be drawn in the group that this begins.
 fn legend(svg: &mut String, points: &[&Point]) {
     let Some(first) = points.first() else { return };
-    let mut x = MARGIN_LEFT;
-    for series in &first.series {
+    for (series, (x, y)) in first.series.iter().zip(legend_places(points)) {
         let fill = colour(series.variant);
         let title = series.variant.title();
         let _ = writeln!(
             svg,
-            "<rect x=\"{x:.0}\" y=\"6\" width=\"12\" height=\"12\" fill=\"{fill}\"/>\
-             <text x=\"{:.0}\" y=\"16\">{title}</text>",
-            x + 17.0
+            "<rect x=\"{x:.0}\" y=\"{y:.0}\" width=\"12\" height=\"12\" fill=\"{fill}\"/>\
+             <text x=\"{:.0}\" y=\"{:.0}\">{title}</text>",
+            x + 17.0,
+            y + 10.0,
         );
-        x += 40.0 + 8.0 * title.len() as f64;
     }
+    let _ = writeln!(
+        svg,
+        "<g transform=\"translate(0 {:.0})\">",
+        legend_extra(points)
+    );
 }
 
 /// Maps a value to pixels, linearly or by its logarithm.
@@ -113,7 +142,8 @@ impl Axis {
 }
 
 fn curve(points: &[&Point]) -> String {
-    let mut svg = open_svg(CURVE_HEIGHT, &points[0].spec.group);
+    let height = CURVE_HEIGHT + legend_extra(points);
+    let mut svg = open_svg(height, &points[0].spec.group);
     legend(&mut svg, points);
     let xs: Vec<f64> = points.iter().filter_map(|point| point.spec.x).collect();
     let (from, to) = bounds(&xs);
@@ -161,7 +191,7 @@ fn curve(points: &[&Point]) -> String {
     for index in 0..points[0].series.len() {
         line(&mut svg, points, index, x_axis, y_axis);
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</g></svg>\n");
     svg
 }
 
@@ -240,7 +270,8 @@ fn described(point: &Point, series: &Series) -> String {
 
 fn bars(points: &[&Point]) -> String {
     let block = |point: &Point| point.series.len() as f64 * (BAR_HEIGHT + 3.0) + BAR_GAP;
-    let height = CURVE_TOP + points.iter().map(|point| block(point)).sum::<f64>();
+    let height =
+        CURVE_TOP + legend_extra(points) + points.iter().map(|point| block(point)).sum::<f64>();
     let mut svg = open_svg(height, &points[0].spec.group);
     legend(&mut svg, points);
     let axis = Axis {
@@ -265,7 +296,7 @@ fn bars(points: &[&Point]) -> String {
         }
         y += BAR_GAP;
     }
-    svg.push_str("</svg>\n");
+    svg.push_str("</g></svg>\n");
     svg
 }
 
@@ -385,6 +416,47 @@ mod tests {
         let svg = render(&labels.iter().collect::<Vec<_>>());
         assert!(svg.contains("(3.00×)") && svg.contains("l&amp;m"), "{svg}");
         assert!(!svg.contains("a<b"), "{svg}");
+    }
+
+    #[test]
+    fn long_legends_take_several_rows_within_the_picture() {
+        let one = point(None, [1.0, 1.0]);
+        let variants = [
+            Variant::Tcp,
+            Variant::Unix,
+            Variant::Sluice,
+            Variant::ServerOnly,
+            Variant::ClientOnly,
+            Variant::Verbs,
+            Variant::VerbsPrivate,
+            Variant::UcxPosix,
+            Variant::UcxCma,
+            Variant::Libfabric,
+            Variant::Memcpy,
+            Variant::TcpPolling,
+            Variant::RoceXdp,
+            Variant::RoceUdp,
+        ];
+        let mut many = Point::new(one.spec.clone(), &variants);
+        for series in &mut many.series {
+            series.samples.push(Sample {
+                value: 1.0,
+                ..Sample::default()
+            });
+        }
+        many.summarise();
+        let places = legend_places(&[&many]);
+        let ends = places.iter().zip(&many.series);
+        let mut before = (0.0, 0.0);
+        for ((x, y), series) in ends {
+            let end = x + 17.0 + 8.0 * series.variant.title().len() as f64;
+            assert!(end <= WIDTH || *x == MARGIN_LEFT, "{x} {y}");
+            assert!(*y > before.1 || *x >= before.0, "{x} {y} over {before:?}");
+            before = (end, *y);
+        }
+        assert!(legend_extra(&[&many]) >= LEGEND_ROW);
+        let svg = render(&[&many]);
+        assert!(svg.contains("translate(0 "), "{svg}");
     }
 
     #[test]

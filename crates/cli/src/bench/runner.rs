@@ -33,12 +33,13 @@ struct Runner<'a> {
 /// Runs the workloads and returns everything that was found.
 ///
 /// A variant that fails is reported as failed and not tried again in its cell; the others go on.
-/// Fails only when nothing can be measured or the user interrupts.
+/// An interruption ends it; what was measured until then is in the report, which comes with it.
+/// Fails only when nothing can be measured.
 pub fn run(
     suite: &'static Suite,
     chosen: &[&'static Workload],
     options: &Options,
-) -> Result<Report> {
+) -> Result<(Report, Option<BenchError>)> {
     let descriptors_max = signals::raise_descriptor_limit();
     let mut report = Report {
         format: REPORT_FORMAT,
@@ -75,11 +76,21 @@ pub fn run(
         repeats_max: options.repeats_max,
         calm: wait_for_calm,
     };
+    let mut interruption = None;
     for plan in planned {
-        report.workloads.push(runner.run_workload(plan)?);
+        let (workload, outcome) = runner.run_workload(plan);
+        report.workloads.push(workload);
+        match outcome {
+            Ok(()) => {}
+            Err(error @ BenchError::Interrupted(_)) => {
+                interruption = Some(error);
+                break;
+            }
+            Err(error) => return Err(error),
+        }
     }
     report.verdicts = (suite.verdicts)(&report.workloads);
-    Ok(report)
+    Ok((report, interruption))
 }
 
 /// The cells of a workload, without the variants whose programs are not installed.
@@ -146,7 +157,8 @@ fn versions(chosen: &[&'static Workload]) -> BTreeMap<&'static str, String> {
 }
 
 impl Runner<'_> {
-    fn run_workload(&mut self, plan: Plan) -> Result<WorkloadReport> {
+    /// What was measured, all of it if the outcome says so.
+    fn run_workload(&mut self, plan: Plan) -> (WorkloadReport, Result<()>) {
         let workload = plan.workload;
         let mut report = WorkloadReport {
             name: workload.name,
@@ -168,7 +180,7 @@ impl Runner<'_> {
                 .note(&format!("{}: skipped: {reason}", workload.name));
             self.progress.skip(plan.runs());
             report.skipped = Some(reason);
-            return Ok(report);
+            return (report, Ok(()));
         }
         for sentence in &plan.missing {
             self.progress
@@ -176,11 +188,12 @@ impl Runner<'_> {
         }
         report.missing = plan.missing;
         for cell in plan.cells {
-            report
-                .points
-                .extend(self.run_cell(&cell, &mut report.commands)?);
+            match self.run_cell(&cell, &mut report.commands) {
+                Ok(points) => report.points.extend(points),
+                Err(error) => return (report, Err(error)),
+            }
         }
-        Ok(report)
+        (report, Ok(()))
     }
 
     /// Measures all repetitions. One that other programs disturbed is measured again, when the
