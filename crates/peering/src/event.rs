@@ -206,3 +206,29 @@ impl fmt::Display for Why {
 }
 
 impl std::error::Error for Why {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_until_somebody_acts_is_told_from_what_passes() {
+        for why in [
+            Why::Key,
+            Why::Refused(Some(Reason::Key)),
+            Why::Unknown("beta".to_owned()),
+            Why::SameName,
+        ] {
+            assert!(why.needs_somebody(), "{why}");
+        }
+        let down = std::io::ErrorKind::ConnectionRefused;
+        for why in [
+            Why::Closed,
+            Why::Io(down),
+            Why::Slow,
+            Why::Refused(Some(Reason::Full)),
+        ] {
+            assert!(!why.needs_somebody(), "{why}");
+        }
+    }
+}
