@@ -5,7 +5,6 @@
 //! their processes, and [`status`] tells people about it.
 
 pub mod capture;
-mod closer;
 pub mod config;
 pub mod counters;
 mod end_table;
@@ -20,6 +19,7 @@ pub mod notify;
 pub mod options;
 pub mod privileges;
 mod program;
+pub mod receiver;
 pub mod server;
 pub mod shares;
 mod socket;

@@ -23,6 +23,7 @@ use sluice_daemon::listener::Listener;
 use sluice_daemon::notify::Manager;
 use sluice_daemon::options::Options;
 use sluice_daemon::privileges::{self, Needs};
+use sluice_daemon::receiver;
 use sluice_daemon::server::Server;
 use sluice_daemon::shares::SHARE_PERCENT_DEFAULT;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_DEFAULT};
@@ -108,6 +109,10 @@ struct Arguments {
     #[arg(long, hide = true)]
     man_page: bool,
 
+    /// Be a process that receives what programs send, for the sluiced at standard input
+    #[arg(long, hide = true)]
+    receive_for_sluiced: bool,
+
     /// Set by --daemonize for the process in the background
     #[arg(long, hide = true)]
     detached: bool,
@@ -154,6 +159,8 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = if arguments.man_page {
         man_page().map(|()| ExitCode::SUCCESS)
+    } else if arguments.receive_for_sluiced {
+        receive().map(|()| ExitCode::SUCCESS)
     } else if arguments.capture_relay {
         relay(arguments).map(|()| ExitCode::SUCCESS)
     } else if arguments.daemonize {
@@ -380,6 +387,13 @@ fn relay(arguments: Arguments) -> Outcome {
     let sluiced = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     capture::relay::serve(config, sluiced)
+}
+
+/// As a child of sluiced.
+fn receive() -> Outcome {
+    let sluiced = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(receiver::process::serve(sluiced)?)
 }
 
 fn start_fabric(

@@ -11,6 +11,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{WAITING_MAX, WAITING_PER_CLIENT_MAX};
 use crate::shares::Payer;
 
@@ -30,7 +32,7 @@ pub struct EndKey {
 }
 
 /// The addresses of a connection as one end sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tuple {
     pub local: SocketAddr,
     pub peer: SocketAddr,
@@ -47,7 +49,7 @@ impl Tuple {
 }
 
 /// Where addresses are unique.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Domain {
     /// `SO_NETNS_COOKIE`.
     pub netns: u64,

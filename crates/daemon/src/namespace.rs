@@ -26,7 +26,7 @@
 //! be made within the same 64 ns, modulo 274 s, in both directions.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 
 use sluice_sys::errno::Errno;
@@ -42,6 +42,7 @@ mod probe;
 
 pub use homes::Homes;
 pub use place::{Place, Presence};
+pub use probe::namespace_of as of_socket;
 
 use diag::Diag;
 use probe::{Probe, Sample};
@@ -142,9 +143,9 @@ impl Prover {
         self.own.as_ref().is_some_and(|(own, _)| *own == netns)
     }
 
-    /// The namespace of a socket, whose cookie is `netns`; `None` if nothing can be found out
-    /// there.
-    pub fn namespace_of(&mut self, socket: RawFd, netns: u64) -> Option<Namespace> {
+    /// Keeps the namespace whose cookie is `netns`: sluiced's own, or the one that is given. `None`
+    /// if nothing can be found out there.
+    pub fn keep(&mut self, netns: u64, given: Option<Fd>) -> Option<Namespace> {
         if let Some((own, place)) = &self.own
             && *own == netns
         {
@@ -159,7 +160,7 @@ impl Prover {
                 return None;
             }
         }
-        let place = match self.enter(socket) {
+        let place = match self.enter(given) {
             Ok((file, diag)) => Place::seen(Some(file), diag),
             Err(_) if self.believes => Place::unseen(None),
             Err(error) => {
@@ -172,9 +173,9 @@ impl Prover {
         Some(namespace)
     }
 
-    fn enter(&self, socket: RawFd) -> Result<(Fd, Diag), Errno> {
+    fn enter(&self, given: Option<Fd>) -> Result<(Fd, Diag), Errno> {
         let home = self.home.as_ref().ok_or(Errno(libc::EPERM))?;
-        let file = probe::namespace_of(socket)?;
+        let file = given.ok_or(Errno(libc::EPERM))?;
         let diag = probe::inside(file.as_fd(), home.as_fd(), Diag::open)??;
         Ok((file, diag))
     }

@@ -1,6 +1,7 @@
-//! The daemon's one thread: waits for clients, reads what they say, and never blocks on any.
+//! The daemon's one thread: hears what clients say, by the processes that read them, and never blocks
+//! on any.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,21 +13,23 @@ use sluice_control::message::{
     DecodeError, FromDaemon, Hello, MESSAGE_BYTES_MAX, Reason, ToDaemon, VERSION,
 };
 use sluice_sys::errno::Errno;
+use sluice_sys::tcp;
 use sluice_sys::unix::{self, Credentials, Fd, Received};
 
-use crate::closer::Closer;
 use crate::config::{Config, Limits};
 use crate::counters::Counters;
 use crate::fabric::Fabric;
 use crate::gateway::Gateway;
 use crate::lanes::Lanes;
 use crate::listener::{ListenError, Listener};
-use crate::matching::{ClientId, EndKey, Matcher};
+use crate::matching::{ClientId, Matcher};
 use crate::metrics::collect::Seen;
 use crate::metrics::exporter::Exporter;
 use crate::namespace::{Homes, Namespace, Prover};
 use crate::options::Options;
 use crate::program::{EndTable, Program};
+use crate::receiver::Brought;
+use crate::receiver::pool::{Heard, Origin, Pool};
 use crate::shares::{Payer, Shares};
 
 mod announce;
@@ -37,8 +40,8 @@ mod remote;
 mod report;
 mod sweep;
 
-/// Messages of one client that are read before others get their turn.
-const MESSAGES_PER_TURN_MAX: usize = 64;
+/// Reports of one receiving process that are heard before others get their turn.
+const REPORTS_PER_TURN_MAX: usize = 64;
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 256;
 
@@ -47,11 +50,15 @@ const STOP: u64 = u64::MAX - 1;
 const FABRIC: u64 = u64::MAX - 2;
 const METRICS: u64 = u64::MAX - 3;
 const RELOAD: u64 = u64::MAX - 4;
+/// With the number of a receiving process in the lower half. Clients have numbers of 32 bits alone.
+const RECEIVER: u64 = 1 << 32;
+
+/// What sluiced itself wants to know of a client's socket, other than that the client has gone.
+const WATCHED: epoll::EventFlags = epoll::EventFlags::ET;
 
 /// One connection to the control socket.
 #[derive(Debug)]
 struct Client {
-    socket: Fd,
     credentials: Credentials,
     /// Whom it and its lanes count for.
     payer: Payer,
@@ -74,6 +81,7 @@ pub struct Server {
     listener: Listener,
     poll: OwnedFd,
     clients: HashMap<ClientId, Client>,
+    receivers: Pool,
     next_client: ClientId,
     matcher: Matcher,
     lanes: Lanes,
@@ -82,9 +90,9 @@ pub struct Server {
     retries: Vec<announce::Retry>,
     /// When ends are looked for that were closed without a word.
     sweep_at: Option<Instant>,
-    /// Ends that ask whether a peer may still come, and their generations.
-    settling: Vec<(EndKey, u32)>,
-    closer: Closer,
+    settling: VecDeque<announce::Settling>,
+    /// How many questions of peers are answered after which hearing.
+    questions: VecDeque<(u64, usize)>,
     /// Lanes to other hosts.
     fabric: Option<Fabric>,
     reload: Option<reload::Reload>,
@@ -139,14 +147,15 @@ impl Server {
             listener,
             poll,
             clients: HashMap::new(),
+            receivers: Pool::new(RECEIVER, now),
             next_client: 1,
             matcher: Matcher::default(),
             prover: Prover::new(config.one_namespace, !config.allow_all_users),
             homes: Homes::new(),
             retries: Vec::new(),
             sweep_at: None,
-            settling: Vec::new(),
-            closer: Closer::default(),
+            settling: VecDeque::new(),
+            questions: VecDeque::new(),
             gateway: gateway::begin(fabric.as_ref(), &config, now),
             config,
             fabric,
@@ -202,20 +211,31 @@ impl Server {
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                match event.data.u64() {
+                let (data, flags) = (event.data, event.flags);
+                match data.u64() {
                     LISTENER => self.accept_all(),
                     STOP => self.stopping = true,
                     FABRIC => {}
                     METRICS => self.give_figures(),
                     RELOAD => self.reload_if_told(),
-                    // Client numbers are 32-bit.
-                    id => self.read_client(id as ClientId),
+                    number if number & RECEIVER != 0 => {
+                        let receiver = number as u32;
+                        if flags.contains(epoll::EventFlags::OUT) {
+                            self.receivers.has_room(&self.poll, receiver);
+                        }
+                        self.hear(receiver);
+                    }
+                    client => {
+                        if flags.contains(epoll::EventFlags::HUP) {
+                            self.receivers.has_gone(client as ClientId, Instant::now());
+                        }
+                    }
                 }
             }
-            if events.is_empty() {
-                // Everybody was heard.
-                self.settle();
+            for client in self.receivers.turn(&self.poll, Instant::now()) {
+                self.remove(client);
             }
+            self.settle();
             self.turn_fabric();
             self.turn_gateway();
             self.retry_proofs();
@@ -225,16 +245,24 @@ impl Server {
             }
         }
         tracing::info!("ends");
+        self.end_connections();
         Ok(())
+    }
+
+    /// Nobody waits for us, nor we for what they sent.
+    fn end_connections(&mut self) {
+        self.listener.refuse_new();
+        while let Ok(socket) = self.listener.accept() {
+            self.close(socket);
+        }
+        self.receivers.end_all();
     }
 
     /// How long to wait at most; `None`: until something happens.
     fn patience(&self) -> Option<Duration> {
-        let has_questions = self.fabric.as_ref().is_some_and(Fabric::has_questions);
-        if has_questions || !self.settling.is_empty() {
-            return Some(Duration::ZERO);
-        }
         let now = Instant::now();
+        let receivers = self.receivers.next_deadline(now);
+        let receivers = receivers.map(|due| due.saturating_duration_since(now));
         let retry = self
             .next_retry()
             .map(|due| due.saturating_duration_since(now));
@@ -245,7 +273,7 @@ impl Server {
         let gateway = self.gateway.as_ref().and_then(Gateway::next_deadline);
         let gateway = gateway.map(|due| due.saturating_duration_since(now));
         let sweep = self.sweep_at.map(|due| due.saturating_duration_since(now));
-        let all = [retry, idle, fabric, gateway, sweep];
+        let all = [retry, receivers, idle, fabric, gateway, sweep];
         all.into_iter().flatten().min()
     }
 
@@ -301,12 +329,10 @@ impl Server {
             return false;
         }
         let accepted = self.listener.accept();
-        if let Ok(socket) = &accepted {
-            refuse(socket, Reason::Full);
-            self.counters.clients_refused += 1;
-        }
         let turned_away = accepted.is_ok();
-        drop(accepted);
+        if let Ok(socket) = accepted {
+            self.refuse(socket, Reason::Full);
+        }
         self.spare = File::open("/dev/null").ok();
         turned_away
     }
@@ -317,34 +343,35 @@ impl Server {
             Ok(credentials) => credentials,
             Err(error) => {
                 tracing::debug!(reason = %error, "a client's credentials cannot be read: {error}");
-                self.counters.clients_refused += 1;
+                self.refuse(socket, Reason::User);
                 return;
             }
         };
         let known = credentials.uid == self.uid || credentials.uid == 0;
         if !known && !self.config.allow_all_users {
             tracing::info!("refuses uid {}", credentials.uid);
-            self.counters.clients_refused += 1;
-            refuse(&socket, Reason::User);
+            self.refuse(socket, Reason::User);
             return;
         }
         // Without other users there is nobody to share with.
         let payer = (!known).then_some(credentials.uid);
-        self.admit(socket, credentials, payer, None);
+        let origin = origin_of(&socket, credentials);
+        self.admit(socket, credentials, payer, origin, None);
     }
 
-    /// A connection that may be served, accepted or introduced by somebody who is.
+    /// A connection that may be served, accepted or introduced by somebody who is: then with the
+    /// end table of that one.
     fn admit(
         &mut self,
         socket: Fd,
         credentials: Credentials,
         payer: Payer,
+        origin: Origin,
         introducer: Option<Arc<EndTable>>,
     ) {
         let is_full = self.clients.len() >= self.limits.clients_max;
         if is_full || !self.client_shares.have_room(&[payer]) {
-            self.counters.clients_refused += 1;
-            refuse(&socket, Reason::Full);
+            self.refuse(socket, Reason::Full);
             return;
         }
         while self.clients.contains_key(&self.next_client) {
@@ -352,14 +379,14 @@ impl Server {
         }
         let id = self.next_client;
         self.next_client = self.next_client.wrapping_add(1);
-        if let Err(error) = self.watch(&socket, u64::from(id)) {
+        let data = epoll::EventData::new_u64(u64::from(id));
+        if let Err(error) = epoll::add(&self.poll, &socket, data, WATCHED) {
             tracing::warn!(reason = %error, "a client cannot be watched: {error}");
-            self.counters.clients_refused += 1;
+            self.refuse(socket, Reason::Full);
             return;
         }
         self.counters.clients_accepted += 1;
         let client = Client {
-            socket,
             credentials,
             payer,
             program: None,
@@ -370,41 +397,66 @@ impl Server {
         self.client_shares.take(&[payer]);
         self.lanes.set_payer(id, payer);
         self.clients.insert(id, client);
+        self.receivers.read(&self.poll, id, origin, socket);
     }
 
-    fn read_client(&mut self, id: ClientId) {
-        self.documents.expire();
+    /// Tells somebody who is not going to be a client why.
+    fn refuse(&mut self, socket: Fd, reason: Reason) {
+        self.counters.clients_refused += 1;
         let mut buffer = [0; MESSAGE_BYTES_MAX];
-        for _ in 0..MESSAGES_PER_TURN_MAX {
-            let Some(client) = self.clients.get(&id) else {
-                return;
-            };
-            match unix::receive_with_fds(client.socket.raw(), &mut buffer) {
-                Ok(received) if received.len == 0 => return self.remove(id),
-                Ok(received) => {
-                    let message = &buffer[..received.len];
-                    let message = if received.truncated {
-                        Err(DecodeError::Length)
-                    } else {
-                        ToDaemon::decode(message)
-                    };
-                    if let Err(reason) = self.dispatch(id, message, received) {
-                        return self.turn_out(id, reason);
+        let message = FromDaemon::Refused { reason };
+        let _ = unix::send_with_fds(socket.raw(), message.encode(&mut buffer), &[]);
+        self.close(socket);
+    }
+
+    /// What lies unread in a client's socket is closed with it, so that is not for us to do.
+    fn close(&mut self, socket: Fd) {
+        let nobody = Credentials {
+            pid: 0,
+            uid: u32::MAX,
+            gid: u32::MAX,
+        };
+        let credentials = unix::peer_credentials(socket.raw()).unwrap_or(nobody);
+        let origin = origin_of(&socket, credentials);
+        self.receivers.close(&self.poll, origin, socket);
+    }
+
+    /// Hears what clients say whom one process reads.
+    fn hear(&mut self, receiver: u32) {
+        self.documents.expire();
+        for _ in 0..REPORTS_PER_TURN_MAX {
+            match self.receivers.next(receiver) {
+                None => return,
+                Some(Heard::Ended(client) | Heard::Failed(client)) => self.remove(client),
+                Some(Heard::Said {
+                    client,
+                    message,
+                    brought,
+                    mut newcomer,
+                    received,
+                }) => {
+                    // It may have been turned out meanwhile.
+                    if self.clients.contains_key(&client) {
+                        let message = ToDaemon::decode(&message);
+                        let with = (&brought, &mut newcomer, received);
+                        if let Err(reason) = self.dispatch(client, message, with) {
+                            self.turn_out(client, reason);
+                        }
+                    }
+                    if let Some(socket) = newcomer {
+                        self.close(socket);
                     }
                 }
-                Err(Errno::AGAIN) => return,
-                Err(_) => return self.remove(id),
             }
         }
     }
 
-    /// Does what one message asks for. An error ends the connection. Descriptors that nobody
-    /// took are closed with `received`.
+    /// Does what one message asks for. An error ends the connection.
     fn dispatch(
         &mut self,
         id: ClientId,
         message: Result<ToDaemon, DecodeError>,
-        mut received: Received,
+        (brought, newcomer, received): (&Brought, &mut Option<Fd>, Received),
     ) -> Result<(), Reason> {
         let message = message.map_err(|error| {
             self.counters.messages_malformed += 1;
@@ -417,9 +469,9 @@ impl Server {
         let is_program = self.clients.get(&id).is_some_and(|c| c.program.is_some());
         match message {
             ToDaemon::Hello(hello) if !is_program => self.hello(id, &hello, received),
-            ToDaemon::Introduce if is_program => self.introduce(id, &mut received),
+            ToDaemon::Introduce if is_program => self.introduce(id, newcomer.take()),
             ToDaemon::Announce(announce) if is_program => {
-                self.announce(id, &announce, received);
+                self.announce(id, &announce, brought, received);
                 Ok(())
             }
             ToDaemon::Release { end, generation } if is_program => {
@@ -440,7 +492,7 @@ impl Server {
                 Ok(())
             }
             ToDaemon::Shutdown => self.shut_down(id),
-            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, &mut received),
+            ToDaemon::Gateway(ask) => self.asked_of_gateways(id, ask, brought),
             _ => Err(Reason::Protocol),
         }
     }
@@ -469,19 +521,21 @@ impl Server {
 
     /// Whoever is introduced counts for the user who introduced it: a server of root that gives
     /// its children to another user keeps its place, and nobody gets a place by another name.
-    fn introduce(&mut self, by: ClientId, received: &mut Received) -> Result<(), Reason> {
-        let socket = received.take_fd(0).ok_or(Reason::Descriptors)?;
-        if !is_seqpacket(&socket) {
-            return Err(Reason::Descriptors);
-        }
-        match unix::peer_credentials(socket.raw()) {
-            Ok(credentials) => {
-                let payer = self.clients.get(&by).and_then(|client| client.payer);
-                let program = self.clients.get(&by).and_then(|it| it.program.as_ref());
-                let table = program.map(|program| program.end_table.clone());
-                self.admit(socket, credentials, payer, table);
+    fn introduce(&mut self, by: ClientId, newcomer: Option<Fd>) -> Result<(), Reason> {
+        let socket = newcomer.ok_or(Reason::Descriptors)?;
+        let client = self.clients.get(&by);
+        let payer = client.and_then(|client| client.payer);
+        let program = client.and_then(|client| client.program.as_ref());
+        let table = program.map(|program| program.end_table.clone());
+        let origin = self.receivers.origin(by);
+        match (unix::peer_credentials(socket.raw()), origin) {
+            (Ok(credentials), Some(origin)) => {
+                self.admit(socket, credentials, payer, origin, table);
             }
-            Err(_) => return Err(Reason::Descriptors),
+            _ => {
+                self.close(socket);
+                return Err(Reason::Descriptors);
+            }
         }
         Ok(())
     }
@@ -511,7 +565,10 @@ impl Server {
         };
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         let bytes = message.encode(&mut buffer);
-        match unix::send_with_fds(client.socket.raw(), bytes, fds) {
+        let Some(socket) = self.receivers.socket(id) else {
+            return false;
+        };
+        match unix::send_with_fds(socket.raw(), bytes, fds) {
             Ok(_) => {
                 if let Some(program) = &client.program {
                     program.ring();
@@ -535,8 +592,7 @@ impl Server {
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
-        // Not left to the close: somebody else may hold the same socket open.
-        let _ = epoll::delete(&self.poll, &client.socket);
+        self.receivers.end(&self.poll, id);
         self.client_shares.give_back(&[client.payer]);
         let pid = client.program.as_ref().map(|program| program.pid);
         if let Some(program) = &client.program {
@@ -562,20 +618,10 @@ impl Server {
     }
 }
 
-/// Tells a client that is not going to be one why.
-fn refuse(socket: &Fd, reason: Reason) {
-    let mut buffer = [0; MESSAGE_BYTES_MAX];
-    let message = FromDaemon::Refused { reason };
-    let _ = unix::send_with_fds(socket.raw(), message.encode(&mut buffer), &[]);
-}
-
-fn is_seqpacket(socket: &Fd) -> bool {
-    let option = |name, expected: i32| {
-        let mut value = [0; 4];
-        let got = unix::get_option(socket.raw(), libc::SOL_SOCKET, name, &mut value);
-        matches!(got, Ok(4)) && i32::from_ne_bytes(value) == expected
-    };
-    option(libc::SO_DOMAIN, libc::AF_UNIX)
-        && option(libc::SO_TYPE, libc::SOCK_SEQPACKET)
-        && option(libc::SO_ACCEPTCONN, 0)
+/// Whose process reads a client.
+fn origin_of(socket: &Fd, credentials: Credentials) -> Origin {
+    Origin {
+        uid: credentials.uid,
+        netns: tcp::netns_cookie(socket.raw()).unwrap_or(0),
+    }
 }

@@ -3,13 +3,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
+use serde::{Deserialize, Serialize};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
 use crate::matching::{Domain, Tuple};
 
-/// Everything that sluiced wants to know of an announced socket, so that it can be closed.
-#[derive(Clone, Copy, Debug)]
+/// Everything that sluiced wants to know of an announced socket, which it does not get itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketFacts {
     pub tuple: Tuple,
     pub domain: Domain,

@@ -48,7 +48,7 @@ pub enum Role {
 }
 
 /// An end of a connection looks for its other end; the TCP socket comes with it as proof of
-/// ownership and sluiced closes its copy before it reads the next message.
+/// ownership, and its copy is closed before the next message is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announce {
     /// The program's number for this end: its record in the end table.

@@ -354,15 +354,17 @@ impl Introducer {
         std::mem::take(&mut self.alone)
     }
 
-    /// Whether a peer waits for [`Introducer::answer`].
-    pub fn has_questions(&self) -> bool {
-        !self.questions.is_empty()
+    /// Questions of peers that wait for [`Introducer::answer`].
+    pub fn questions(&self) -> usize {
+        self.questions.len()
     }
 
-    /// Answers what peers have asked. Every program was heard: whoever has taken part in as much as
+    /// Answers the first of what peers have asked. Every program was heard since: whoever has taken part in as much as
     /// the asking end has announced its own long ago (decision 0006).
-    pub fn answer(&mut self, programs: &dyn Programs) {
-        for question in std::mem::take(&mut self.questions) {
+    pub fn answer(&mut self, count: usize, programs: &dyn Programs) {
+        let count = count.min(self.questions.len());
+        let questions: Vec<Question> = self.questions.drain(..count).collect();
+        for question in questions {
             let token = self.by_tuple.get(&question.tuple).copied();
             let end = token.and_then(|token| Some((token, self.ends.get(&token)?)));
             match end {

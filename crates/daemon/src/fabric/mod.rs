@@ -313,14 +313,14 @@ impl Fabric {
         self.introducer.take_alone()
     }
 
-    /// Whether a peer waits for [`Fabric::answer`].
-    pub fn has_questions(&self) -> bool {
-        self.introducer.has_questions()
+    /// Questions of peers that wait for [`Fabric::answer`].
+    pub fn questions(&self) -> usize {
+        self.introducer.questions()
     }
 
-    /// Answers what peers want to know of ends here; every program was heard.
-    pub fn answer(&mut self) {
-        self.introducer.answer(&self.boards);
+    /// Answers the first of what peers want to know of ends here; every program was heard since.
+    pub fn answer(&mut self, count: usize) {
+        self.introducer.answer(count, &self.boards);
         self.act();
     }
 

@@ -177,12 +177,13 @@ impl Gateway {
             .pass_time(now, listening, sources, &mut self.actions);
     }
 
-    /// Somebody asks for something. An error ends the connection.
+    /// Somebody asks for something; what came with it to be published is `listening`. An error ends
+    /// the connection.
     pub fn ask(
         &mut self,
         asker: Asker,
         ask: Ask,
-        socket: Option<Fd>,
+        listening: Result<Listening, Errno>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), NotAllowed> {
@@ -191,7 +192,7 @@ impl Gateway {
         } = asker;
         match ask {
             Ask::Publish { gateway } => {
-                let published = self.publish(asker, gateway, socket, peers, now);
+                let published = self.publish(asker, gateway, listening, peers, now);
                 if let Err(errno) = published {
                     let tell = Tell::Published {
                         errno: errno.0 as u16,
@@ -274,7 +275,7 @@ impl Gateway {
         &mut self,
         asker: Asker,
         gateway: Name,
-        socket: Option<Fd>,
+        listening: Result<Listening, Errno>,
         peers: &dyn Peers,
         now: Instant,
     ) -> Result<(), Errno> {
@@ -286,7 +287,7 @@ impl Gateway {
             );
             return Err(Errno(libc::EACCES));
         }
-        let listening = look_at(&socket.ok_or(Errno::INVAL)?)?;
+        let listening = listening?;
         if !node::is_reachable(listening.address.ip()) {
             return Err(Errno(libc::EADDRNOTAVAIL));
         }
@@ -463,8 +464,8 @@ fn range(network: Network) -> Range {
     }
 }
 
-/// What is to be known of a listening socket; the copy of it is closed.
-fn look_at(socket: &Fd) -> Result<Listening, Errno> {
+/// What is to be known of a listening socket.
+pub fn look_at(socket: &Fd) -> Result<Listening, Errno> {
     /// `TCP_LISTEN` of `enum` in the kernel's `include/net/tcp_states.h`.
     const STATE_LISTEN: u8 = 10;
     let fd = socket.raw();

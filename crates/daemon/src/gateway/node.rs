@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use sluice_control::message::gateway::{Ranges, Tell};
 use sluice_control::preface::Key;
 
@@ -30,7 +31,7 @@ const WRITE_EVERY: Duration = Duration::from_millis(100);
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A listening socket that came to be published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
     pub address: SocketAddr,
     pub only_v6: bool,

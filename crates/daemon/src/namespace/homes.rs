@@ -5,9 +5,10 @@
 //! one, and makes a connection there that looks like somebody else's.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use sluice_sys::tcp;
+use sluice_sys::unix::Fd;
 
 use super::probe;
 
@@ -33,21 +34,26 @@ impl Homes {
     /// Whether a socket in the namespace with this cookie has the addresses that it says: it is
     /// sluiced's own, or one that was made with the privileges that sluiced's needs.
     ///
-    /// To tell takes `CAP_NET_ADMIN`; without, only the own one counts.
-    pub fn have(&mut self, socket: RawFd, netns: u64) -> bool {
+    /// To tell takes the namespace itself; without, only the own one counts.
+    pub fn have(&mut self, netns: u64, namespace: Option<&Fd>) -> bool {
         if self.own == Some(netns) {
             return true;
         }
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
-        *self.known.entry(netns).or_insert_with(|| {
-            let found = probe::namespace_of(socket).and_then(|it| probe::belongs_here(&it));
-            found.unwrap_or_else(|error| {
-                tracing::debug!("whose network namespace a connection is in is unknown: {error}");
-                false
-            })
-        })
+        if let Some(known) = self.known.get(&netns) {
+            return *known;
+        }
+        let Some(namespace) = namespace else {
+            return false;
+        };
+        let found = probe::belongs_here(namespace).unwrap_or_else(|error| {
+            tracing::debug!("whose network namespace a connection is in is unknown: {error}");
+            false
+        });
+        self.known.insert(netns, found);
+        found
     }
 }
 
@@ -66,8 +72,7 @@ mod tests {
         let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
         let own = tcp::netns_cookie(socket.as_raw_fd()).expect("a cookie");
         let mut homes = Homes::new();
-        assert!(homes.have(socket.as_raw_fd(), own));
-        let nobody = -1;
-        assert!(!homes.have(nobody, own.wrapping_add(1)));
+        assert!(homes.have(own, None));
+        assert!(!homes.have(own.wrapping_add(1), None));
     }
 }

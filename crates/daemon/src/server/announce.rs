@@ -1,15 +1,15 @@
 //! Announcements, matches and releases.
 
-use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
 use sluice_control::message::{Announce, FromDaemon, Lane};
-use sluice_sys::unix::Received;
+use sluice_sys::unix::{Fd, Received};
 
 use super::Server;
 use crate::lanes::{LaneRef, NoLane};
 use crate::matching::{Announced, ClientId, EndKey, Outcome, Waiting};
 use crate::namespace::{NAMESPACES_MAX, Namespace, Verdict};
+use crate::receiver::Brought;
 use crate::shares::Payer;
 use crate::socket::SocketFacts;
 
@@ -34,8 +34,22 @@ pub(super) struct Retry {
     due: Instant,
 }
 
+/// An end that asks whether a peer may still come, and after which hearing it is answered.
+#[derive(Debug)]
+pub(super) struct Settling {
+    key: EndKey,
+    generation: u32,
+    after: u64,
+}
+
 impl Server {
-    pub(super) fn announce(&mut self, id: ClientId, announce: &Announce, mut received: Received) {
+    pub(super) fn announce(
+        &mut self,
+        id: ClientId,
+        announce: &Announce,
+        brought: &Brought,
+        mut received: Received,
+    ) {
         self.counters.announcements += 1;
         self.note_change();
         let key = EndKey {
@@ -43,10 +57,11 @@ impl Server {
             end: announce.end,
         };
         self.lanes.release_former(key, announce.generation);
-        let Some((facts, has_its_addresses)) = self.look_at_socket(id, &mut received) else {
+        let Brought::Connection(facts) = brought else {
             self.counters.announcements_rejected += 1;
             return;
         };
+        let has_its_addresses = self.place(id, facts, received.take_fd(0));
         let announced = Announced {
             key,
             generation: announce.generation,
@@ -76,37 +91,17 @@ impl Server {
         }
     }
 
-    /// Reads what is to be known of the announced socket and closes it: a copy kept would keep
-    /// the connection open after its program has closed it. Also says whether its addresses are
-    /// those that other hosts know.
-    fn look_at_socket(
-        &mut self,
-        id: ClientId,
-        received: &mut Received,
-    ) -> Option<(SocketFacts, bool)> {
-        let socket = received.take_fd(0)?;
-        if received.fd_count() > 0 {
-            return None;
-        }
-        let facts = match SocketFacts::read(socket.raw()) {
-            Ok(facts) => facts,
-            Err(error) => {
-                tracing::debug!(reason = %error, "client {id} announced something else than a socket: {error}");
-                None
-            }
-        };
-        if let Some(facts) = &facts {
-            self.hold_namespace(id, socket.raw(), facts.domain.netns);
-        }
-        let has_its_addresses = facts.is_some_and(|facts| {
-            self.fabric.is_some() && self.homes.have(socket.raw(), facts.domain.netns)
-        });
-        self.closer.close(socket);
-        Some((facts?, has_its_addresses))
+    /// Keeps the network namespace of a client's connection, which was given unless it is ours. Says
+    /// whether the connection's addresses are those that other hosts know.
+    fn place(&mut self, id: ClientId, facts: &SocketFacts, namespace: Option<Fd>) -> bool {
+        let netns = facts.domain.netns;
+        let has_its_addresses = self.fabric.is_some() && self.homes.have(netns, namespace.as_ref());
+        self.hold_namespace(id, netns, namespace);
+        has_its_addresses
     }
 
     /// Keeps the namespace of a client's socket, for looks at the socket later on.
-    fn hold_namespace(&mut self, id: ClientId, socket: RawFd, netns: u64) {
+    fn hold_namespace(&mut self, id: ClientId, netns: u64, given: Option<Fd>) {
         let Some(client) = self.clients.get(&id) else {
             return;
         };
@@ -117,7 +112,7 @@ impl Server {
         {
             return;
         }
-        if let Some(namespace) = self.prover.namespace_of(socket, netns)
+        if let Some(namespace) = self.prover.keep(netns, given)
             && let Some(client) = self.clients.get_mut(&id)
         {
             client.namespaces.insert(netns, namespace);
@@ -144,33 +139,54 @@ impl Server {
     }
 
     /// Somebody asks whether a peer may still come. What its peer has sent may not have been read
-    /// yet, so the answer waits until nobody has anything to say.
+    /// yet, so the answer waits until everybody was heard who has something to say by now.
     pub(super) fn will_settle(&mut self, id: ClientId, end: u32, generation: u32) {
         // Who finds no place asks again.
         if self.settling.len() < SETTLING_MAX {
-            self.settling.push((EndKey { client: id, end }, generation));
+            let after = self.receivers.hear_all(&self.poll, Instant::now());
+            self.settling.push_back(Settling {
+                key: EndKey { client: id, end },
+                generation,
+                after,
+            });
         }
     }
 
+    /// Answers who has asked long enough ago: programs, and other hosts.
     pub(super) fn settle(&mut self) {
-        for (key, generation) in std::mem::take(&mut self.settling) {
-            let waits = self.matcher.entry(key).is_some_and(|entry| {
-                entry.announced.generation == generation
-                    && !entry.laned
-                    && entry.waiting == Waiting::Peer
-            }) && !self.may_come_from_a_peer(key);
-            let answer = FromDaemon::NoPeer {
-                end: key.end,
-                generation,
-            };
-            if waits && self.send(key.client, &answer, &[]) {
-                self.matcher.release(key, generation);
-                self.release_from_peers(key);
-                self.counters.ends_settled += 1;
-            }
+        let heard_until = self.receivers.heard_until();
+        let is_due = |after: u64| after <= heard_until;
+        while let Some(settling) = self.settling.pop_front_if(|it| is_due(it.after)) {
+            self.settle_one(settling.key, settling.generation);
         }
-        if let Some(fabric) = &mut self.fabric {
-            fabric.answer();
+        let Some(fabric) = &mut self.fabric else {
+            return;
+        };
+        let marked: usize = self.questions.iter().map(|(_, count)| count).sum();
+        let unmarked = fabric.questions().saturating_sub(marked);
+        if unmarked > 0 {
+            let after = self.receivers.hear_all(&self.poll, Instant::now());
+            self.questions.push_back((after, unmarked));
+        }
+        while let Some((_, count)) = self.questions.pop_front_if(|(after, _)| is_due(*after)) {
+            fabric.answer(count);
+        }
+    }
+
+    fn settle_one(&mut self, key: EndKey, generation: u32) {
+        let waits = self.matcher.entry(key).is_some_and(|entry| {
+            entry.announced.generation == generation
+                && !entry.laned
+                && entry.waiting == Waiting::Peer
+        }) && !self.may_come_from_a_peer(key);
+        let answer = FromDaemon::NoPeer {
+            end: key.end,
+            generation,
+        };
+        if waits && self.send(key.client, &answer, &[]) {
+            self.matcher.release(key, generation);
+            self.release_from_peers(key);
+            self.counters.ends_settled += 1;
         }
     }
 

@@ -6,13 +6,15 @@ use rustix::event::epoll;
 use sluice_control::message::gateway::{Ask, Ranges, Tell};
 use sluice_control::message::{FromDaemon, MESSAGE_BYTES_MAX, Reason, VERSION};
 use sluice_control::preface::{Key, NOWHERE};
-use sluice_sys::unix::{self, Received};
+use sluice_sys::errno::Errno;
+use sluice_sys::unix;
 
-use super::Server;
+use super::{Server, WATCHED};
 use crate::config::Config;
 use crate::fabric::{Fabric, Heard};
 use crate::gateway::{Action, Asker, Gateway};
 use crate::matching::ClientId;
+use crate::receiver::Brought;
 
 /// Behind the path of the control socket: what programs of this host have published.
 const FILE_SUFFIX: &str = ".published";
@@ -32,7 +34,7 @@ impl Server {
         &mut self,
         id: ClientId,
         ask: Ask,
-        received: &mut Received,
+        brought: &Brought,
     ) -> Result<(), Reason> {
         let Some(client) = self.clients.get(&id) else {
             return Ok(());
@@ -58,8 +60,11 @@ impl Server {
         let (Some(gateway), Some(fabric)) = (&mut self.gateway, &self.fabric) else {
             return Ok(());
         };
-        let socket = received.take_fd(0);
-        let asked = gateway.ask(asker, ask, socket, fabric, Instant::now());
+        let listening = match brought {
+            Brought::Listening(listening) => listening.map_err(Errno),
+            _ => Err(Errno::INVAL),
+        };
+        let asked = gateway.ask(asker, ask, listening, fabric, Instant::now());
         asked.map_err(|_| Reason::Protocol)?;
         self.act_for_gateways();
         Ok(())
@@ -130,22 +135,22 @@ impl Server {
         let Some((process, outbox)) = self.gateway.as_mut().and_then(Gateway::outbox) else {
             return;
         };
-        let Some(client) = self.clients.get(&process) else {
+        let Some(socket) = self.receivers.socket(process) else {
             return;
         };
         let sent = outbox.send(|tell| {
             let mut buffer = [0; MESSAGE_BYTES_MAX];
             let message = FromDaemon::Gateway(*tell);
             let bytes = message.encode(&mut buffer);
-            unix::send_with_fds(client.socket.raw(), bytes, &[]).map(drop)
+            unix::send_with_fds(socket.raw(), bytes, &[]).map(drop)
         });
         let waits = !outbox.is_empty();
         let watched = if sent.is_ok() && waits != outbox.is_watched {
             outbox.is_watched = waits;
-            let mut events = epoll::EventFlags::IN;
+            let mut events = WATCHED;
             events.set(epoll::EventFlags::OUT, waits);
             let data = epoll::EventData::new_u64(process.into());
-            epoll::modify(&self.poll, &client.socket, data, events)
+            epoll::modify(&self.poll, socket, data, events)
         } else {
             Ok(())
         };

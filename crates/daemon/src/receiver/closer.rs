@@ -1,7 +1,9 @@
-//! Closes sockets whose close may take long.
+//! Closes what may take long to close in threads of its own, so that it does not hold up what other
+//! programs of the same user send.
 //!
 //! The last close of a TCP socket with `SO_LINGER` waits until its data is acknowledged, up to
-//! minutes, and sluiced's copy is the last one if the program has closed its own meanwhile.
+//! minutes, and ours is the last one if the program has closed its own meanwhile. What is neither a
+//! socket nor memory came by mistake or to do harm.
 
 use std::os::fd::RawFd;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -10,32 +12,41 @@ use std::thread;
 
 use rustix::net::sockopt::set_socket_linger;
 use sluice_sys::unix::{Fd, get_option};
+use sluice_sys::{memfd, tcp};
 
-/// Sockets that linger at the same time, and those that wait for their turn.
+/// Closes that may take long at the same time, and those that wait for their turn.
 const THREADS: usize = 4;
 const QUEUE_MAX: usize = 256;
 
-/// Closes sockets, in threads of its own where it may take long.
+/// Closes descriptors, in threads of its own where it may take long.
 #[derive(Debug, Default)]
 pub struct Closer {
-    /// Started with the first socket that lingers; most programs have none.
+    /// Started with the first that may take long; most programs have none.
     queue: Option<SyncSender<Fd>>,
 }
 
 impl Closer {
-    /// Closes `socket`, now or soon.
-    pub fn close(&mut self, socket: Fd) {
-        if !lingers(socket.raw()) {
+    /// Closes `fd`, now or soon.
+    pub fn close(&mut self, fd: Fd) {
+        if is_quick(fd.raw()) {
             return;
         }
         let queue = self.queue.get_or_insert_with(start);
-        match queue.try_send(socket) {
+        match queue.try_send(fd) {
             Ok(()) => {}
             // Somebody makes hundreds of them at a time, or there is no thread.
-            Err(TrySendError::Full(socket) | TrySendError::Disconnected(socket)) => {
-                close_at_once(socket);
-            }
+            Err(TrySendError::Full(fd) | TrySendError::Disconnected(fd)) => close_at_once(fd),
         }
+    }
+}
+
+/// Whether a close of this is short.
+fn is_quick(fd: RawFd) -> bool {
+    match tcp::is_tcp(fd) {
+        Ok(true) => !lingers(fd),
+        // Another kind of socket: it may have descriptors in its queue.
+        Ok(false) => false,
+        Err(_) => memfd::seals(fd).is_ok(),
     }
 }
 
@@ -46,14 +57,13 @@ fn lingers(socket: RawFd) -> bool {
     matches!(got, Ok(8)) && linger[..4] != [0; 4] && linger[4..] != [0; 4]
 }
 
-/// Closes without waiting, whatever the socket says: the kernel sends what is unsent in the
-/// background. If its program has it open still, that program's own close will not wait either,
-/// which is the price of having announced hundreds of sockets that linger.
-fn close_at_once(socket: Fd) {
-    if let Err(error) = set_socket_linger(&socket, None) {
-        tracing::warn!(reason = %error, "a socket that lingers cannot be told not to: {error}");
-    }
-    drop(socket);
+/// Closes without waiting for what a socket has not sent: the kernel sends it in the background. If
+/// its program has it open still, that program's own close will not wait either, which is the price
+/// of having sent hundreds that linger.
+fn close_at_once(fd: Fd) {
+    // Nothing else has the option.
+    let _ = set_socket_linger(&fd, None);
+    drop(fd);
 }
 
 fn start() -> SyncSender<Fd> {
