@@ -59,12 +59,13 @@ const PLAN: [(QpType, QpState); 8] = [
 #[derive(Default)]
 struct Network {
     packets: VecDeque<(IpAddr, u8, Vec<u8>)>,
+    /// Where they are for, once the device has an address.
+    own: Option<IpAddr>,
 }
 
 struct Plug {
     network: Arc<Mutex<Network>>,
     bell: Arc<Fd>,
-    own: IpAddr,
     staged: usize,
 }
 
@@ -74,15 +75,18 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Port for Plug {
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        let batch: Vec<_> = {
+        let (batch, own): (Vec<_>, _) = {
             let mut network = lock(&self.network);
             wake::drain(self.bell.raw());
-            network.packets.drain(..).collect()
+            (network.packets.drain(..).collect(), network.own)
+        };
+        let Some(own) = own else {
+            return 0;
         };
         for (source, traffic_class, packet) in &batch {
             each(&Received {
                 source: *source,
-                destination: self.own,
+                destination: own,
                 interface: 1,
                 source_port: 0xc000,
                 traffic_class: *traffic_class,
@@ -153,18 +157,20 @@ impl Victim {
     fn new() -> Victim {
         let network = Arc::new(Mutex::new(Network::default()));
         let bell = Arc::new(wake::eventfd().expect("an eventfd"));
-        let own = Gid([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-        let peer = Gid([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
         let plug = Plug {
             network: network.clone(),
             bell: bell.clone(),
-            own: IpAddr::from(own.0),
             staged: 0,
         };
         let path = std::env::temp_dir().join(format!("sluice-fuzz-roce-{}", std::process::id()));
         let transport =
             RoceTransport::with_ports(vec![Box::new(plug)], &path, IP_BYTES).expect("a transport");
         let device = Device::new("sluice0", transport);
+        // The address that programs use that are told no index, and a neighbour of it.
+        let own = device.gid(1, 0).expect("an address").gid;
+        let mut peer = own;
+        peer.0[15] ^= 3;
+        lock(&network).own = Some(IpAddr::from(own.0).to_canonical());
         let context = device.open().expect("open");
         let pd = context.alloc_pd().expect("a protection domain");
         let memory = Guarded::new(MEMORY_BYTES);
@@ -453,7 +459,7 @@ fn put(victim: &Victim, input: &mut Input, packet: Vec<u8>) {
     let mut network = lock(&victim.network);
     network
         .packets
-        .push_back((IpAddr::from(source), how & 3, packet));
+        .push_back((IpAddr::from(source).to_canonical(), how & 3, packet));
     drop(network);
     wake::ring(victim.bell.raw());
 }
