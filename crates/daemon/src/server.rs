@@ -66,6 +66,8 @@ struct Client {
     program: Option<Program>,
     /// Until then: the end table of the program that introduced it.
     introducer: Option<Arc<EndTable>>,
+    /// Somebody else has passed its socket, whose credentials are those of whoever made it.
+    is_introduced: bool,
     /// The network namespaces of its ends, as long as it lives.
     namespaces: HashMap<u64, Namespace>,
     /// It was given sluiced's own board.
@@ -390,6 +392,7 @@ impl Server {
             credentials,
             payer,
             program: None,
+            is_introduced: introducer.is_some(),
             introducer,
             namespaces: HashMap::new(),
             has_our_board: false,
@@ -487,6 +490,7 @@ impl Server {
                 self.send(id, &self.pong(), &[]);
                 Ok(())
             }
+            ToDaemon::Status if self.is_introduced(id) => Err(Reason::User),
             ToDaemon::Status => {
                 self.report(id);
                 Ok(())
@@ -540,9 +544,14 @@ impl Server {
         Ok(())
     }
 
+    /// A worker that has given its user up may hold the end of a pair that its master made.
+    fn is_introduced(&self, id: ClientId) -> bool {
+        self.clients.get(&id).is_some_and(|it| it.is_introduced)
+    }
+
     fn shut_down(&mut self, id: ClientId) -> Result<(), Reason> {
         let uid = self.clients.get(&id).map(|client| client.credentials.uid);
-        if uid != Some(self.uid) && uid != Some(0) {
+        if self.is_introduced(id) || uid != Some(self.uid) && uid != Some(0) {
             return Err(Reason::User);
         }
         self.send(id, &self.pong(), &[]);

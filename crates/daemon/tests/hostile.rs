@@ -217,6 +217,23 @@ fn an_introduction_needs_a_connected_packet_socket() {
 }
 
 #[test]
+fn who_was_introduced_has_no_power_of_whoever_made_its_socket() {
+    let daemon = Daemon::start(&[]);
+    for message in [ToDaemon::Shutdown, ToDaemon::Status] {
+        let program = daemon.program("master");
+        // Both ends have this user's credentials, who may do this by a connection of his own.
+        let (ours, theirs) = seqpacket_pair().unwrap();
+        let introduce = ToDaemon::Introduce;
+        program.client.send(&introduce, &[theirs.raw()]).unwrap();
+        drop(theirs);
+        let worker = Client::from_socket(ours);
+        worker.send(&message, &[]).unwrap();
+        assert_turned_out(&worker, Reason::User);
+    }
+    assert!(daemon.ping().is_ok());
+}
+
+#[test]
 fn a_close_that_lingers_does_not_stop_sluiced() {
     let daemon = Daemon::start(&[]);
     let program = daemon.program("lingering");
