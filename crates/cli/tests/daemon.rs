@@ -294,7 +294,7 @@ fn doctor_looks_where_the_daemon_would_be_and_at_interfaces_that_exist() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = unwrapped(&stdout(&output));
-    assert!(text.contains("there is no interface no-such-if"), "{text}");
+    assert!(text.contains("no network interface no-such-if"), "{text}");
     // As in a container that has the library mounted and the socket of a daemon elsewhere.
     installation.says(["up"]);
     std::fs::remove_file(installation.0.path("sluiced")).unwrap();

@@ -385,7 +385,10 @@ fn registrations_that_are_refused() {
     assert_eq!(reg(addr, 8, access::REMOTE_WRITE), Some(Error::BadRegion));
     assert_eq!(reg(addr, 8, access::REMOTE_ATOMIC), Some(Error::BadRegion));
     assert_eq!(reg(addr, 8, 1 << 19), Some(Error::BadRegion));
-    assert_eq!(reg(addr, 0, 0), Some(Error::BadRegion));
+    // A region of no bytes exists, as in device memory, and peers have no business with it.
+    assert_eq!(reg(addr, 0, access::LOCAL_WRITE), None);
+    let remote = access::LOCAL_WRITE | access::REMOTE_WRITE;
+    assert_eq!(reg(addr, 0, remote), Some(Error::BadRegion));
     assert_eq!(reg(u64::MAX, 2, 0), Some(Error::BadRegion));
     assert_eq!(reg(4096, 8, 0), Some(Error::BadAddress), "not mapped");
     let constant: &'static [u8] = include_bytes!("protection.rs");

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::geteuid;
-use sluice_xdp::{Interface, Mode, Options};
+use sluice_xdp::{Interface, Mode, OpenError, Options};
 
 use super::Check;
 use crate::error::reason;
@@ -205,12 +205,11 @@ fn xdp() -> Check {
 /// Tries AF_XDP on an interface as a verbs program would, and gives it back at once.
 pub fn trial(name: &str) -> Check {
     const NAME: &str = "AF_XDP trial";
-    if !Path::new("/sys/class/net").join(name).exists() {
-        return Check::missing(
-            NAME,
-            format!("there is no interface {name}"),
-            "'ip link' shows those that there are",
-        );
+    let interface = Interface::by_name(name);
+    // Not by /sys, which may be another namespace's.
+    if let Err(error @ OpenError::NoInterface { .. }) = &interface {
+        let hint = "'ip link' shows those that there are";
+        return Check::missing(NAME, error.to_string(), hint);
     }
     if fs::read_to_string(format!("/sys/class/net/{name}/type"))
         .is_ok_and(|kind| kind.trim() != ETHERNET)
@@ -228,7 +227,7 @@ pub fn trial(name: &str) -> Check {
         send_packets: 64,
         ..Options::default()
     };
-    let opened = Interface::by_name(name).and_then(|interface| {
+    let opened = interface.and_then(|interface| {
         let (steering, ports) = interface.open(&options)?;
         drop(ports);
         Ok((interface, steering.mode()))
@@ -295,12 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_that_is_not_there_is_a_note() {
+    fn an_interface_that_is_not_there_is_missing_and_one_without_ethernet_a_note() {
         let check = trial("sluice-none0");
-        assert_eq!(check.verdict, super::super::Verdict::Note);
+        assert_eq!(check.verdict, super::super::Verdict::Missing);
         assert!(check.found.contains("no network interface"), "{check:?}");
-        assert!(check.hint.contains("UDP"));
+        assert!(check.hint.contains("ip link"));
         let check = trial("lo");
+        assert_eq!(check.verdict, super::super::Verdict::Note);
         assert!(check.found.contains("no Ethernet"), "{check:?}");
     }
 
