@@ -150,6 +150,8 @@ pub fn created(epfd: c_int) {
         instance.epfd.store(epfd, Ordering::Relaxed);
         instance.is_inherited.store(false, Ordering::Relaxed);
         instance.gaps.reset();
+        instance.turn.store(0, Ordering::Relaxed);
+        instance.asked_ns.store(0, Ordering::Relaxed);
         let index = index as u32;
         if !fds::set(epfd, Entry::Epoll { index }) {
             instance.refs.store(0, Ordering::Release);

@@ -58,8 +58,9 @@ pub struct Item {
     /// What the kernel last said of the socket, and when; `None` for a connection that is not known.
     kernel: u32,
     asked: Option<Asked>,
-    /// It said so since the last look.
-    is_fresh: bool,
+    /// The call in which it said so, if that was since the last look; 0 for none. What it said in
+    /// an earlier call may have been read since.
+    fresh_in: u64,
     /// The last [`super::state::State::next_call`] that it was reported to.
     pub call: u64,
     /// What it says of bytes was not reported, because they could not be read yet.
@@ -113,7 +114,7 @@ impl Item {
             is_write_blocked: false,
             kernel: 0,
             asked: None,
-            is_fresh: false,
+            fresh_in: 0,
             call: 0,
             has_waiting_kernel: false,
         }
@@ -157,12 +158,14 @@ impl Item {
     /// The kernel reported these events under our tag: all that held when it did. Another thread may
     /// have taken a later report out of the kernel and noted it before, so what this one lacks is
     /// asked for, and not taken for gone.
-    pub fn note_kernel(&mut self, events: u32) {
+    ///
+    /// `call` is the one that asked ([`super::state::State::next_call`]).
+    pub fn note_kernel(&mut self, events: u32, call: u64) {
         let conn = conn::get(self.fd);
         if self.is_drained(conn) {
             self.kernel &= !(IN | RDNORM);
         }
-        self.is_fresh = self.kernel & !events == 0;
+        self.fresh_in = if self.kernel & !events == 0 { call } else { 0 };
         self.kernel |= events;
         self.asked = conn.map(|conn| Asked::now(conn.end));
         self.has_news = true;
@@ -208,19 +211,30 @@ impl Item {
         conn::get(self.fd).is_some_and(|conn| conn.end.has_usable_lane())
     }
 
+    /// Whether a lane is in use that the kernel's registration does not know of.
+    pub fn has_new_lane(&self) -> bool {
+        let usable = |conn: Conn| wait::ready(conn.end, conn.generation, self.fd).is_some();
+        !self.is_tagged
+            && !self.is_removed
+            && matches!(self.kind, Kind::Socket)
+            && self.is_attached()
+            && conn::get(self.fd).is_some_and(usable)
+    }
+
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the
     /// kernel's to report.
     ///
-    /// Ring bytes that were written after `until_ns` are left for later.
-    pub fn look(&mut self, until_ns: u64) -> Look {
+    /// Ring bytes that were written after `until_ns` are left for later. `call` is the one that
+    /// looks.
+    pub fn look(&mut self, until_ns: u64, call: u64) -> Look {
         if self.is_spent || self.is_removed {
             return Look::default();
         }
         let conn = conn::get(self.fd);
-        if self.is_told_of_bytes_alone()
+        if self.is_told_of_bytes_alone(call)
             && conn.is_some_and(|conn| wait::assure_kernel_alone(conn.end, conn.generation))
         {
-            self.is_fresh = false;
+            self.fresh_in = 0;
             self.has_news = false;
             return Look {
                 events: (IN | RDNORM) & self.events,
@@ -242,7 +256,7 @@ impl Item {
                 ..Look::default()
             };
         }
-        let is_fresh = core::mem::take(&mut self.is_fresh);
+        let is_fresh = core::mem::take(&mut self.fresh_in) == call;
         if !is_fresh && self.is_drained(conn) {
             self.kernel &= !(IN | RDNORM);
         }
@@ -324,8 +338,8 @@ impl Item {
 
     /// Whether the kernel has just said that there are bytes, the program waits for these alone, and
     /// nothing is left of earlier looks.
-    fn is_told_of_bytes_alone(&self) -> bool {
-        self.is_fresh
+    fn is_told_of_bytes_alone(&self, call: u64) -> bool {
+        self.fresh_in == call
             && self.kernel & (IN | PRI | RDHUP | ALWAYS) == IN
             && self.events & (IN | OUT | ONESHOT) == IN
             && !self.has_waiting_kernel
@@ -386,13 +400,13 @@ mod tests {
     #[test]
     fn a_report_that_is_noted_late_hides_nothing_that_a_later_one_said() {
         let mut item = Item::new(-1, IN, 0, Kind::Socket);
-        item.note_kernel(OUT);
-        assert!(item.is_fresh);
-        item.note_kernel(IN | OUT);
-        assert!(item.is_fresh && item.kernel == IN | OUT);
+        item.note_kernel(OUT, 1);
+        assert_eq!(item.fresh_in, 1);
+        item.note_kernel(IN | OUT, 2);
+        assert!(item.fresh_in == 2 && item.kernel == IN | OUT);
         // What another thread was told before the bytes had come.
-        item.note_kernel(OUT);
-        assert!(!item.is_fresh, "the kernel is to be asked");
+        item.note_kernel(OUT, 3);
+        assert_eq!(item.fresh_in, 0, "the kernel is to be asked");
         assert_eq!(item.kernel, IN | OUT);
     }
 }

@@ -147,6 +147,7 @@ pub unsafe fn wait(
     // With room for one event only the kernel is asked before the rings, and in turn with them.
     if turn >= KERNEL_TURN && !sleeps || max == 1 && turn != 0 {
         this.turn.store(0, Ordering::Relaxed);
+        waiter.adopt_lanes();
         if let found @ 1.. = waiter.look_at_kernel() {
             if found == max {
                 // It is the rings' turn.
@@ -289,6 +290,21 @@ impl Waiter<'_> {
         Some((count, hot, true))
     }
 
+    /// Puts registrations whose connections have got a lane under our tags: what the kernel reports of
+    /// them otherwise lacks what only the lane knows.
+    fn adopt_lanes(&mut self) {
+        let Some(mut state) = self.this.lock() else {
+            return;
+        };
+        for at in 0..state.queue.len() {
+            let number = state.queue[at];
+            let is_due = state.item(number).is_some_and(|item| item.has_new_lane());
+            if is_due {
+                state.adopt(self.epfd, number);
+            }
+        }
+    }
+
     /// Rings had `count` events. What was written to the kernel before is there by now, and reported with
     /// them: a program may have been told of both, in this order, by who wrote them.
     fn ask_behind(&mut self, count: usize) -> c_int {
@@ -334,7 +350,9 @@ impl Waiter<'_> {
     /// Completes a report of `found` events, behind which the kernel was asked last. What rings have comes on top:
     /// it may have been written before what the kernel reports. Of that it may also be later, and
     /// something in the kernel that comes before it not be here yet. So what was written after the kernel
-    /// was asked is left for the next call, or the kernel is asked once more.
+    /// was asked is left for the next call, or the kernel is asked once more. Not behind events of others than
+    /// lanes: what is level-triggered among them would be reported twice, and a program that reads once for
+    /// each finds nothing the second time.
     fn complete(&mut self, found: c_int) -> c_int {
         let mut count = found as usize;
         for _ in 0..LOOKS_MAX {
@@ -350,7 +368,8 @@ impl Waiter<'_> {
             let taken = self.deliver(&mut state, count, self.max, Which::Tagged, until_ns);
             drop(state);
             count += taken.count;
-            if taken.left_ns > answered_ns || !self.has_kernels || count == self.max {
+            let is_later = taken.left_ns > answered_ns || !self.has_kernels;
+            if is_later || self.unmarked != 0 || count == self.max {
                 break;
             }
             count += self.look_behind(count);
@@ -443,8 +462,11 @@ impl Waiter<'_> {
                 state = self.this.lock();
             }
             if let Some(state) = state.as_mut() {
+                if self.call == 0 {
+                    self.call = state.next_call();
+                }
                 if let Some(item) = state.item(number) {
-                    item.note_kernel(event.events);
+                    item.note_kernel(event.events, self.call);
                     before_ns = item.tcp_began_ns().max(before_ns);
                 }
                 state.enqueue(number);
@@ -551,11 +573,7 @@ impl Waiter<'_> {
                 }
                 Kind::Socket => {
                     if !item.is_tagged && !item.is_removed && item.is_attached() {
-                        let conn = crate::conn::get(item.fd);
-                        let fd = item.fd;
-                        if conn.is_some_and(|c| {
-                            sluice_lane::wait::ready(c.end, c.generation, fd).is_some()
-                        }) {
+                        if item.has_new_lane() {
                             state.adopt(self.epfd, number);
                         } else {
                             // Looked at again until the lane is in use.
@@ -564,7 +582,7 @@ impl Waiter<'_> {
                         }
                     }
                     match state.item(number) {
-                        Some(item) => item.look(until_ns),
+                        Some(item) => item.look(until_ns, self.call),
                         None => continue,
                     }
                 }
