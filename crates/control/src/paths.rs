@@ -98,9 +98,10 @@ pub fn control_socket() -> Result<Place, PathError> {
 
 /// Makes the directory of `socket` with mode 0700 unless it exists. One that exists must be this
 /// user's (or root's), not a symbolic link, and not writable for others, except that nobody can
-/// replace what lies in a sticky one like `/tmp`.
-pub fn prepare_directory(socket: &Path) -> Result<(), PathError> {
+/// replace what lies in a sticky one like `/tmp`. Whether it was made.
+pub fn prepare_directory(socket: &Path) -> Result<bool, PathError> {
     let directory = directory_of(socket);
+    let is_new = fs::symlink_metadata(directory).is_err();
     let built = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -109,7 +110,8 @@ pub fn prepare_directory(socket: &Path) -> Result<(), PathError> {
         return Err(io_error(directory, error));
     }
     let sticky = fs::metadata(directory).is_ok_and(|meta| meta.permissions().mode() & 0o1000 != 0);
-    check_directory(directory, effective_uid(), if sticky { 0 } else { 0o022 })
+    check_directory(directory, effective_uid(), if sticky { 0 } else { 0o022 })?;
+    Ok(is_new)
 }
 
 /// Whether somebody listens at `socket` and lets this user connect. One that was killed leaves

@@ -79,9 +79,10 @@ impl std::error::Error for ListenError {}
 impl Listener {
     /// Locks `path` and listens there; whatever a dead sluiced left there is replaced.
     ///
-    /// With `everybody` all users may connect; otherwise the directory is made private.
+    /// With `everybody` all users may connect; otherwise a directory that is made for it is private.
+    /// One that was there keeps its mode.
     pub fn bind(path: &Path, everybody: bool) -> Result<Listener, ListenError> {
-        paths::prepare_directory(path).map_err(ListenError::Directory)?;
+        let is_ours = paths::prepare_directory(path).map_err(ListenError::Directory)?;
         // Before there is a lock file: there is to be none beside the files of others.
         check_is_replaceable(path)?;
         let mut lock_path = OsString::from(path);
@@ -101,8 +102,7 @@ impl Listener {
             }
         };
         if everybody && let Some(directory) = path.parent() {
-            // Programs of other users must be able to reach the socket.
-            let _ = fs::set_permissions(directory, Permissions::from_mode(0o755));
+            open_to_everybody(directory, is_ours);
         }
         Ok(Listener {
             socket,
@@ -136,6 +136,19 @@ impl Listener {
     pub fn listen_again(&mut self) -> io::Result<()> {
         (self.socket, self.file) = listen(&self.path, self.mode)?;
         Ok(())
+    }
+}
+
+/// Programs of other users must be able to reach the socket. A directory that was there is not ours
+/// to change: it may be `/tmp`.
+fn open_to_everybody(directory: &Path, is_ours: bool) {
+    if is_ours {
+        let _ = fs::set_permissions(directory, Permissions::from_mode(0o755));
+    }
+    let mode = fs::metadata(directory).map(|data| data.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o001 == 0) {
+        let directory = directory.display();
+        tracing::warn!("other users cannot enter {directory}: 'chmod 755 {directory}' lets them");
     }
 }
 

@@ -210,3 +210,20 @@ fn other_users_are_refused_unless_all_are_allowed() {
     let _ = fs::remove_file(&program);
     assert_eq!((private, public), (Some(11), Some(10)));
 }
+
+#[test]
+fn a_directory_that_was_there_keeps_its_mode() {
+    let mode_of =
+        |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    for mode in [0o1777, 0o700, 0o755] {
+        let scratch = Scratch::new();
+        let directory = scratch.0.join("run");
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        let _daemon = Daemon::start_in(scratch, &["--allow-all-users"]);
+        assert_eq!(mode_of(&directory), mode);
+    }
+    // One that it makes is open to those whom it serves.
+    let daemon = Daemon::start(&["--allow-all-users"]);
+    assert_eq!(mode_of(&daemon.scratch.0.join("run")), 0o755);
+}
