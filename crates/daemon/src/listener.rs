@@ -186,7 +186,8 @@ fn check_is_replaceable(path: &Path) -> Result<(), ListenError> {
     }
 }
 
-/// Takes the lock, unless another process has it.
+/// Takes the lock, unless another process has it. In a directory like `/tmp` everybody can make a file of
+/// that name, hold its lock, or have it be a pipe that nobody reads.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     for _ in 0..LOCK_ATTEMPTS_MAX {
         let file = OpenOptions::new()
@@ -194,8 +195,18 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(path)?;
+        let ours = file.metadata()?;
+        if !ours.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        if ours.uid() != unix::effective_uid() {
+            return Err(io::Error::other(format!(
+                "it belongs to uid {}",
+                ours.uid()
+            )));
+        }
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -203,7 +214,6 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
         }
         // The former holder may have removed the file between our open and our lock, and then
         // the lock is on a file that nobody else will find.
-        let ours = file.metadata()?;
         match fs::symlink_metadata(path) {
             Ok(there) if there.ino() == ours.ino() && there.dev() == ours.dev() => {
                 return Ok(Some(file));

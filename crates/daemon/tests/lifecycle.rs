@@ -11,6 +11,8 @@ use common::{Daemon, PATIENCE, Scratch, command, wait_for};
 use sluice_control::client::{self, Client, ClientError};
 use sluice_control::message::{FromDaemon, Reason, ToDaemon};
 
+const NOBODY: u32 = 65_534;
+
 fn files(scratch: &Scratch) -> Vec<String> {
     let entries = fs::read_dir(scratch.0.join("run")).unwrap();
     let mut names: Vec<String> = entries
@@ -178,7 +180,6 @@ fn a_directory_open_to_others_is_refused() {
 #[test]
 fn other_users_are_refused_unless_all_are_allowed() {
     const NAME: &str = "other_users_are_refused_unless_all_are_allowed";
-    const NOBODY: u32 = 65_534;
     // The same test in a process of another user is the one that asks.
     if let Some(path) = std::env::var_os("SLUICED_TEST_ASK") {
         match client::ping(path.as_ref(), PATIENCE) {
@@ -226,4 +227,35 @@ fn a_directory_that_was_there_keeps_its_mode() {
     // One that it makes is open to those whom it serves.
     let daemon = Daemon::start(&["--allow-all-users"]);
     assert_eq!(mode_of(&daemon.scratch.0.join("run")), 0o755);
+}
+
+/// Where everybody can make files, somebody else was faster.
+#[test]
+fn a_lock_file_of_somebody_elses_is_named_and_not_waited_for() {
+    const NAME: &str = "a_lock_file_of_somebody_elses_is_named_and_not_waited_for";
+    if !rustix::process::geteuid().is_root() {
+        return common::skip(NAME, "needs root to make files of another user's");
+    }
+    let start = |make: &dyn Fn(&std::path::Path)| {
+        let scratch = Scratch::new();
+        let directory = scratch.0.join("run");
+        fs::create_dir_all(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).unwrap();
+        make(&directory.join("control.sock.lock"));
+        let mut child = command(&scratch);
+        let output = child.stderr(std::process::Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = start(&|lock| {
+        fs::write(lock, "").unwrap();
+        std::os::unix::fs::chown(lock, Some(NOBODY), Some(NOBODY)).unwrap();
+    });
+    let named = said.contains("belongs to uid 65534") || said.contains("Permission denied");
+    assert!(named && said.contains("--socket"), "{said}");
+    let said = start(&|lock| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(rustix::fs::CWD, lock, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    });
+    assert!(said.contains("cannot be used"), "{said}");
 }
