@@ -76,8 +76,13 @@ pub enum Waiting {
     /// An end with the mirrored addresses is in another namespace and nothing proves that it
     /// belongs to this one.
     Proof,
-    /// There was a match, but no lane.
-    Lane,
+    /// There was a match, but all lanes that there may be are in use.
+    Full,
+    /// There was a match, but no memory or descriptor for its lane.
+    Memory,
+    /// There was a match, but one of the programs has so many messages to read that the lane could not
+    /// be told to it.
+    Unread,
     /// There was a match, but one of the users has as many lanes as it may.
     Share,
 }

@@ -351,7 +351,9 @@ fn waiting_text(entry: &Entry) -> &'static str {
         _ if entry.laned => "other end has gone",
         Waiting::Peer => Reason::NoPeer.text(),
         Waiting::Proof => "other namespace, and nothing proves the connection",
-        Waiting::Lane => "no free lane",
+        Waiting::Full => "all lanes are in use",
+        Waiting::Memory => "no memory or descriptor for a lane",
+        Waiting::Unread => "a program has not read sluiced's messages",
         Waiting::Share => "this user's share of lanes is used up",
     }
 }

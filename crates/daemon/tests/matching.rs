@@ -210,7 +210,7 @@ fn a_full_table_leaves_connections_on_tcp_until_a_lane_is_released() {
     client.assert_quiet();
     assert_eq!(daemon.counter("lanes_refused_full"), 1);
     let reasons = daemon.status().to_string();
-    assert!(reasons.contains("no free lane"), "{reasons}");
+    assert!(reasons.contains("all lanes are in use"), "{reasons}");
     client.release(0);
     server.release(0);
     announce(2);
@@ -262,6 +262,8 @@ fn a_program_that_never_reads_loses_lanes_and_stops_nobody() {
             daemon.counter("announcements").is_multiple_of(2)
         });
     }
+    let reasons = daemon.status().to_string();
+    assert!(reasons.contains("has not read"), "{reasons}");
     // Everybody else is served.
     let (a, b) = (daemon.program("a"), daemon.program("b"));
     let (connected, accepted) = tcp_pair("127.0.0.1:0");

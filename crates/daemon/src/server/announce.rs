@@ -210,7 +210,7 @@ impl Server {
                 let waiting = match why {
                     NoLane::Full => {
                         self.counters.lanes_refused_full += 1;
-                        Waiting::Lane
+                        Waiting::Full
                     }
                     NoLane::Share => {
                         self.counters.lanes_refused_share += 1;
@@ -219,7 +219,7 @@ impl Server {
                     NoLane::Memory(error) => {
                         tracing::warn!(reason = %error, "no memory for a lane: {error}");
                         self.counters.lanes_refused_memory += 1;
-                        Waiting::Lane
+                        Waiting::Memory
                     }
                 };
                 self.matcher.set_waiting(a, waiting);
@@ -251,8 +251,8 @@ impl Server {
 
     fn give_up(&mut self, a: EndKey, b: EndKey) -> bool {
         self.counters.lanes_refused_unread += 1;
-        self.matcher.set_waiting(a, Waiting::Lane);
-        self.matcher.set_waiting(b, Waiting::Lane);
+        self.matcher.set_waiting(a, Waiting::Unread);
+        self.matcher.set_waiting(b, Waiting::Unread);
         false
     }
 
