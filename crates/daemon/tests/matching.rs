@@ -125,16 +125,21 @@ fn a_stale_end_gives_way_to_a_new_connection_with_its_addresses() {
     );
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let connected = TcpStream::connect(address).unwrap();
-    let port = connected.local_addr().unwrap().port();
-    let (accepted, _) = listener.accept().unwrap();
-    old.announce(0, &connected);
-    old.settle();
-    // The end is closed behind sluiced's back, by a reset, so that the port is free at once.
-    set_reset_on_close(&connected);
-    drop(connected);
-    drop(accepted);
-    let connected = connect_from(port, address);
+    let connected = loop {
+        let connected = TcpStream::connect(address).unwrap();
+        let port = connected.local_addr().unwrap().port();
+        let (accepted, _) = listener.accept().unwrap();
+        old.announce(0, &connected);
+        old.settle();
+        // The end is closed behind sluiced's back, by a reset, so that the port is free at once.
+        set_reset_on_close(&connected);
+        drop(connected);
+        drop(accepted);
+        // Somebody else may have it already.
+        if let Some(connected) = connect_from(port, address) {
+            break connected;
+        }
+    };
     let (accepted, _) = listener.accept().unwrap();
     // The server is announced first and meets the stale end, whose socket is gone.
     server.announce(0, &accepted);
@@ -154,14 +159,17 @@ fn set_reset_on_close(socket: &TcpStream) {
     rustix::net::sockopt::set_socket_linger(socket, Some(std::time::Duration::ZERO)).unwrap();
 }
 
-/// Connects from this very port.
-fn connect_from(port: u16, to: std::net::SocketAddr) -> TcpStream {
+/// Connects from this very port, unless somebody has it.
+fn connect_from(port: u16, to: std::net::SocketAddr) -> Option<TcpStream> {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket, sockopt};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     sockopt::set_socket_reuseaddr(&socket, true).unwrap();
-    bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+    match bind(&socket, &std::net::SocketAddr::from(([127, 0, 0, 1], port))) {
+        Err(rustix::io::Errno::ADDRINUSE) => return None,
+        bound => bound.unwrap(),
+    }
     connect(&socket, &to).unwrap();
-    TcpStream::from(socket)
+    Some(TcpStream::from(socket))
 }
 
 #[test]
