@@ -57,7 +57,6 @@ fn refused() -> Verdict {
     for (node, gateway, port, errno) in [
         (At::NodeA, "gw", FORBIDDEN_PORT, libc::EACCES),
         (At::NodeB, "gw", PORT, libc::EACCES),
-        (At::NodeA, "nobody", PORT, libc::EACCES),
         (At::NodeA, "gw", PORT, libc::EADDRINUSE),
     ] {
         let server = lab.who(node, gateway, "0.0.0.0", port, 1)?;
@@ -72,6 +71,13 @@ fn refused() -> Verdict {
             })?;
         }
     }
+    // A gateway that the node's configuration does not have is not begun with.
+    let unknown = lab.who(At::NodeA, "nobody", "0.0.0.0", PORT, 1)?;
+    let outcome = unknown.finish(LIMIT)?.describe();
+    ensure(
+        outcome.contains("status: 125") && outcome.contains("no gateway 'nobody'"),
+        || outcome.clone(),
+    )?;
     // What only its own host can reach is not published, and nobody's error.
     let local = lab.serve_who(At::NodeA, "127.0.0.1", FORBIDDEN_PORT, 1)?;
     let _ = local.stop(LIMIT)?;
