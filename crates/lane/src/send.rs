@@ -145,14 +145,32 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     awake
 }
 
-/// The board of this process, for what has no lane to be said in, and the one it had before it was forked, at
+/// The board of this process, for what has no lane to be said in, and those it had before it was forked, at
 /// which the peers of inherited lanes look; null for none.
-static OWN_BOARDS: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 2];
+static OWN_BOARDS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
 
 /// Says which board this process writes.
 pub fn set_own_board(board: Board) {
-    let before = OWN_BOARDS[0].swap(board.address() as *mut u8, Ordering::AcqRel);
-    OWN_BOARDS[1].store(before, Ordering::Release);
+    let mut before = board.address() as *mut u8;
+    for word in &OWN_BOARDS {
+        before = word.swap(before, Ordering::AcqRel);
+    }
+}
+
+fn own_boards() -> impl Iterator<Item = Board> {
+    OWN_BOARDS
+        .iter()
+        .map_while(|word| NonNull::new(word.load(Ordering::Acquire)))
+        // SAFETY: `set_own_board` got boards, which stay mapped for writing for the process's life.
+        .map(|base| unsafe { Board::from_raw(base) })
+}
+
+/// Says that the kernel has taken a write of this process, to whatever descriptor, or given it what somebody
+/// else wrote. A reader that finds what was written to a ring behind it asks the kernel, too.
+pub fn count_kernel_transfer() {
+    for board in own_boards() {
+        board.count_kernel_transfer();
+    }
 }
 
 /// Tells a reader on this host when it was written: it may find bytes of other connections besides,
@@ -162,19 +180,16 @@ fn note_tcp_write(end: &End) {
         Some(_) if end.is_remote() => {}
         Some(out) => out.note_tcp_write(now_ns()),
         None => {
-            for base in OWN_BOARDS
-                .iter()
-                .filter_map(|it| NonNull::new(it.load(Ordering::Acquire)))
-            {
-                // SAFETY: `set_own_board` got a board, which stays mapped for writing for the
-                // process's life.
-                unsafe { Board::from_raw(base) }.note_tcp_write(now_ns());
+            let now_ns = now_ns();
+            for board in own_boards() {
+                board.note_tcp_write(now_ns);
             }
         }
     }
 }
 
 fn count_written(end: &End, generation: u32, result: Result<usize, Errno>) {
+    count_kernel_transfer();
     // Under the lock: the record may be given to another connection meanwhile.
     if let Locked::Held(tx) = end.lock_tx(generation) {
         count(&end.tx.in_kernel, -1);

@@ -139,7 +139,7 @@ fn read_parts(
     link::check_mail();
     if flags & !SHORT_WAY_FLAGS == 0 {
         let wanted = sluice_lane::parts_bytes(parts);
-        let call = || from_c(whole(flags));
+        let call = || from_c(received(whole(flags)));
         if let Some(result) = conn.end.read_patiently(conn.generation, wanted, call) {
             conn.note_operation(false, result.unwrap_or(0));
             return result;
@@ -179,7 +179,7 @@ fn read_parts(
             let parts = part(byte.as_mut_ptr().cast(), 1);
             return from_c(recv_parts(fd, &parts, flags | libc::MSG_PEEK)).map(|_| 0);
         }
-        from_c(if piece.skip == 0 && piece.limit == total {
+        from_c(received(if piece.skip == 0 && piece.limit == total {
             whole(flags)
         } else {
             let (mut parts, count) = cut(parts, piece);
@@ -190,7 +190,7 @@ fn read_parts(
                 message.msg_iovlen = count;
                 (real().recvmsg)(fd, &raw mut message, flags)
             }
-        })
+        }))
     });
     if conn.end.state() == State::Tracked && !conn.end.is_wait_seen() {
         let is_empty = result == Err(Errno::AGAIN);
@@ -284,6 +284,20 @@ fn write_parts(
         }
     });
     note_written(conn, parts, flags, result);
+    result
+}
+
+/// What a call returned that wrote through the kernel, to a descriptor that is none of ours.
+pub fn written<T>(result: T) -> T {
+    send::count_kernel_transfer();
+    result
+}
+
+/// What a call returned that read through the kernel.
+pub fn received<T: Default + PartialOrd>(result: T) -> T {
+    if result > T::default() {
+        send::count_kernel_transfer();
+    }
     result
 }
 

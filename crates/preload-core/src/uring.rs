@@ -12,7 +12,7 @@
 use crate::conn::{self, Conn};
 use crate::epoll::{self, ByRing};
 use crate::fds::{self, Entry};
-use crate::io::LOWEST_ADDRESS;
+use crate::io::{LOWEST_ADDRESS, written};
 use crate::real::{errno, set_errno};
 use crate::{carry, descriptors, log, passing, process};
 use core::ffi::c_int;
@@ -135,15 +135,15 @@ fn ring_of(fd: c_int) -> Option<&'static Ring> {
 /// As io_uring_enter(2).
 pub unsafe fn enter<R>(fd: c_int, to_submit: u32, flags: u32, kernel: impl FnOnce() -> R) -> R {
     if to_submit == 0 || is_blind() || process::is_vfork_child() {
-        return kernel();
+        return written(kernel());
     }
     if flags & ENTER_REGISTERED_RING != 0 {
         go_blind("a ring is used by a registered number");
-        return kernel();
+        return written(kernel());
     }
     let Some(ring) = ring_of(fd) else {
         // The kernel says what it is, if it is none of those.
-        return kernel();
+        return written(kernel());
     };
     let what = |memory: &Memory| {
         let (first, waiting) = memory.waiting();
@@ -154,7 +154,7 @@ pub unsafe fn enter<R>(fd: c_int, to_submit: u32, flags: u32, kernel: impl FnOnc
         })
     };
     // SAFETY: the caller's.
-    unsafe { submit(ring, what, kernel) }
+    unsafe { submit(ring, what, || written(kernel())) }
 }
 
 /// A function of liburing submits what the program has prepared: `count` entries behind those
@@ -169,10 +169,10 @@ pub unsafe fn enter_prepared<R>(
     kernel: impl FnOnce() -> R,
 ) -> R {
     if is_blind() || process::is_vfork_child() {
-        return kernel();
+        return written(kernel());
     }
     let Some(ring) = ring_of(fd) else {
-        return kernel();
+        return written(kernel());
     };
     let what = |memory: &Memory| {
         memory.is_prepared(first, count).then_some(Entries {
@@ -182,7 +182,7 @@ pub unsafe fn enter_prepared<R>(
         })
     };
     // SAFETY: the caller's.
-    unsafe { submit(ring, what, kernel) }
+    unsafe { submit(ring, what, || written(kernel())) }
 }
 
 /// Entries that are about to be submitted.

@@ -24,6 +24,9 @@ pub struct Slot {
     /// When the process last began to write to a connection without a lane, on its monotonic clock. Only in the
     /// last slot, whose line hardly any peer looks at for its sleepers.
     tcp_began_ns: AtomicU64,
+    /// Reads and writes of the process that went through the kernel, on whatever descriptor, and have returned.
+    /// In the last slot, too.
+    kernel_transfers: AtomicU64,
 }
 
 /// A board of this process or of a peer. The memory stays mapped as long as the process lives.
@@ -42,8 +45,8 @@ impl Board {
     ///
     /// # Safety
     /// `base` is 64-byte aligned and [`BOARD_BYTES`] from it stay mapped for the rest of the
-    /// process's life, for writing if any method but [`Board::any_asleep`], [`Board::is_crowded`]
-    /// and [`Board::tcp_began_ns`] is used.
+    /// process's life, for writing if any method but [`Board::any_asleep`], [`Board::is_crowded`],
+    /// [`Board::tcp_began_ns`] and [`Board::kernel_transfers`] is used.
     pub unsafe fn from_raw(base: NonNull<u8>) -> Self {
         Self { slots: base.cast() }
     }
@@ -118,6 +121,20 @@ impl Board {
     /// When the last such write began; 0 for never.
     pub fn tcp_began_ns(&self) -> u64 {
         self.slot(SLOTS - 1).tcp_began_ns.load(Ordering::Relaxed)
+    }
+
+    /// Counts a write that the kernel has taken, or a read that it answered.
+    pub fn count_kernel_transfer(&self) {
+        let word = &self.slot(SLOTS - 1).kernel_transfers;
+        word.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many there were. Who saw ring bytes before sees all in it that had returned when these bytes were
+    /// written.
+    pub fn kernel_transfers(&self) -> u64 {
+        self.slot(SLOTS - 1)
+            .kernel_transfers
+            .load(Ordering::Acquire)
     }
 
     /// Takes one announcement back.

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::lock::{count, count_bytes};
 use crate::receive::is_final;
+use crate::send::count_kernel_transfer;
 use core::sync::atomic::Ordering;
 use sluice_sys::errno::Errno;
 
@@ -86,6 +87,7 @@ impl End {
         count(&self.tx.in_kernel, 1);
         drop(tx);
         let result = call();
+        count_kernel_transfer();
         if let Locked::Held(_tx) = self.lock_tx(generation) {
             count(&self.tx.in_kernel, -1);
             count_bytes(&self.tcp_tx, result.unwrap_or(0));

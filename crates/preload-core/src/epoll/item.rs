@@ -1,14 +1,15 @@
 //! One descriptor in one epoll instance.
 
 use crate::conn::{self, Conn};
+use sluice_lane::clock::now_ns;
 use sluice_lane::wait::{self, Asked, kernel_events};
 use sluice_shmem::board::Board;
 
-const IN: u32 = libc::EPOLLIN as u32;
+pub(super) const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
-const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+pub(super) const RDNORM: u32 = libc::EPOLLRDNORM as u32;
 const WRNORM: u32 = libc::EPOLLWRNORM as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -65,6 +66,8 @@ pub struct Item {
     pub call: u64,
     /// What it says of bytes was not reported, because they could not be read yet.
     has_waiting_kernel: bool,
+    /// The ring had bytes already in an earlier look, which left them for later.
+    was_left: bool,
 }
 
 /// What a look at an item found.
@@ -117,6 +120,7 @@ impl Item {
             fresh_in: 0,
             call: 0,
             has_waiting_kernel: false,
+            was_left: false,
         }
     }
 
@@ -224,8 +228,8 @@ impl Item {
     /// Looks at a connection. Untagged registrations whose lane is not in use yet are the
     /// kernel's to report.
     ///
-    /// Ring bytes that were written after `until_ns` are left for later. `call` is the one that
-    /// looks.
+    /// Ring bytes that were written after `until_ns` are left for later, once: what the next look finds there
+    /// had come before it began. `call` is the one that looks.
     pub fn look(&mut self, until_ns: u64, call: u64) -> Look {
         if self.is_spent || self.is_removed {
             return Look::default();
@@ -249,7 +253,9 @@ impl Item {
         let mut lane = lane.unwrap_or_default();
         let is_edge = self.events & EDGE != 0;
         let is_news = !is_edge || self.has_news || lane.readable_to > self.reported_to;
-        if lane.readable && lane.written_ns > until_ns && is_news {
+        let is_late = lane.readable && is_news && is_between(until_ns, lane.written_ns);
+        let was_left = core::mem::replace(&mut self.was_left, is_late);
+        if is_late && !was_left {
             return Look {
                 keep: true,
                 written_ns: lane.written_ns,
@@ -391,6 +397,12 @@ impl Item {
             ..Look::default()
         }
     }
+}
+
+/// Whether `written_ns` is later than `until_ns`. A time that is still to come is none: the writer's clock is
+/// another one.
+fn is_between(until_ns: u64, written_ns: u64) -> bool {
+    written_ns > until_ns && written_ns <= now_ns()
 }
 
 #[cfg(test)]

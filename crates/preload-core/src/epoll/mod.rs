@@ -13,6 +13,7 @@ mod item;
 mod offered;
 mod state;
 mod wait;
+mod writers;
 
 pub use by_ring::{ByRing, ctl_by_ring, leave_instance, leave_registration};
 pub use instance::{

@@ -5,6 +5,7 @@
 use super::instance::Instance;
 use super::item::{Glance, Item, KERNEL_INTEREST, Kind};
 use super::offered::Offered;
+use super::writers::Writers;
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
@@ -55,6 +56,7 @@ pub(super) struct State {
     pub children: Vec<u32>,
     /// Calls that have taken reports.
     calls: u64,
+    pub writers: Writers,
     /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
     renamed: u32,
 }
@@ -74,6 +76,7 @@ impl State {
             joined: Vec::new(),
             children: Vec::new(),
             calls: 0,
+            writers: Writers::new(),
             renamed: 0,
         }
     }
@@ -361,6 +364,12 @@ impl State {
     /// Whether any connection here has a lane.
     pub fn has_lanes(&self) -> bool {
         !self.watched.is_empty() || !self.children.is_empty()
+    }
+
+    /// Whether there is no item to look at.
+    pub fn is_quiet(&self) -> bool {
+        let is_named = |it: &Watched| it.chunk.ready(it.side, it.slot).any();
+        self.queue.is_empty() && self.children.is_empty() && !self.watched.iter().any(is_named)
     }
 
     /// Queues the items that senders named.

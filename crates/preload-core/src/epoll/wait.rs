@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::instance::{Instance, instance};
-use super::item::{Glance, Kind};
+use super::item::{Glance, IN, Kind, RDNORM};
 use super::state::{State, tagged};
 use crate::conn;
 use crate::io::{LOWEST_ADDRESS, cancellation_point};
@@ -29,6 +29,9 @@ const EVENTS_MAX: usize = 128;
 const LOOKS_MAX: u32 = 3;
 /// Processes whose writes without a lane one call looks at.
 const WRITERS_MAX: usize = 4;
+/// The kernel is asked behind what rings have if it was not for so long, whatever their writers' counts say:
+/// for who writes without our eyes on him, or tells another process by memory that both share.
+const UNASKED_NS: u64 = 20_000;
 /// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
 const NESTING_MAX: u32 = 5;
 
@@ -133,6 +136,9 @@ pub unsafe fn wait(
         has_kernels: false,
         unmarked: 0,
         boards: [None; WRITERS_MAX],
+        has_strangers: false,
+        looked_ns: 0,
+        is_heard: false,
     };
     link::check_mail();
     let timeout = match waiter.wait_without_lanes(timeout) {
@@ -173,8 +179,13 @@ pub unsafe fn wait(
             }
             return waiter.ask_behind(count);
         }
-        let spinner = spinner
-            .get_or_insert_with(|| Spinner::start(if lanes { this.gaps.budget_ns() } else { 0 }));
+        let spinner = spinner.get_or_insert_with(|| {
+            let budget_ns = if lanes { this.gaps.budget_ns() } else { 0 };
+            match waiter.looked_ns {
+                0 => Spinner::start(budget_ns),
+                now_ns => Spinner::start_at(now_ns, budget_ns),
+            }
+        });
         let left = timeout.after(spinner.waited_ns());
         if lanes && left != Timeout::Ns(0) && spinner.step() {
             if spinner.now_ns() - kernel_look_ns >= KERNEL_LOOK_NS {
@@ -229,6 +240,13 @@ struct Waiter<'k> {
     /// Of those who have written to the rings that are reported: when they wrote to a connection without a
     /// lane.
     boards: [Option<Board>; WRITERS_MAX],
+    /// There were others.
+    has_strangers: bool,
+    /// When rings were looked at.
+    looked_ns: u64,
+    /// Whether the kernel was asked since it last took something from those who wrote to them, or gave them
+    /// something.
+    is_heard: bool,
 }
 
 impl Waiter<'_> {
@@ -284,10 +302,31 @@ impl Waiter<'_> {
         }
         // The kernel needs room, too.
         let room = (self.max - 1).max(1);
-        let (count, hot) = self
-            .deliver(&mut state, 0, room, Which::All, u64::MAX)
-            .counts();
-        Some((count, hot, true))
+        // What was written during the look may come behind what the look has passed already.
+        let mut taken = self.deliver_until_now(&mut state, room);
+        if taken.count == 0 && taken.left_ns != u64::MAX {
+            taken = self.deliver_until_now(&mut state, room);
+        }
+        self.is_heard = !self.has_strangers
+            && self
+                .boards
+                .iter()
+                .flatten()
+                .all(|board| state.writers.is_heard(*board));
+        Some((taken.count, taken.is_hot, true))
+    }
+
+    fn deliver_until_now(&mut self, state: &mut State, room: usize) -> Taken {
+        if state.is_quiet() {
+            // Most looks of one that polls. The clock costs more.
+            return Taken {
+                count: 0,
+                is_hot: state.check_offered(),
+                left_ns: u64::MAX,
+            };
+        }
+        self.looked_ns = now_ns();
+        self.deliver(state, 0, room, Which::All, self.looked_ns)
     }
 
     /// Puts registrations whose connections have got a lane under our tags: what the kernel reports of
@@ -306,17 +345,31 @@ impl Waiter<'_> {
     }
 
     /// Rings had `count` events. What was written to the kernel before is there by now, and reported with
-    /// them: a program may have been told of both, in this order, by who wrote them.
-    fn ask_behind(&mut self, count: usize) -> c_int {
-        if count == self.max {
-            return count as c_int;
+    /// them: a program may have been told of both, in this order, by who wrote them. It is not asked if it was
+    /// just now, and they have not used it since.
+    fn ask_behind(&mut self, mut count: usize) -> c_int {
+        let asked_ns = self.this.asked_ns.load(Ordering::Relaxed);
+        let is_answered = self.is_heard && self.looked_ns.saturating_sub(asked_ns) < UNASKED_NS;
+        if !is_answered && count < self.max {
+            let found = self.look_behind(count);
+            return self.complete((count + found) as c_int);
         }
-        let found = self.look_behind(count);
-        self.complete((count + found) as c_int)
+        // The kernel's place.
+        if count == self.max - 1
+            && let Some(mut state) = self.this.lock()
+        {
+            let looked_ns = self.looked_ns;
+            let taken = self.deliver(&mut state, count, self.max, Which::All, looked_ns);
+            count += taken.count;
+        }
+        self.put_in_order(count);
+        count as c_int
     }
 
     /// What the kernel reports at once, behind the first `count` events; how many more.
     fn look_behind(&mut self, count: usize) -> usize {
+        let count_of = |board: Board| (board, board.kernel_transfers());
+        let counts = self.boards.map(|board| board.map(count_of));
         let since_ns = now_ns();
         // SAFETY: `count` is at most the array's length.
         let rest = unsafe { self.events.add(count) };
@@ -327,7 +380,16 @@ impl Waiter<'_> {
         } else {
             0
         };
-        self.note_asked(count, kept as usize, since_ns, got == room as c_int);
+        let is_full = got == room as c_int;
+        self.note_asked(count, kept as usize, since_ns, is_full);
+        if !is_full
+            && !self.is_heard
+            && let Some(mut state) = self.this.lock()
+        {
+            for (board, transfers) in counts.into_iter().flatten() {
+                state.writers.note(board, transfers);
+            }
+        }
         kept as usize
     }
 
@@ -380,7 +442,10 @@ impl Waiter<'_> {
 
     /// One of those who have written to rings. Where there are many, the last ones.
     fn note_writer(&mut self, board: Option<Board>) {
-        if board.is_some() && !self.boards.contains(&board) {
+        if board.is_none() {
+            self.has_strangers = true;
+        } else if !self.boards.contains(&board) {
+            self.has_strangers |= self.boards[WRITERS_MAX - 1].is_some();
             self.boards.rotate_right(1);
             self.boards[0] = board;
         }
@@ -490,8 +555,10 @@ impl Waiter<'_> {
         let mut found = 0;
         if let Some(mut state) = self.this.lock() {
             let room = (self.max - 1).max(1);
+            // Nothing is left behind by who goes to sleep; the kernel is asked.
             let taken = self.deliver(&mut state, 0, room, Which::All, u64::MAX);
-            (found, awake) = taken.counts();
+            self.is_heard = false;
+            (found, awake) = (taken.count, taken.is_hot);
         }
         let since_ns = now_ns();
         let result = if found == 0 && !awake {
@@ -603,7 +670,9 @@ impl Waiter<'_> {
                     };
                 }
                 self.written_ns[at] = look.written_ns;
-                self.note_writer(look.board);
+                if look.events & (IN | RDNORM) != 0 {
+                    self.note_writer(look.board);
+                }
                 taken.count += 1;
             } else if look.written_ns != 0 {
                 taken.left_ns = taken.left_ns.min(look.written_ns);
@@ -624,12 +693,6 @@ struct Taken {
     is_hot: bool,
     /// The earliest write of those that were left for later; `u64::MAX` for none.
     left_ns: u64,
-}
-
-impl Taken {
-    fn counts(&self) -> (usize, bool) {
-        (self.count, self.is_hot)
-    }
 }
 
 /// Which items are looked at.

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use sluice_preload_core::io::{received, written};
 use sluice_preload_core::real::real;
 use sluice_preload_core::to_c;
 use sluice_preload_core::{conn, io, passing};
@@ -12,7 +13,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::read(&conn, buffer, len),
-                None => (real().read)(fd, buffer, len),
+                None => received((real().read)(fd, buffer, len)),
             }
         }
     }
@@ -22,7 +23,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::recv(&conn, buffer, len, flags),
-                None => (real().recv)(fd, buffer, len, flags),
+                None => received((real().recv)(fd, buffer, len, flags)),
             }
         }
     }
@@ -39,7 +40,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::recvfrom(&conn, buffer, len, flags, address, address_len),
-                None => (real().recvfrom)(fd, buffer, len, flags, address, address_len),
+                None => received((real().recvfrom)(fd, buffer, len, flags, address, address_len)),
             }
         }
     }
@@ -49,7 +50,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::readv(&conn, parts, count),
-                None => (real().readv)(fd, parts, count),
+                None => received((real().readv)(fd, parts, count)),
             }
         }
     }
@@ -65,7 +66,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::preadv2(&conn, parts, count, offset, flags),
-                None => (real().preadv2)(fd, parts, count, offset, flags),
+                None => received((real().preadv2)(fd, parts, count, offset, flags)),
             }
         }
     }
@@ -81,7 +82,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::pwritev2(&conn, parts, count, offset, flags),
-                None => (real().pwritev2)(fd, parts, count, offset, flags),
+                None => written((real().pwritev2)(fd, parts, count, offset, flags)),
             }
         }
     }
@@ -92,7 +93,7 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::recvmsg(&conn, message, flags),
                 None => {
-                    let result = (real().recvmsg)(fd, message, flags);
+                    let result = received((real().recvmsg)(fd, message, flags));
                     if result >= 0 {
                         passing::received(message);
                     }
@@ -114,7 +115,7 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::recvmmsg(&conn, messages, count, flags, timeout),
                 None => {
-                    let got = (real().recvmmsg)(fd, messages, count, flags, timeout);
+                    let got = received((real().recvmmsg)(fd, messages, count, flags, timeout));
                     for at in 0..usize::try_from(got).unwrap_or(0) {
                         passing::received(&raw mut (*messages.add(at)).msg_hdr);
                     }
@@ -129,7 +130,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::write(&conn, buffer, len),
-                None => (real().write)(fd, buffer, len),
+                None => written((real().write)(fd, buffer, len)),
             }
         }
     }
@@ -139,7 +140,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::send(&conn, buffer, len, flags),
-                None => (real().send)(fd, buffer, len, flags),
+                None => written((real().send)(fd, buffer, len, flags)),
             }
         }
     }
@@ -157,7 +158,8 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::sendto(&conn, buffer, len, flags, address, address_len),
                 None => {
-                    let result = (real().sendto)(fd, buffer, len, flags, address, address_len);
+                    let result =
+                        written((real().sendto)(fd, buffer, len, flags, address, address_len));
                     if flags & libc::MSG_FASTOPEN != 0 {
                         sluice_preload_core::descriptors::opened_fast(fd);
                     }
@@ -172,7 +174,7 @@ hooks! {
         unsafe {
             match conn::get(fd) {
                 Some(conn) => io::writev(&conn, parts, count),
-                None => (real().writev)(fd, parts, count),
+                None => written((real().writev)(fd, parts, count)),
             }
         }
     }
@@ -184,7 +186,7 @@ hooks! {
                 Some(conn) => io::sendmsg(&conn, message, flags),
                 None => {
                     match passing::before_send(message) {
-                        Ok(()) => (real().sendmsg)(fd, message, flags),
+                        Ok(()) => written((real().sendmsg)(fd, message, flags)),
                         Err(errno) => to_c(Err(errno)),
                     }
                 }
@@ -199,7 +201,9 @@ hooks! {
                 Some(conn) => io::sendmmsg(&conn, messages, count, flags),
                 None => {
                     match passing::before_send_many(messages, count as usize) {
-                        Ok(count) => (real().sendmmsg)(fd, messages, count as c_uint, flags),
+                        Ok(count) => {
+                            written((real().sendmmsg)(fd, messages, count as c_uint, flags))
+                        }
                         Err(errno) => to_c(Err(errno)) as c_int,
                     }
                 }

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 use libc::{off_t, size_t, ssize_t};
+use sluice_preload_core::io::written;
 use sluice_preload_core::real::real;
 use sluice_preload_core::{conn, transfer};
 
@@ -11,7 +12,7 @@ hooks! {
         unsafe {
             match conn::get(out) {
                 Some(conn) => transfer::sendfile(&conn, input, offset, count),
-                None => (real().sendfile)(out, input, offset, count),
+                None => written((real().sendfile)(out, input, offset, count)),
             }
         }
     }
@@ -30,7 +31,7 @@ hooks! {
         match (conn::get(input), conn::get(out)) {
             (Some(from), _) => transfer::splice_from(&from, out, len, flags, has_offsets, part),
             (None, Some(to)) => transfer::splice_to(&to, || part(len)),
-            (None, None) => part(len),
+            (None, None) => written(part(len)),
         }
     }
 }
