@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use super::item::{Item, Kind};
+use super::sleepers::join_sleepers;
 use super::state::{State, tag, untag};
-use super::wait::join_sleepers;
 use crate::conn::Conn;
 use crate::fds::{self, Entry};
 use crate::io::LOWEST_ADDRESS;
@@ -447,7 +447,7 @@ pub fn after_fork() {
 
 #[cfg(test)]
 mod tests {
-    use super::super::wait::{enter_sleep, leave_sleep};
+    use super::super::sleepers::{enter_sleep, leave_sleep};
     use super::*;
     use core::ptr::NonNull;
     use sluice_shmem::board::BOARD_BYTES;

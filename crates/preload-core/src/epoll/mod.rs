@@ -11,6 +11,7 @@ mod by_ring;
 mod instance;
 mod item;
 mod offered;
+mod sleepers;
 mod state;
 mod wait;
 mod writers;
@@ -22,4 +23,5 @@ pub use instance::{
     write_blocked,
 };
 pub use item::Glance;
-pub use wait::{Awake, Sleep, Timeout, enter_sleep, glance, leave_sleep, wait};
+pub use sleepers::{Sleep, enter_sleep, glance, leave_sleep};
+pub use wait::{Awake, Timeout, wait};

@@ -3,6 +3,7 @@
 
 use super::instance::{Instance, instance};
 use super::item::{Glance, IN, Kind, RDNORM};
+use super::sleepers::{enter_children, glance, withdraw, withdraw_all};
 use super::state::{State, tagged};
 use crate::conn;
 use crate::io::{LOWEST_ADDRESS, cancellation_point};
@@ -32,8 +33,6 @@ const WRITERS_MAX: usize = 4;
 /// The kernel is asked behind what rings have if it was not for so long, whatever their writers' counts say:
 /// for who writes without our eyes on him, or tells another process by memory that both share.
 const UNASKED_NS: u64 = 20_000;
-/// Instances in instances in ... (the kernel allows five, EP_MAX_NESTS).
-const NESTING_MAX: u32 = 5;
 
 /// How long a wait may last, in whatever unit the program's call has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -701,147 +700,4 @@ enum Which {
     All,
     /// Those that the kernel reports only under our tag.
     Tagged,
-}
-
-/// The instances directly inside this one.
-fn children(this: &Instance) -> Vec<u32> {
-    let mut out = Vec::new();
-    if let Some(mut state) = this.lock() {
-        for at in 0..state.children.len() {
-            let number = state.children[at];
-            if let Some(Kind::Instance(inner)) = state.item(number).map(|item| item.kind) {
-                out.push(inner);
-            }
-        }
-    }
-    out
-}
-
-/// What rings have for an instance that is itself waited for.
-pub fn glance(index: u32, depth: u32) -> Glance {
-    let this = instance(index);
-    if depth > NESTING_MAX || this.item_count.load(Ordering::Acquire) == 0 {
-        return Glance::Nothing;
-    }
-    let mut found = Glance::Nothing;
-    {
-        let Some(mut state) = this.lock() else {
-            // Somebody else looks right now, and this thread may not wait for him.
-            return Glance::Hot;
-        };
-        state.collect();
-        if state.check_offered() {
-            found = Glance::Hot;
-        }
-        for at in 0..state.queue.len() {
-            let number = state.queue[at];
-            if let Some(item) = state.item(number)
-                && item.kind == Kind::Socket
-            {
-                found = found.max(item.peek());
-            }
-        }
-    }
-    for child in children(this) {
-        found = found.max(glance(child, depth + 1));
-    }
-    found
-}
-
-/// The instances on which the sleep of one thread was announced.
-pub struct Sleep {
-    /// The outermost one; none in a signal handler on top of a holder of its lock.
-    index: Option<u32>,
-    /// Those inside, at that time: others may be inside when the thread wakes.
-    inner: Vec<u32>,
-}
-
-/// Announces that a thread sleeps on something that contains the instance.
-pub fn enter_sleep(index: u32) -> Sleep {
-    let mut inner = Vec::new();
-    let this = instance(index);
-    let index = this.lock().map(|mut state| {
-        state.announce_sleep();
-        index
-    });
-    enter_children(this, 1, &mut inner);
-    Sleep { index, inner }
-}
-
-/// Takes [`enter_sleep`] back.
-pub fn leave_sleep(sleep: &Sleep) {
-    withdraw_all(&sleep.inner);
-    if let Some(index) = sleep.index {
-        withdraw(instance(index));
-    }
-}
-
-/// Announces the sleep on everything inside, and adds it to `entered`.
-fn enter_children(this: &Instance, depth: u32, entered: &mut Vec<u32>) {
-    if depth > NESTING_MAX {
-        return;
-    }
-    for child in children(this) {
-        let inner = instance(child);
-        if let Some(mut state) = inner.lock() {
-            state.announce_sleep();
-            entered.push(child);
-        }
-        enter_children(inner, depth + 1, entered);
-    }
-}
-
-fn withdraw_all(entered: &[u32]) {
-    for index in entered {
-        withdraw(instance(*index));
-    }
-}
-
-/// Takes the announcement of one thread back.
-fn withdraw(this: &Instance) {
-    let Some(mut state) = this.lock() else {
-        return;
-    };
-    let joined = state.withdraw_sleep();
-    drop(state);
-    for (index, sleepers) in joined {
-        for _ in 0..sleepers {
-            withdraw(instance(index));
-        }
-    }
-}
-
-/// The instance `index` was put into `outer`, on which `sleepers` threads sleep already. They are
-/// woken if its rings have something, and sleep on it, too, otherwise.
-pub(super) fn join_sleepers(outer: &Instance, index: u32, sleepers: u32) {
-    let Sleep { index: own, inner } = enter_sleep(index);
-    for joined in inner.iter().chain(&own) {
-        for _ in 1..sleepers {
-            if let Some(mut state) = instance(*joined).lock() {
-                state.announce_sleep();
-            }
-        }
-    }
-    if let Some(mut state) = outer.lock() {
-        for joined in inner.iter().chain(&own) {
-            state.note_joined(*joined, sleepers);
-        }
-        // The sleepers may have left meanwhile. Then it is for this thread to take that back.
-        state.announce_sleep();
-    }
-    withdraw(outer);
-    rouse(index, 1);
-}
-
-fn rouse(index: u32, depth: u32) {
-    if depth > NESTING_MAX {
-        return;
-    }
-    let this = instance(index);
-    if let Some(mut state) = this.lock() {
-        state.rouse(this.epfd());
-    }
-    for child in children(this) {
-        rouse(child, depth + 1);
-    }
 }
