@@ -232,14 +232,10 @@ pub struct Spinner {
 impl Spinner {
     /// Starts a wait that may poll for `budget_ns`.
     pub fn start(budget_ns: u64) -> Self {
-        Self::start_at(now_ns(), budget_ns)
-    }
-
-    /// The same at `now_ns`, for who has just looked at the clock.
-    pub fn start_at(now_ns: u64, budget_ns: u64) -> Self {
+        let now = now_ns();
         Self {
-            start_ns: now_ns,
-            now_ns,
+            start_ns: now,
+            now_ns: now,
             budget_ns,
             spent_ns: 0,
             lost: 0,

@@ -33,6 +33,8 @@ pub(super) struct Instance {
     pub turn: AtomicU32,
     /// When the kernel was last asked, on the monotonic clock.
     pub asked_ns: AtomicU64,
+    /// The same in ticks, once it is through.
+    pub asked_ticks: AtomicU64,
     /// Rings may have something for who waits here. Set under the lock, and not taken back before the
     /// last descriptor is closed.
     heeds_rings: AtomicBool,
@@ -52,6 +54,7 @@ impl Instance {
             gaps: Gaps::new(),
             turn: AtomicU32::new(0),
             asked_ns: AtomicU64::new(0),
+            asked_ticks: AtomicU64::new(0),
             heeds_rings: AtomicBool::new(false),
             plain_sleepers: AtomicU32::new(0),
         }
@@ -152,6 +155,7 @@ pub fn created(epfd: c_int) {
         instance.gaps.reset();
         instance.turn.store(0, Ordering::Relaxed);
         instance.asked_ns.store(0, Ordering::Relaxed);
+        instance.asked_ticks.store(0, Ordering::Relaxed);
         let index = index as u32;
         if !fds::set(epfd, Entry::Epoll { index }) {
             instance.refs.store(0, Ordering::Release);

@@ -366,10 +366,10 @@ impl State {
         !self.watched.is_empty() || !self.children.is_empty()
     }
 
-    /// Whether there is no item to look at.
-    pub fn is_quiet(&self) -> bool {
+    /// Whether a sender has named an item since [`State::collect`].
+    pub fn is_anyone_named(&self) -> bool {
         let is_named = |it: &Watched| it.chunk.ready(it.side, it.slot).any();
-        self.queue.is_empty() && self.children.is_empty() && !self.watched.iter().any(is_named)
+        self.watched.iter().any(is_named)
     }
 
     /// Queues the items that senders named.

@@ -12,7 +12,7 @@ use crate::lock::SpinGuard;
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use libc::epoll_event;
-use sluice_lane::clock::now_ns;
+use sluice_lane::clock::{now_ns, ticks};
 use sluice_lane::spin::{Spinner, yield_processor};
 use sluice_shmem::board::Board;
 
@@ -31,8 +31,9 @@ const LOOKS_MAX: u32 = 3;
 /// Processes whose writes without a lane one call looks at.
 const WRITERS_MAX: usize = 4;
 /// The kernel is asked behind what rings have if it was not for so long, whatever their writers' counts say:
-/// for who writes without our eyes on him, or tells another process by memory that both share.
-const UNASKED_NS: u64 = 20_000;
+/// for who writes without our eyes on him, or tells another process by memory that both share. In
+/// [`ticks`], 10 to 50 µs.
+const UNASKED_TICKS: u64 = 50_000;
 
 /// How long a wait may last, in whatever unit the program's call has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,7 +137,6 @@ pub unsafe fn wait(
         unmarked: 0,
         boards: [None; WRITERS_MAX],
         has_strangers: false,
-        looked_ns: 0,
         is_heard: false,
     };
     link::check_mail();
@@ -178,13 +178,8 @@ pub unsafe fn wait(
             }
             return waiter.ask_behind(count);
         }
-        let spinner = spinner.get_or_insert_with(|| {
-            let budget_ns = if lanes { this.gaps.budget_ns() } else { 0 };
-            match waiter.looked_ns {
-                0 => Spinner::start(budget_ns),
-                now_ns => Spinner::start_at(now_ns, budget_ns),
-            }
-        });
+        let spinner = spinner
+            .get_or_insert_with(|| Spinner::start(if lanes { this.gaps.budget_ns() } else { 0 }));
         let left = timeout.after(spinner.waited_ns());
         if lanes && left != Timeout::Ns(0) && spinner.step() {
             if spinner.now_ns() - kernel_look_ns >= KERNEL_LOOK_NS {
@@ -241,8 +236,6 @@ struct Waiter<'k> {
     boards: [Option<Board>; WRITERS_MAX],
     /// There were others.
     has_strangers: bool,
-    /// When rings were looked at.
-    looked_ns: u64,
     /// Whether the kernel was asked since it last took something from those who wrote to them, or gave them
     /// something.
     is_heard: bool,
@@ -301,10 +294,11 @@ impl Waiter<'_> {
         }
         // The kernel needs room, too.
         let room = (self.max - 1).max(1);
-        // What was written during the look may come behind what the look has passed already.
-        let mut taken = self.deliver_until_now(&mut state, room);
-        if taken.count == 0 && taken.left_ns != u64::MAX {
-            taken = self.deliver_until_now(&mut state, room);
+        let mut taken = self.deliver(&mut state, 0, room, Which::All, u64::MAX);
+        // What was written during the look may come behind what the look had passed already. Its bit tells.
+        if taken.count > 0 && taken.count < room && state.is_anyone_named() {
+            let more = self.deliver(&mut state, taken.count, room, Which::All, now_ns());
+            taken.count += more.count;
         }
         self.is_heard = !self.has_strangers
             && self
@@ -313,19 +307,6 @@ impl Waiter<'_> {
                 .flatten()
                 .all(|board| state.writers.is_heard(*board));
         Some((taken.count, taken.is_hot, true))
-    }
-
-    fn deliver_until_now(&mut self, state: &mut State, room: usize) -> Taken {
-        if state.is_quiet() {
-            // Most looks of one that polls. The clock costs more.
-            return Taken {
-                count: 0,
-                is_hot: state.check_offered(),
-                left_ns: u64::MAX,
-            };
-        }
-        self.looked_ns = now_ns();
-        self.deliver(state, 0, room, Which::All, self.looked_ns)
     }
 
     /// Puts registrations whose connections have got a lane under our tags: what the kernel reports of
@@ -347,8 +328,8 @@ impl Waiter<'_> {
     /// them: a program may have been told of both, in this order, by who wrote them. It is not asked if it was
     /// just now, and they have not used it since.
     fn ask_behind(&mut self, mut count: usize) -> c_int {
-        let asked_ns = self.this.asked_ns.load(Ordering::Relaxed);
-        let is_answered = self.is_heard && self.looked_ns.saturating_sub(asked_ns) < UNASKED_NS;
+        let asked_ticks = self.this.asked_ticks.load(Ordering::Relaxed);
+        let is_answered = self.is_heard && ticks().wrapping_sub(asked_ticks) < UNASKED_TICKS;
         if !is_answered && count < self.max {
             let found = self.look_behind(count);
             return self.complete((count + found) as c_int);
@@ -357,8 +338,7 @@ impl Waiter<'_> {
         if count == self.max - 1
             && let Some(mut state) = self.this.lock()
         {
-            let looked_ns = self.looked_ns;
-            let taken = self.deliver(&mut state, count, self.max, Which::All, looked_ns);
+            let taken = self.deliver(&mut state, count, self.max, Which::All, now_ns());
             count += taken.count;
         }
         self.put_in_order(count);
@@ -399,6 +379,7 @@ impl Waiter<'_> {
         let before = self.this.asked_ns.load(Ordering::Relaxed);
         if !is_full {
             self.this.asked_ns.store(since_ns, Ordering::Relaxed);
+            self.this.asked_ticks.store(ticks(), Ordering::Relaxed);
         }
         for at in count..(count + kept).min(EVENTS_MAX) {
             // Which may be known better.
