@@ -149,6 +149,57 @@ fn children_that_become_another_program_give_their_records_back() {
     });
 }
 
+/// What children held that were killed, or never made, comes back while the program that forked them
+/// lives.
+fn killed_children(way: &str) -> Verdict {
+    let lab = Lab::with_library()?;
+    let mut program = lab.command(Mode::Accelerated, "python3");
+    program.arg(script("killed_children.py")).arg(way);
+    let server = Job::start(program, lab.path(), "killed_children")?;
+    let mut is_over = false;
+    wait_until(LIMIT, || {
+        is_over = server.stdout_so_far().contains("closed");
+        Ok(is_over)
+    })?;
+    let socket = lab.path().join("control.sock");
+    let mut shown = String::new();
+    let are_back = is_over
+        && wait_until(Duration::from_secs(5), || {
+            let mut status = command(sluice(&lab));
+            status
+                .arg("status")
+                .arg("--json")
+                .arg("--socket")
+                .arg(&socket);
+            shown = run(status, lab.path(), "status", LIMIT).map_or(String::new(), |o| o.text());
+            let shown: serde_json::Value = serde_json::from_str(&shown).unwrap_or_default();
+            let status = &shown["daemons"][0]["status"];
+            Ok(status["counters"]["matches"].as_u64() > Some(0) && status["lanes"]["in_use"] == 0)
+        })?;
+    let outcome = server.stop(LIMIT)?;
+    ensure(are_back, || format!("{shown}\n{}", outcome.describe()))
+}
+
+#[test]
+fn children_that_are_killed_give_lanes_back() {
+    check("children_that_are_killed", || killed_children("killed"));
+}
+
+#[test]
+fn children_nobody_waits_for_give_lanes_back() {
+    check("children_nobody_waits_for", || killed_children("ignored"));
+}
+
+#[test]
+fn forks_that_fail_keep_no_lanes() {
+    check("forks_that_fail", || killed_children("failed"));
+}
+
+#[test]
+fn children_keep_what_their_parent_closed_until_they_are_killed() {
+    check("children_keep", || killed_children("late"));
+}
+
 #[test]
 fn a_daemon_of_a_third_user_gets_no_sockets() {
     check("a_daemon_of_a_third_user", || {

@@ -23,6 +23,8 @@ pub struct Own {
     /// Whether it has taken bytes from a ring since.
     pub(crate) by_ring: Cell<bool>,
     pub(crate) pace: Cell<Pace>,
+    /// Between the two halves of a fork: the address of what the preload library notes of the child.
+    pub forking: Cell<usize>,
 }
 
 /// The assembler is told this size.

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::fds::{self, Entry};
-use crate::{config, descriptors, epoll, link, log, policy, process, stats, uring};
+use crate::{children, config, descriptors, epoll, link, log, policy, process, stats, uring};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
@@ -211,6 +211,7 @@ fn hint(index: u32, fd: i32) {
 pub fn add_descriptor(conn: &Conn, entry: Entry, fd: i32) {
     if conn.end.generation() == conn.generation {
         conn.end.add_ref();
+        children::note_more(conn);
     }
     fds::set(fd, entry);
     if fd <= STANDARD_LAST && conn.end.state() != State::Tracked {
@@ -230,7 +231,9 @@ pub fn let_go(conn: &Conn) {
         // Given back before an exec that failed.
         return;
     }
+    children::note_fewer(conn, 1);
     if !conn.end.drop_ref() {
+        children::judge(Some(conn));
         return;
     }
     let state = conn.end.state();
@@ -526,6 +529,7 @@ impl Conn {
         }
         let forks = process::forks();
         if self.end.refs() == 1 {
+            children::forget(self);
             self.end.set_owner(process::pid());
         }
         if process::forks() != forks {
@@ -559,8 +563,14 @@ impl Conn {
 
     /// Whether no other process holds the connection, as far as counted.
     pub(crate) fn is_ours_alone(&self) -> bool {
-        let refs = self.end.refs();
-        refs == 1 || self.own_names().count == refs
+        let is_alone = || {
+            let refs = self.end.refs();
+            refs == 1 || self.own_names().count == refs
+        };
+        is_alone() || {
+            children::judge(Some(self));
+            is_alone()
+        }
     }
 
     /// The descriptors of this process that name the connection.

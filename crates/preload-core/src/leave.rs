@@ -3,7 +3,7 @@
 //! records back.
 
 use crate::conn::{self, Conn, for_each};
-use crate::{fds, process, stats};
+use crate::{children, fds, process, stats};
 use core::sync::atomic::{AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
 
@@ -28,6 +28,7 @@ pub fn at_exit() {
     for_each(i32::MAX, |conn| {
         if conn.end.refs() > 1 {
             fds::take(conn.fd);
+            children::note_fewer(conn, 1);
             conn.end.drop_ref();
         } else if gives_back {
             // What another destructor still writes is the kernel's, behind the ring.
@@ -53,7 +54,11 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
         if names.first != conn.fd {
             return;
         }
+        if !stays(conn) {
+            children::forget(conn);
+        }
         if conn.end.leave_to_others(names.count) {
+            children::forget(conn);
             let (word, bit) = left(conn.index);
             word.fetch_or(bit, Ordering::Relaxed);
         } else if process::is_forked() && !stays(conn) {
@@ -74,6 +79,7 @@ pub fn after_failed_exec() {
         let (word, bit) = left(conn.index);
         if names.first == conn.fd && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
             conn.end.return_to_life(conn.generation, names.count);
+            children::note_all(conn, names.count);
         }
     });
 }

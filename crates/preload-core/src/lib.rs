@@ -7,6 +7,7 @@
 //! thread, no thread-local with a destructor, and nothing is printed unless `SLUICE_LOG` asks.
 
 pub mod carry;
+pub mod children;
 pub mod config;
 pub mod conn;
 pub mod descriptors;

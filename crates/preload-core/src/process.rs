@@ -8,7 +8,8 @@ use crate::reach::Target;
 use crate::real::{errno, real, set_errno};
 use crate::seccomp::{self, Standing};
 use crate::{
-    config, conn, descriptors, epoll, gateway, leave, link, lock, log, outward, policy, stats,
+    children, config, conn, descriptors, epoll, gateway, leave, link, lock, log, outward, policy,
+    stats,
 };
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -158,8 +159,15 @@ fn take_inherited() {
 extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
     FORKER.store(current_pid(), Ordering::Relaxed);
+    children::before_fork();
     // Every descriptor of ours exists twice from now on.
-    conn::for_each(c_int::MAX, |conn| conn.end.add_ref());
+    conn::for_each(c_int::MAX, |conn| {
+        if conn.end.is_owner(pid()) {
+            children::note_all(conn, conn.end.refs());
+        }
+        conn.end.add_ref();
+        children::add(conn);
+    });
     link::before_fork();
     epoll::before_fork();
     gateway::before_fork();
@@ -181,9 +189,11 @@ extern "C" fn after_fork_child() {
     // SAFETY: getppid takes nothing and cannot fail. In a PID namespace of its own the child has
     // no parent.
     let parent = unsafe { raw::syscall0(libc::SYS_getppid) as u32 };
-    if parent != FORKER.load(Ordering::Relaxed) {
+    let knows_number = parent == FORKER.load(Ordering::Relaxed);
+    if !knows_number {
         KNOWS_OWNERS.store(false, Ordering::Relaxed);
     }
+    children::after_fork_child(knows_number);
     VFORKS.store(0, Ordering::Relaxed);
     lock::forget_held();
     sluice_lane::lock::forget_thread();

@@ -7,8 +7,8 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{
-    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, off_t, pid_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, off_t, pid_t, pollfd, siginfo_t, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 /// Sets `errno` of this thread.
@@ -117,6 +117,14 @@ real! {
     prctl(c_int, usize, usize, usize, usize) -> c_int;
     syscall(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
     vfork() -> pid_t;
+    fork() -> pid_t;
+    forkpty(*mut c_int, *mut c_char, *const c_void, *const c_void) -> pid_t;
+    daemon(c_int, c_int) -> c_int;
+    wait(*mut c_int) -> pid_t;
+    waitpid(pid_t, *mut c_int, c_int) -> pid_t;
+    wait3(*mut c_int, c_int, *mut c_void) -> pid_t;
+    wait4(pid_t, *mut c_int, c_int, *mut c_void) -> pid_t;
+    waitid(c_uint, c_uint, *mut siginfo_t, c_int) -> c_int;
 }
 
 struct Cell(UnsafeCell<MaybeUninit<Real>>);

@@ -15,6 +15,12 @@ impl End {
         self.owner.store(life | u64::from(pid), Ordering::Release);
     }
 
+    /// Whether [`End::set_owner`] said so of this process, and nothing has changed since.
+    pub fn is_owner(&self, pid: u32) -> bool {
+        let life = u64::from(self.generation()) << 32;
+        self.owner.load(Ordering::Acquire) == life | u64::from(pid)
+    }
+
     /// Others may hold the connection, too.
     pub fn clear_owner(&self) {
         if self.owner.load(Ordering::Relaxed) != 0 {

@@ -1,10 +1,10 @@
 //! The process: exec, spawn, vfork, confinement, exit.
 
-use core::ffi::{c_char, c_int, c_void};
-use libc::pid_t;
+use core::ffi::{c_char, c_int, c_uint, c_void};
+use libc::{pid_t, siginfo_t};
 use sluice_preload_core::reach::{Target, environment};
 use sluice_preload_core::real::real;
-use sluice_preload_core::{Reason, conn, descriptors, process};
+use sluice_preload_core::{Reason, children, conn, descriptors, process};
 
 type Strings = *const *const c_char;
 
@@ -124,6 +124,77 @@ hooks! {
         result
     }
 
+    fn fork() -> pid_t {
+        // SAFETY: as above.
+        let result = unsafe { (real().fork)() };
+        if result != 0 {
+            children::forked(result);
+        }
+        result
+    }
+
+    fn forkpty(
+        terminal: *mut c_int,
+        name: *mut c_char,
+        settings: *const c_void,
+        size: *const c_void
+    ) -> pid_t {
+        // SAFETY: as above.
+        let result = unsafe { (real().forkpty)(terminal, name, settings, size) };
+        if result != 0 {
+            children::forked(result);
+        }
+        result
+    }
+
+    fn daemon(keeps_directory: c_int, keeps_streams: c_int) -> c_int {
+        // The parent does not come back from it.
+        // SAFETY: as above.
+        let result = unsafe { (real().daemon)(keeps_directory, keeps_streams) };
+        if result != 0 {
+            children::forked(result);
+        }
+        result
+    }
+
+    fn wait(status: *mut c_int) -> pid_t {
+        // SAFETY: as above.
+        let pid = unsafe { (real().wait)(status) };
+        children::waited_for(pid);
+        pid
+    }
+
+    fn waitpid(which: pid_t, status: *mut c_int, options: c_int) -> pid_t {
+        // SAFETY: as above.
+        let pid = unsafe { (real().waitpid)(which, status, options) };
+        children::waited_for(pid);
+        pid
+    }
+
+    fn wait3(status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
+        // SAFETY: as above.
+        let pid = unsafe { (real().wait3)(status, options, usage) };
+        children::waited_for(pid);
+        pid
+    }
+
+    fn wait4(which: pid_t, status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
+        // SAFETY: as above.
+        let pid = unsafe { (real().wait4)(which, status, options, usage) };
+        children::waited_for(pid);
+        pid
+    }
+
+    fn waitid(kind: c_uint, which: c_uint, info: *mut siginfo_t, options: c_int) -> c_int {
+        // SAFETY: as above.
+        let result = unsafe { (real().waitid)(kind, which, info, options) };
+        if result == 0 && !info.is_null() {
+            // SAFETY: the kernel has filled it.
+            children::waited_for(unsafe { (*info).si_pid() });
+        }
+        result
+    }
+
     fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
         if option == libc::PR_SET_SECCOMP {
             process::before_confinement();
@@ -143,6 +214,12 @@ hooks! {
         // SAFETY: as above.
         unsafe { (real()._exit)(status) }
     }
+}
+
+aliases! {
+    fn __fork() -> pid_t = fork;
+    fn __waitpid(which: pid_t, status: *mut c_int, options: c_int) -> pid_t = waitpid;
+    fn __wait(status: *mut c_int) -> pid_t = wait;
 }
 
 /// Called by `vfork` below; returns the real one.

@@ -1,0 +1,307 @@
+//! What forked children hold, so that it comes back when one is killed or was never made.
+//!
+//! A fork gives each connection of the process one more descriptor for each that it has, which its record
+//! counts before the child exists. A child that is killed does not count itself out, and a fork that fails
+//! made none. So the parent makes a *row* for each child before the fork, in memory that both share: how many
+//! names the child has for each record. The child keeps it true; what is in it when the child is dead is taken
+//! from the records. Only the parent judges, because only a parent knows for certain that a child is dead: the
+//! kernel keeps the number until the parent has waited for it.
+//!
+//! Who is killed between a change of a row and that of its record leaves a name too many, never one too few.
+#![allow(unsafe_code)]
+
+use crate::conn::{self, Conn};
+use crate::lock::SpinLock;
+use crate::real::{errno, set_errno};
+use crate::{link, process};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use sluice_lane::table::ENDS;
+use sluice_lane::thread::own;
+use sluice_sys::raw;
+
+/// Children with rows at the same time. What further ones hold is not known.
+const CHILDREN_MAX: usize = 256;
+
+/// What one child holds. Half a megabyte, of which the pages exist that its connections need.
+#[repr(C)]
+struct Row {
+    /// The child's number, once it is known; it may say so itself.
+    pid: AtomicU32,
+    /// No record at or behind this one has an entry.
+    used: AtomicU32,
+    /// The record's generation, and below it how many names the child has for it.
+    entries: [AtomicU64; ENDS as usize],
+}
+
+/// The rows of this process's children. Null: a free place.
+struct Children([*mut Row; CHILDREN_MAX]);
+
+// SAFETY: rows are reached through atomics, and unmapped by who has taken them out.
+unsafe impl Send for Children {}
+
+static CHILDREN: SpinLock<Children> =
+    SpinLock::new(Children([core::ptr::null_mut(); CHILDREN_MAX]));
+/// How many there are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+/// What the parent knows of this process; null for none.
+static OWN: AtomicPtr<Row> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Row {
+    fn entry(&self, index: u32) -> &AtomicU64 {
+        &self.entries[index as usize % self.entries.len()]
+    }
+
+    /// Changes how many names there are in this life of a record. `None` from `change` leaves it.
+    fn change(&self, index: u32, generation: u32, change: impl Fn(u32) -> Option<u32>) -> bool {
+        let next = |entry: u64| {
+            let names = if (entry >> 32) as u32 == generation {
+                entry as u32
+            } else {
+                0
+            };
+            change(names).map(|names| u64::from(generation) << 32 | u64::from(names))
+        };
+        self.used.fetch_max(index + 1, Ordering::Relaxed);
+        self.entry(index)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
+
+fn own_row() -> Option<&'static Row> {
+    // SAFETY: a child's own row stays mapped for its life.
+    unsafe { OWN.load(Ordering::Relaxed).as_ref() }
+}
+
+/// This process has another name for the connection, which its record counts.
+#[inline]
+pub fn note_more(conn: &Conn) {
+    if let Some(row) = own_row() {
+        let more = |names: u32| (names > 0).then(|| names + 1);
+        row.change(conn.index, conn.generation, more);
+    }
+}
+
+/// It is about to have `names` fewer.
+#[inline]
+pub fn note_fewer(conn: &Conn, names: u32) {
+    if let Some(row) = own_row() {
+        let fewer = |known: u32| (known > 0).then(|| known.saturating_sub(names));
+        row.change(conn.index, conn.generation, fewer);
+    }
+}
+
+/// It has `names` again, or was noted as the only one that has any ([`sluice_lane::end::End::set_owner`]) and
+/// is about to be one of several.
+pub fn note_all(conn: &Conn, names: u32) {
+    if let Some(row) = own_row() {
+        row.change(conn.index, conn.generation, |_| Some(names));
+    }
+}
+
+/// What every process that shares the table can see of the record is enough from now on.
+pub fn forget(conn: &Conn) {
+    note_fewer(conn, u32::MAX);
+}
+
+/// Before a fork: makes the child's row. To be called before names are counted, by [`add`].
+pub fn before_fork() {
+    judge(None);
+    own(|own| own.forking.set(0));
+    if conn::table().is_none() || process::is_sandboxed() {
+        return;
+    }
+    let Some(mut children) = CHILDREN.lock() else {
+        return;
+    };
+    let Some(place) = children.0.iter_mut().find(|row| row.is_null()) else {
+        return;
+    };
+    let Some(row) = map() else {
+        return;
+    };
+    *place = row.as_ptr();
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    own(|own| own.forking.set(row.as_ptr() as usize));
+}
+
+/// The child that is about to be made has a name for this connection.
+pub fn add(conn: &Conn) {
+    // SAFETY: made by this thread, and not judged before it has a number.
+    if let Some(row) = unsafe { forking().as_ref() } {
+        row.change(conn.index, conn.generation, |names| Some(names + 1));
+    }
+}
+
+fn forking() -> *const Row {
+    own(|own| own.forking.get()) as *const Row
+}
+
+/// In the child. `knows_number`: it has the same number in its parent's eyes as in its own.
+pub fn after_fork_child(knows_number: bool) {
+    let row = forking().cast_mut();
+    own(|own| own.forking.set(0));
+    OWN.store(row, Ordering::Relaxed);
+    // SAFETY: the row of this process, which its parent has mapped, too.
+    if let Some(row) = unsafe { row.as_ref() }
+        && knows_number
+    {
+        row.pid.store(process::pid(), Ordering::Release);
+    }
+    CHILDREN.force_open();
+    let Some(mut children) = CHILDREN.try_lock() else {
+        return;
+    };
+    for place in &mut children.0 {
+        let others = core::mem::replace(place, core::ptr::null_mut());
+        if !others.is_null() && others != row {
+            unmap(others);
+        }
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}
+
+/// In the parent, with what fork(2) returned.
+pub fn forked(result: i32) {
+    let row = forking();
+    own(|own| own.forking.set(0));
+    let Some(row) = NonNull::new(row.cast_mut()) else {
+        return;
+    };
+    if let Ok(pid @ 1..) = u32::try_from(result) {
+        // SAFETY: mapped until it is judged.
+        unsafe { row.as_ref() }.pid.store(pid, Ordering::Release);
+        return;
+    }
+    if take(|known| known == row.as_ptr()).is_some() {
+        end(row);
+    }
+}
+
+/// Somebody else holds the connection, or did: takes back what dead children held, all of them or those that
+/// have a name for it.
+pub fn judge(conn: Option<&Conn>) {
+    if COUNT.load(Ordering::Relaxed) == 0 || process::is_sandboxed() || !process::is_itself() {
+        return;
+    }
+    let is_over = |row: *mut Row| {
+        // SAFETY: rows in the list are mapped.
+        let row = unsafe { &*row };
+        let holds = |conn: &Conn| {
+            let entry = row.entry(conn.index).load(Ordering::Relaxed);
+            (entry >> 32) as u32 == conn.generation && entry as u32 != 0
+        };
+        conn.is_none_or(holds) && is_dead(row.pid.load(Ordering::Acquire))
+    };
+    while let Some(row) = take(is_over) {
+        end(row);
+    }
+}
+
+/// The program has waited for a child, or for `pid` that did not end.
+pub fn waited_for(pid: i32) {
+    if COUNT.load(Ordering::Relaxed) == 0 || pid <= 0 || !process::is_itself() {
+        return;
+    }
+    let errno = errno();
+    let is_it = |row: *mut Row| {
+        // SAFETY: rows in the list are mapped.
+        let known = unsafe { &*row }.pid.load(Ordering::Acquire);
+        known == pid as u32 && is_dead(known)
+    };
+    if !process::is_sandboxed()
+        && let Some(row) = take(is_it)
+    {
+        end(row);
+    }
+    set_errno(errno);
+}
+
+/// Takes a row that `is` it out of the list.
+fn take(is: impl Fn(*mut Row) -> bool) -> Option<NonNull<Row>> {
+    let mut children = CHILDREN.lock()?;
+    let place = children
+        .0
+        .iter_mut()
+        .find(|place| !place.is_null() && is(**place))?;
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    NonNull::new(core::mem::replace(place, core::ptr::null_mut()))
+}
+
+/// Takes from the records what the row has, which is in no list any more.
+fn end(row: NonNull<Row>) {
+    // SAFETY: mapped until the end of this function.
+    let known = unsafe { row.as_ref() };
+    for index in 0..known.used.load(Ordering::Relaxed).min(ENDS) {
+        let entry = known.entry(index).swap(0, Ordering::AcqRel);
+        let (generation, names) = ((entry >> 32) as u32, entry as u32);
+        if names == 0 {
+            continue;
+        }
+        let Some(conn) = conn::from_entry(-1, index, generation) else {
+            continue;
+        };
+        if conn.end.generation() != generation || conn.end.leave_to_others(names) {
+            continue;
+        }
+        // Nobody is left who could use the record.
+        if let Some(table) = conn::table() {
+            table.retire(index, generation);
+        }
+        link::release(index, generation);
+    }
+    unmap(row.as_ptr());
+}
+
+/// Whether the child is dead. One whose number is not known is not.
+fn is_dead(pid: u32) -> bool {
+    if pid == 0 {
+        return false;
+    }
+    // SAFETY: zeroes are a value of the struct.
+    let mut info: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: waitid writes one siginfo_t. WNOWAIT leaves the child to the program's own wait.
+    let result = raw::check(unsafe {
+        raw::syscall5(
+            libc::SYS_waitid,
+            libc::P_PID as usize,
+            pid as usize,
+            (&raw mut info) as usize,
+            options as usize,
+            0,
+        )
+    });
+    match result {
+        // SAFETY: the kernel filled it, with 0 for a child that lives.
+        Ok(_) => unsafe { info.si_pid() != 0 },
+        // The program has waited for it, or wants to know of none.
+        Err(errno) => errno.0 == libc::ECHILD,
+    }
+}
+
+fn map() -> Option<NonNull<Row>> {
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            size_of::<Row>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return None;
+    }
+    NonNull::new(address.cast())
+}
+
+fn unmap(row: *mut Row) {
+    // SAFETY: mapped by `map`, and in no list any more.
+    unsafe {
+        libc::munmap(row.cast(), size_of::<Row>());
+    }
+}
