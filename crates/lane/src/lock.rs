@@ -1,9 +1,11 @@
 //! A lock in memory that a process shares with its forks, which survives its owner.
 //!
-//! The word holds the owner's thread number. Whoever finds the lock held by a thread that no
+//! The word says which thread holds it. Whoever finds the lock held by a thread that no
 //! longer exists takes it over and is told so, to publish again what the owner had committed
 //! privately. Held for a copy at most, never across a blocking call.
 #![allow(unsafe_code)]
+
+pub mod threads;
 
 use crate::thread::own;
 use core::cell::{Cell, UnsafeCell};
@@ -16,23 +18,24 @@ const POLLS: u32 = 200;
 /// Times the processor is given away before the owner is checked for life.
 const YIELDS: u32 = 64;
 
-/// The kernel's number of this thread, remembered.
+/// The word of this thread, remembered: its place, or the kernel's number of it.
 #[inline]
 fn thread() -> u32 {
     own(|own| match own.number.get() {
-        0 => ask_thread(&own.number),
+        0 => find_word(&own.number),
         number => number,
     })
 }
 
 #[cold]
-fn ask_thread(number: &Cell<u32>) -> u32 {
+fn find_word(number: &Cell<u32>) -> u32 {
     // SAFETY: gettid takes nothing and cannot fail.
-    number.set(unsafe { raw::syscall0(libc::SYS_gettid) } as u32);
+    let by_kernel = || unsafe { raw::syscall0(libc::SYS_gettid) } as u32;
+    number.set(threads::take_place().unwrap_or_else(by_kernel));
     number.get()
 }
 
-/// Forgets the remembered number; to be called in the child after a fork.
+/// Forgets the remembered word; to be called in the child after a fork.
 pub fn forget_thread() {
     own(|own| own.number.set(0));
 }
@@ -124,7 +127,7 @@ impl<T> OwnerLock<T> {
             }
             let owner = self.owner.load(Ordering::Relaxed);
             if owner != 0
-                && is_dead(owner)
+                && threads::is_dead(owner).unwrap_or_else(|| is_thread_dead(owner))
                 && self
                     .owner
                     .compare_exchange(owner, me, Ordering::Acquire, Ordering::Relaxed)
@@ -144,7 +147,7 @@ impl<T> OwnerLock<T> {
 /// Signal 0 does not tell: it finds a killed process until its parent has reaped it, and the
 /// parent may be the one that waits for this lock. A process without memory is dead; reading a
 /// byte of its memory fails with `ESRCH` then, before any permission is looked at.
-pub(crate) fn is_dead(thread: u32) -> bool {
+fn is_thread_dead(thread: u32) -> bool {
     let mut byte = 0_u8;
     let local = libc::iovec {
         iov_base: (&raw mut byte).cast(),
@@ -164,6 +167,26 @@ pub(crate) fn is_dead(thread: u32) -> bool {
         )
     };
     ret == -(libc::ESRCH as isize)
+}
+
+/// Whether a process has ended, with all its threads. One of which nothing can be learned has not.
+pub(crate) fn is_process_dead(pid: u32) -> bool {
+    // SAFETY: pidfd_open takes numbers, and returns a new descriptor.
+    let fd = unsafe { raw::syscall2(libc::SYS_pidfd_open, pid as usize, 0) };
+    if fd < 0 {
+        return fd == -(libc::ESRCH as isize);
+    }
+    let mut entry = libc::pollfd {
+        fd: fd as i32,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry, which the kernel fills. The descriptor is this function's own.
+    unsafe {
+        let ready = raw::syscall3(libc::SYS_poll, (&raw mut entry) as usize, 1, 0);
+        raw::syscall1(libc::SYS_close, fd as usize);
+        ready == 1 && entry.revents & libc::POLLIN != 0
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {

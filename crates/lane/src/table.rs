@@ -151,7 +151,7 @@ impl EndTable {
             }
         }
         header.next.store(start.wrapping_add(64), Ordering::Relaxed);
-        let mut is_dead = remembering(lock::is_dead);
+        let mut is_dead = remembering(lock::is_process_dead);
         let is_time = used != 0 && used < ENDS && used.is_multiple_of(RECLAIM_STEP);
         if reclaims
             && is_time

@@ -14,7 +14,7 @@ use core::cell::Cell;
 #[derive(Default)]
 #[repr(C, align(64))]
 pub struct Own {
-    /// The kernel's number of the thread, 0 before it was asked for.
+    /// The word by which the thread's locks know it, 0 before it has one.
     pub(crate) number: Cell<u32>,
     /// Locks of the preload library that the thread holds.
     pub locks_held: Cell<u32>,

@@ -102,6 +102,49 @@ fn full_table_gives_back_what_a_killed_process_had() {
     assert!(table.take(true).is_some());
 }
 
+/// The kernel calls a process whose first thread has ended a zombie, while others run.
+#[test]
+fn records_of_a_process_whose_first_thread_has_ended_stay() {
+    let table = common::new_table();
+    let (word, seen) = (
+        common::process::shared_word(),
+        common::process::shared_word(),
+    );
+    let mut child = Child::fork(|| {
+        for _ in 0..ENDS {
+            let Some((index, _)) = table.take(false) else {
+                return 1;
+            };
+            table.end(index).start(Role::Accepted);
+            table.end(index).set_owner(std::process::id());
+        }
+        std::thread::spawn(|| {
+            let path = format!("/proc/self/task/{}/stat", std::process::id());
+            while std::fs::read_to_string(&path).is_ok_and(|stat| !stat.contains(") Z ")) {
+                std::thread::yield_now();
+            }
+            word.store(1, Ordering::SeqCst);
+            while seen.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            std::process::exit(0);
+        });
+        // SAFETY: ends this thread; nothing on its stack is used by the other one.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+        unreachable!("the thread has ended");
+    });
+    wait_for("the end of the first thread", || {
+        word.load(Ordering::SeqCst) == 1
+    });
+    assert_eq!(table.take(true), None, "its owner lives");
+    seen.store(1, Ordering::SeqCst);
+    child.wait_dead();
+    assert!(table.take(true).is_some(), "and is dead now");
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child.pid, std::ptr::null_mut(), 0) };
+    child.pid = 0;
+}
+
 #[test]
 fn record_used_again_names_a_new_life() {
     let table = common::new_table();

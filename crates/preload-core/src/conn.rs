@@ -114,6 +114,8 @@ fn make_table() -> Option<EndTable> {
         return None;
     }
     let hints = crate::memory::zeroed(ENDS as usize * size_of::<AtomicI32>())?;
+    // Before there are locks that forks share.
+    sluice_lane::lock::threads::share();
     let (made, file) = link::new_table().ok()?;
     FD_OF_END.store(hints.as_ptr().cast(), Ordering::Relaxed);
     // SAFETY: record 0 lies behind the header of a table that was just made.
