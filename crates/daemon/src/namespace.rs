@@ -35,7 +35,6 @@ use sluice_sys::unix::Fd;
 use crate::matching::{Announced, Tuple};
 use crate::socket::leaves_namespace;
 
-mod diag;
 mod homes;
 mod place;
 mod probe;
@@ -44,8 +43,8 @@ pub use homes::Homes;
 pub use place::{Place, Presence};
 pub use probe::namespace_of as of_socket;
 
-use diag::Diag;
 use probe::{Probe, Sample};
+use sluice_sys::sock_diag::Diag;
 
 /// Most namespaces held open at a time.
 pub const NAMESPACES_MAX: usize = 256;

@@ -20,6 +20,7 @@ use sluice_sys::tcp;
 
 mod carry;
 mod lane;
+mod lost;
 mod owner;
 mod patience;
 mod snapshot;
@@ -92,6 +93,8 @@ const FLAG_MOVED_ELSEWHERE: u32 = 1 << 12;
 const FLAG_REMOTE: u32 = 1 << 13;
 /// The lane waits until the program goes about its connections more quickly.
 const FLAG_PATIENT: u32 = 1 << 14;
+/// The program was told, or is about to be, that the peer is gone with what this end had sent.
+const FLAG_LOST_TOLD: u32 = 1 << 15;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -653,13 +656,23 @@ impl End {
     /// The last descriptor is closed: tells the peer's sender, and frees the record. What the
     /// connection has moved, unless somebody else was faster.
     pub fn finish(&self, generation: u32) -> Option<Totals> {
+        self.end_life(generation, true)
+    }
+
+    /// The last process that had it was killed. As always then the peer has to find out, and bytes that it had
+    /// sent are lost and not refused.
+    pub fn abandon(&self, generation: u32) -> Option<Totals> {
+        self.end_life(generation, false)
+    }
+
+    fn end_life(&self, generation: u32, tells: bool) -> Option<Totals> {
         let Locked::Held(rx) = self.lock_rx(generation) else {
             return None;
         };
         let Locked::Held(tx) = self.lock_tx(generation) else {
             return None;
         };
-        if let Some(into) = self.incoming() {
+        if let Some(into) = self.incoming().filter(|_| tells) {
             into.close();
         }
         let totals = self.totals();

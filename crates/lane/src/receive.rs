@@ -481,7 +481,13 @@ impl<'a> Reader<'a, '_> {
         count(&end.rx.in_kernel, 1);
         let number = count(&end.free_reads, 1).wrapping_add(1);
         drop(rx);
-        let result = (self.kernel)(piece);
+        let mut result = (self.kernel)(piece);
+        if result == Ok(0)
+            && piece.limit > 0
+            && let Some(errno) = end.take_loss(self.generation, self.fd)
+        {
+            result = Err(errno);
+        }
         match result {
             Ok(0) if piece.limit > 0 => end.set_peer_done(),
             Err(errno) if is_final(errno) => end.set_peer_done(),

@@ -106,6 +106,13 @@ impl EndTable {
         }
     }
 
+    /// The last process that had the connection was killed: as [`EndTable::retire`], by [`End::abandon`].
+    pub fn abandon(&self, index: u32, generation: u32) {
+        if let Some(totals) = self.end(index).abandon(generation) {
+            self.count_closed(&totals);
+        }
+    }
+
     /// Behind the record's end, so that a process that is killed between counts too little and
     /// never twice.
     fn count_closed(&self, totals: &Totals) {

@@ -247,7 +247,7 @@ fn end(row: NonNull<Row>) {
         }
         // Nobody is left who could use the record.
         if let Some(table) = conn::table() {
-            table.retire(index, generation);
+            table.abandon(index, generation);
         }
         link::release(index, generation);
     }

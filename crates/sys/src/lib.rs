@@ -16,6 +16,7 @@ pub mod private;
 pub mod process;
 pub mod raw;
 pub mod route;
+pub mod sock_diag;
 pub mod tcp;
 pub mod unix;
 pub mod wake;

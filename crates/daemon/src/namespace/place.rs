@@ -6,8 +6,8 @@ use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 use sluice_sys::unix::Fd;
 
-use super::diag::Diag;
 use crate::matching::Announced;
+use sluice_sys::sock_diag::{Diag, Ends};
 
 /// What has become of the socket of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,11 @@ impl Place {
             };
         };
         let interface = announced.domain.interface;
-        match diag.state(announced.tuple, interface, announced.cookie) {
+        let ends = Ends {
+            local: announced.tuple.local,
+            peer: announced.tuple.peer,
+        };
+        match diag.state(ends, interface, announced.cookie) {
             Ok(Some(tcp::STATE_ESTABLISHED)) => Presence::Here,
             Ok(Some(_)) => Presence::Closing,
             Ok(None) => Presence::Gone,

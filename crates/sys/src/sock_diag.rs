@@ -7,12 +7,10 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 
-use sluice_sys::errno::Errno;
-use sluice_sys::netlink::{self, Request, failure, messages};
-use sluice_sys::tcp;
-use sluice_sys::unix::Fd;
-
-use crate::matching::Tuple;
+use crate::errno::Errno;
+use crate::netlink::{self, Request, failure, messages};
+use crate::tcp;
+use crate::unix::Fd;
 
 /// `SOCK_DIAG_BY_FAMILY` (include/uapi/linux/sock_diag.h).
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -27,13 +25,25 @@ const LOCAL_ADDRESS: usize = 12;
 const PEER_ADDRESS: usize = 28;
 const INTERFACE: usize = 44;
 const COOKIE: usize = 48;
-/// Of the state in `struct inet_diag_msg`.
+/// Of the state and the inode in `struct inet_diag_msg`.
 const STATE: usize = 1;
+const INODE: usize = 68;
+/// Whatever the cookie is (`INET_DIAG_NOCOOKIE`, both halves).
+const ANY_COOKIE: u64 = u64::MAX;
 
 /// An answer has 72 bytes and a few attributes; a refusal repeats the request.
 const ANSWER_BYTES: usize = 1024;
 /// Datagrams read for one question: what an interrupted one left is read with the next.
 const ANSWERS_MAX: usize = 8;
+
+/// Which connection, as the socket sees it that is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Its peer's.
+    pub peer: SocketAddr,
+}
 
 /// Looks sockets up in one network namespace.
 #[derive(Debug)]
@@ -49,12 +59,20 @@ impl Diag {
     /// Those of socket(2), and `EOPNOTSUPP` where the kernel does not find a socket that exists,
     /// as one without `tcp_diag`.
     pub fn open() -> Result<Diag, Errno> {
-        let diag = Diag {
-            socket: netlink::open(libc::NETLINK_SOCK_DIAG, 0)?,
-            sequence: Cell::new(0),
-        };
+        let diag = Diag::open_unproven()?;
         diag.finds_a_listener()?;
         Ok(diag)
+    }
+
+    /// The same without a look whether the kernel finds anything.
+    ///
+    /// # Errors
+    /// Those of socket(2).
+    pub fn open_unproven() -> Result<Diag, Errno> {
+        Ok(Diag {
+            socket: netlink::open(libc::NETLINK_SOCK_DIAG, 0)?,
+            sequence: Cell::new(0),
+        })
     }
 
     /// A kernel without the module says of every socket that there is none.
@@ -64,12 +82,12 @@ impl Diag {
             return Ok(());
         };
         let local = tcp::local_address(listener.as_raw_fd())?;
-        let tuple = Tuple {
+        let ends = Ends {
             local,
             peer: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
         };
         let cookie = tcp::cookie(listener.as_raw_fd())?;
-        match self.state(tuple, 0, cookie)? {
+        match self.state(ends, 0, cookie)? {
             Some(_) => Ok(()),
             None => Err(Errno(libc::EOPNOTSUPP)),
         }
@@ -77,8 +95,33 @@ impl Diag {
 
     /// The TCP state of the socket with this cookie, if it is the one with these addresses and
     /// bound to this interface (0: none); `None` if it is not, or there is none.
-    pub fn state(&self, tuple: Tuple, interface: u32, cookie: u64) -> Result<Option<u8>, Errno> {
-        let Some(asked) = question(tuple, interface, cookie) else {
+    ///
+    /// # Errors
+    /// Those of sendto(2) and recv(2), and of the kernel's answer.
+    pub fn state(&self, ends: Ends, interface: u32, cookie: u64) -> Result<Option<u8>, Errno> {
+        self.ask(ends, interface, cookie, |answer| answer.get(STATE).copied())
+    }
+
+    /// The inode of the socket with these addresses; 0 for one that no process has open any more. `None` if there
+    /// is none.
+    ///
+    /// # Errors
+    /// As [`Diag::state`].
+    pub fn inode(&self, ends: Ends) -> Result<Option<u32>, Errno> {
+        self.ask(ends, 0, ANY_COOKIE, |answer| {
+            let bytes = answer.get(INODE..INODE + 4)?;
+            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        })
+    }
+
+    fn ask<T>(
+        &self,
+        ends: Ends,
+        interface: u32,
+        cookie: u64,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Errno> {
+        let Some(asked) = question(ends, interface, cookie) else {
             return Ok(None);
         };
         let sequence = self.sequence.get().wrapping_add(1);
@@ -92,10 +135,7 @@ impl Diag {
             for message in messages(&buffer[..got]).filter(|it| it.sequence == sequence) {
                 match message.kind {
                     SOCK_DIAG_BY_FAMILY => {
-                        return message
-                            .body
-                            .get(STATE)
-                            .map_or(Err(Errno::PROTO), |state| Ok(Some(*state)));
+                        return read(message.body).map_or(Err(Errno::PROTO), |it| Ok(Some(it)));
                     }
                     NLMSG_ERROR => {
                         return match failure(message.body) {
@@ -113,8 +153,8 @@ impl Diag {
 }
 
 /// The request for one socket; `None` for addresses of two families.
-fn question(tuple: Tuple, interface: u32, cookie: u64) -> Option<[u8; REQUEST_BYTES]> {
-    let (local, peer) = (tuple.local.ip(), tuple.peer.ip());
+fn question(ends: Ends, interface: u32, cookie: u64) -> Option<[u8; REQUEST_BYTES]> {
+    let (local, peer) = (ends.local.ip(), ends.peer.ip());
     let family = match (local, peer) {
         (IpAddr::V4(_), IpAddr::V4(_)) => libc::AF_INET,
         (IpAddr::V6(_), IpAddr::V6(_)) => libc::AF_INET6,
@@ -125,8 +165,8 @@ fn question(tuple: Tuple, interface: u32, cookie: u64) -> Option<[u8; REQUEST_BY
     put(0, &[family as u8, libc::IPPROTO_TCP as u8]);
     // All states: whatever has the addresses is to be found.
     put(4, &u32::MAX.to_ne_bytes());
-    put(LOCAL_PORT, &tuple.local.port().to_be_bytes());
-    put(PEER_PORT, &tuple.peer.port().to_be_bytes());
+    put(LOCAL_PORT, &ends.local.port().to_be_bytes());
+    put(PEER_PORT, &ends.peer.port().to_be_bytes());
     for (at, address) in [(LOCAL_ADDRESS, local), (PEER_ADDRESS, peer)] {
         match address {
             IpAddr::V4(ip) => put(at, &ip.octets()),
@@ -153,8 +193,8 @@ mod tests {
         (connected, accepted)
     }
 
-    fn tuple(socket: &TcpStream) -> Tuple {
-        Tuple {
+    fn ends(socket: &TcpStream) -> Ends {
+        Ends {
             local: tcp::local_address(socket.as_raw_fd()).expect("its address"),
             peer: tcp::peer_address(socket.as_raw_fd()).expect("its peer's"),
         }
@@ -166,7 +206,7 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let (connected, accepted) = pair(address);
             let cookie = tcp::cookie(connected.as_raw_fd()).expect("a cookie");
-            let (one, other) = (tuple(&connected), tuple(&accepted));
+            let (one, other) = (ends(&connected), ends(&accepted));
             let state = diag.state(one, 0, cookie);
             assert_eq!(state, Ok(Some(tcp::STATE_ESTABLISHED)));
             // The cookie of somebody else.
@@ -186,8 +226,26 @@ mod tests {
         let _connected = TcpStream::connect(("127.0.0.1", port)).expect("connects");
         let (accepted, _) = listener.accept().expect("accepts");
         let cookie = tcp::cookie(accepted.as_raw_fd()).expect("a cookie");
-        let state = diag.state(tuple(&accepted), 0, cookie);
+        let state = diag.state(ends(&accepted), 0, cookie);
         assert_eq!(state, Ok(Some(tcp::STATE_ESTABLISHED)));
+    }
+
+    #[test]
+    fn a_socket_that_nobody_has_open_has_no_inode() {
+        let diag = Diag::open_unproven().expect("sock_diag");
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let (connected, accepted) = pair(address);
+            let one = ends(&connected);
+            connected
+                .shutdown(std::net::Shutdown::Write)
+                .expect("a FIN");
+            let inode = diag.inode(one).expect("an answer");
+            assert!(inode.is_some_and(|it| it != 0), "half-closed: {inode:?}");
+            drop(connected);
+            let inode = diag.inode(one).expect("an answer");
+            assert!(inode.is_none_or(|it| it == 0), "closed: {inode:?}");
+            drop(accepted);
+        }
     }
 
     #[test]
@@ -198,7 +256,7 @@ mod tests {
         connected
             .shutdown(std::net::Shutdown::Write)
             .expect("a FIN");
-        let state = diag.state(tuple(&connected), 0, cookie).expect("an answer");
+        let state = diag.state(ends(&connected), 0, cookie).expect("an answer");
         assert!(
             state.is_some_and(|it| it != tcp::STATE_ESTABLISHED),
             "{state:?}"
