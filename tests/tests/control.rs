@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use sluice_tests::apps::{BUILDS, apps_dir, compile};
+use sluice_tests::hosts::{Pair, Settings, Side};
 use sluice_tests::job::{Job, Outcome, command, run, wait_until};
 use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::stats::Totals;
@@ -198,6 +199,25 @@ fn forks_that_fail_keep_no_lanes() {
 #[test]
 fn children_keep_what_their_parent_closed_until_they_are_killed() {
     check("children_keep", || killed_children("late"));
+}
+
+/// Where sock_diag does not see the peer's socket, nothing says that the peer is gone.
+#[test]
+fn a_half_closed_peer_in_another_network_namespace_is_not_gone() {
+    check("a_half_closed_peer_in_another_namespace", || {
+        let pair = Pair::new(Settings::default())?;
+        let lab = Lab::with_library()?;
+        let mut program = lab.command(Mode::Accelerated, "python3");
+        pair.host(Side::Left).place(&mut program);
+        let (server, port) = serve(&lab, program, "half_closed_elsewhere.py", "serve")?;
+        let mut client = lab.command(Mode::Accelerated, "python3");
+        pair.host(Side::Right).place(&mut client);
+        client.arg(script("half_closed_elsewhere.py"));
+        client.args(["talk", &pair.host(Side::Left).v4().to_string(), &port]);
+        run(client, lab.path(), "client", LIMIT)?.success()?;
+        server.finish(LIMIT)?.success()?;
+        lab.require_lanes()
+    });
 }
 
 #[test]

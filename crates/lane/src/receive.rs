@@ -484,7 +484,8 @@ impl<'a> Reader<'a, '_> {
         let mut result = (self.kernel)(piece);
         if result == Ok(0)
             && piece.limit > 0
-            && let Some(errno) = end.take_loss(self.generation, self.fd)
+            && let Locked::Held(mut tx) = end.lock_tx(self.generation)
+            && let Some(errno) = end.take_loss(&mut tx, self.fd)
         {
             result = Err(errno);
         }

@@ -449,11 +449,7 @@ impl<'a> Writer<'a, '_> {
         {
             return Step::Done(Err(errno));
         }
-        if let Some(out) = end.outgoing()
-            && !out.is_closed()
-            && tx.producer.is_drained(&out) == Ok(false)
-            && let Some(errno) = end.take_loss_of_unread(self.fd)
-        {
+        if let Some(errno) = end.take_loss(&mut tx, self.fd) {
             return Step::Done(self.finish(Err(errno)));
         }
         tx.tcp_follows = true;
