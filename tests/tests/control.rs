@@ -151,8 +151,8 @@ fn children_that_become_another_program_give_their_records_back() {
 }
 
 /// What children held that were killed, or never made, comes back while the program that forked them
-/// lives.
-fn killed_children(way: &str) -> Verdict {
+/// lives, and what a child holds that lives does not: `lanes` are left.
+fn killed_children(way: &str, lanes: u64) -> Verdict {
     let lab = Lab::with_library()?;
     let mut program = lab.command(Mode::Accelerated, "python3");
     program.arg(script("killed_children.py")).arg(way);
@@ -175,7 +175,8 @@ fn killed_children(way: &str) -> Verdict {
             shown = run(status, lab.path(), "status", LIMIT).map_or(String::new(), |o| o.text());
             let shown: serde_json::Value = serde_json::from_str(&shown).unwrap_or_default();
             let status = &shown["daemons"][0]["status"];
-            Ok(status["counters"]["matches"].as_u64() > Some(0) && status["lanes"]["in_use"] == 0)
+            let matches = status["counters"]["matches"].as_u64();
+            Ok(matches > Some(0) && status["lanes"]["in_use"] == lanes)
         })?;
     let outcome = server.stop(LIMIT)?;
     ensure(are_back, || format!("{shown}\n{}", outcome.describe()))
@@ -183,22 +184,29 @@ fn killed_children(way: &str) -> Verdict {
 
 #[test]
 fn children_that_are_killed_give_lanes_back() {
-    check("children_that_are_killed", || killed_children("killed"));
+    check("children_that_are_killed", || killed_children("killed", 0));
 }
 
 #[test]
 fn children_nobody_waits_for_give_lanes_back() {
-    check("children_nobody_waits_for", || killed_children("ignored"));
+    check("children_nobody_waits_for", || {
+        killed_children("ignored", 0)
+    });
 }
 
 #[test]
 fn forks_that_fail_keep_no_lanes() {
-    check("forks_that_fail", || killed_children("failed"));
+    check("forks_that_fail", || killed_children("failed", 0));
+}
+
+#[test]
+fn children_that_were_not_seen_to_be_forked_keep_what_they_have() {
+    check("children_not_seen", || killed_children("unseen", 20));
 }
 
 #[test]
 fn children_keep_what_their_parent_closed_until_they_are_killed() {
-    check("children_keep", || killed_children("late"));
+    check("children_keep", || killed_children("late", 0));
 }
 
 /// Where sock_diag does not see the peer's socket, nothing says that the peer is gone.

@@ -52,20 +52,29 @@ impl Row {
         &self.entries[index as usize % self.entries.len()]
     }
 
-    /// Changes how many names there are in this life of a record. `None` from `change` leaves it.
-    fn change(&self, index: u32, generation: u32, change: impl Fn(u32) -> Option<u32>) -> bool {
-        let next = |entry: u64| {
-            let names = if (entry >> 32) as u32 == generation {
-                entry as u32
-            } else {
-                0
-            };
-            change(names).map(|names| u64::from(generation) << 32 | u64::from(names))
-        };
+    /// Changes how many names there are in this life of a record, and tells how many there were. `None` from
+    /// `change` leaves it.
+    fn change(&self, index: u32, generation: u32, change: impl Fn(u32) -> Option<u32>) -> u32 {
+        let next =
+            |entry: u64| change(names_in(entry, generation)).map(|names| packed(generation, names));
         self.used.fetch_max(index + 1, Ordering::Relaxed);
-        self.entry(index)
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next)
-            .is_ok()
+        let before = self
+            .entry(index)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
+        names_in(before.unwrap_or_else(|entry| entry), generation)
+    }
+}
+
+fn packed(generation: u32, names: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(names)
+}
+
+/// How many names an entry has, if it is about this life of the record.
+fn names_in(entry: u64, generation: u32) -> u32 {
+    if (entry >> 32) as u32 == generation {
+        entry as u32
+    } else {
+        0
     }
 }
 
@@ -83,12 +92,11 @@ pub fn note_more(conn: &Conn) {
     }
 }
 
-/// It is about to have `names` fewer.
+/// It is about to have one fewer.
 #[inline]
-pub fn note_fewer(conn: &Conn, names: u32) {
+pub fn note_fewer(conn: &Conn) {
     if let Some(row) = own_row() {
-        let fewer = |known: u32| (known > 0).then(|| known.saturating_sub(names));
-        row.change(conn.index, conn.generation, fewer);
+        row.change(conn.index, conn.generation, |names| names.checked_sub(1));
     }
 }
 
@@ -100,9 +108,10 @@ pub fn note_all(conn: &Conn, names: u32) {
     }
 }
 
-/// What every process that shares the table can see of the record is enough from now on.
-pub fn forget(conn: &Conn) {
-    note_fewer(conn, u32::MAX);
+/// The row says nothing of the connection from now on. How many names it had.
+pub fn forget(conn: &Conn) -> u32 {
+    let none = |names: u32| (names > 0).then_some(0);
+    own_row().map_or(0, |row| row.change(conn.index, conn.generation, none))
 }
 
 /// Before a fork: makes the child's row. To be called before names are counted, by [`add`].
@@ -162,8 +171,21 @@ pub fn after_fork_child(knows_number: bool) {
     COUNT.store(0, Ordering::Relaxed);
 }
 
-/// In the parent, with what fork(2) returned.
-pub fn forked(result: i32) {
+/// Calls a function of the C library that forks, and in the parent notes what it returned: the child's number,
+/// or that there is none.
+pub fn around_fork(call: impl FnOnce() -> i32) -> i32 {
+    // Of a fork that nobody has seen return. The function may fail before it forks.
+    own(|own| own.forking.set(0));
+    let result = call();
+    if result != 0 {
+        let errno = errno();
+        note_result(result);
+        set_errno(errno);
+    }
+    result
+}
+
+fn note_result(result: i32) {
     let row = forking();
     own(|own| own.forking.set(0));
     let Some(row) = NonNull::new(row.cast_mut()) else {
@@ -172,9 +194,7 @@ pub fn forked(result: i32) {
     if let Ok(pid @ 1..) = u32::try_from(result) {
         // SAFETY: mapped until it is judged.
         unsafe { row.as_ref() }.pid.store(pid, Ordering::Release);
-        return;
-    }
-    if take(|known| known == row.as_ptr()).is_some() {
+    } else if take(|known| known == row.as_ptr()).is_some() {
         end(row);
     }
 }
@@ -190,7 +210,7 @@ pub fn judge(conn: Option<&Conn>) {
         let row = unsafe { &*row };
         let holds = |conn: &Conn| {
             let entry = row.entry(conn.index).load(Ordering::Relaxed);
-            (entry >> 32) as u32 == conn.generation && entry as u32 != 0
+            names_in(entry, conn.generation) != 0
         };
         conn.is_none_or(holds) && is_dead(row.pid.load(Ordering::Acquire))
     };
@@ -199,10 +219,11 @@ pub fn judge(conn: Option<&Conn>) {
     }
 }
 
-/// The program has waited for a child, or for `pid` that did not end.
-pub fn waited_for(pid: i32) {
-    if COUNT.load(Ordering::Relaxed) == 0 || pid <= 0 || !process::is_itself() {
-        return;
+/// What a wait of the program's returned: the number of a child that may have ended, or none.
+pub fn waited_for(pid: i32) -> i32 {
+    let is_nothing_to_do = COUNT.load(Ordering::Relaxed) == 0 || pid <= 0;
+    if is_nothing_to_do || process::is_sandboxed() || !process::is_itself() {
+        return pid;
     }
     let errno = errno();
     let is_it = |row: *mut Row| {
@@ -210,12 +231,11 @@ pub fn waited_for(pid: i32) {
         let known = unsafe { &*row }.pid.load(Ordering::Acquire);
         known == pid as u32 && is_dead(known)
     };
-    if !process::is_sandboxed()
-        && let Some(row) = take(is_it)
-    {
+    if let Some(row) = take(is_it) {
         end(row);
     }
     set_errno(errno);
+    pid
 }
 
 /// Takes a row that `is` it out of the list.

@@ -233,7 +233,7 @@ pub fn let_go(conn: &Conn) {
         // Given back before an exec that failed.
         return;
     }
-    children::note_fewer(conn, 1);
+    children::note_fewer(conn);
     if !conn.end.drop_ref() {
         children::judge(Some(conn));
         return;

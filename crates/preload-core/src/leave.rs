@@ -28,7 +28,7 @@ pub fn at_exit() {
     for_each(i32::MAX, |conn| {
         if conn.end.refs() > 1 {
             fds::take(conn.fd);
-            children::note_fewer(conn, 1);
+            children::note_fewer(conn);
             conn.end.drop_ref();
         } else if gives_back {
             // What another destructor still writes is the kernel's, behind the ring.
@@ -54,14 +54,13 @@ pub fn before_exec(stays: impl Fn(&Conn) -> bool) {
         if names.first != conn.fd {
             return;
         }
-        if !stays(conn) {
-            children::forget(conn);
-        }
+        let known = children::forget(conn);
         if conn.end.leave_to_others(names.count) {
-            children::forget(conn);
             let (word, bit) = left(conn.index);
             word.fetch_or(bit, Ordering::Relaxed);
-        } else if process::is_forked() && !stays(conn) {
+        } else if stays(conn) {
+            children::note_all(conn, known);
+        } else if process::is_forked() {
             stats::add_last(conn);
             conn::retire(conn);
         }

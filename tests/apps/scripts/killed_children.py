@@ -1,11 +1,13 @@
 """A program with connections to itself whose children are killed or never made. It closes its connections
 then, and stays."""
 
+import ctypes
 import os
 import resource
 import signal
 import socket
 import sys
+import time
 
 PAIRS = 20
 TURNS = 60
@@ -100,6 +102,26 @@ def late(pairs):
     kill(pid)
 
 
+def unseen(pairs):
+    """A fork that goes past the library, and then one that fails before it has forked."""
+    heard, said = os.pipe()
+    if ctypes.CDLL("libc.so.6").fork() == 0:
+        os.close(said)
+        os.read(heard, 1)
+        os._exit(0)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (said + 1, limits[1]))
+    try:
+        os.forkpty()
+        sys.exit("there was a terminal")
+    except OSError:
+        pass
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    close(pairs)
+    # For lanes that are given back.
+    time.sleep(1)
+
+
 def ignored(pairs):
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     killed(pairs)
@@ -108,7 +130,7 @@ def ignored(pairs):
 listener = socket.create_server(("127.0.0.1", 0))
 pairs = [connect(listener) for _ in range(PAIRS)]
 exchange(pairs)
-{"killed": killed, "failed": failed, "late": late, "ignored": ignored}[sys.argv[1]](pairs)
+{"killed": killed, "failed": failed, "late": late, "ignored": ignored, "unseen": unseen}[sys.argv[1]](pairs)
 close(pairs)
 print("closed", flush=True)
 signal.pause()

@@ -126,11 +126,7 @@ hooks! {
 
     fn fork() -> pid_t {
         // SAFETY: as above.
-        let result = unsafe { (real().fork)() };
-        if result != 0 {
-            children::forked(result);
-        }
-        result
+        children::around_fork(|| unsafe { (real().fork)() })
     }
 
     fn forkpty(
@@ -140,49 +136,33 @@ hooks! {
         size: *const c_void
     ) -> pid_t {
         // SAFETY: as above.
-        let result = unsafe { (real().forkpty)(terminal, name, settings, size) };
-        if result != 0 {
-            children::forked(result);
-        }
-        result
+        children::around_fork(|| unsafe { (real().forkpty)(terminal, name, settings, size) })
     }
 
     fn daemon(keeps_directory: c_int, keeps_streams: c_int) -> c_int {
         // The parent does not come back from it.
         // SAFETY: as above.
-        let result = unsafe { (real().daemon)(keeps_directory, keeps_streams) };
-        if result != 0 {
-            children::forked(result);
-        }
-        result
+        children::around_fork(|| unsafe { (real().daemon)(keeps_directory, keeps_streams) })
     }
 
     fn wait(status: *mut c_int) -> pid_t {
         // SAFETY: as above.
-        let pid = unsafe { (real().wait)(status) };
-        children::waited_for(pid);
-        pid
+        children::waited_for(unsafe { (real().wait)(status) })
     }
 
     fn waitpid(which: pid_t, status: *mut c_int, options: c_int) -> pid_t {
         // SAFETY: as above.
-        let pid = unsafe { (real().waitpid)(which, status, options) };
-        children::waited_for(pid);
-        pid
+        children::waited_for(unsafe { (real().waitpid)(which, status, options) })
     }
 
     fn wait3(status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
         // SAFETY: as above.
-        let pid = unsafe { (real().wait3)(status, options, usage) };
-        children::waited_for(pid);
-        pid
+        children::waited_for(unsafe { (real().wait3)(status, options, usage) })
     }
 
     fn wait4(which: pid_t, status: *mut c_int, options: c_int, usage: *mut c_void) -> pid_t {
         // SAFETY: as above.
-        let pid = unsafe { (real().wait4)(which, status, options, usage) };
-        children::waited_for(pid);
-        pid
+        children::waited_for(unsafe { (real().wait4)(which, status, options, usage) })
     }
 
     fn waitid(kind: c_uint, which: c_uint, info: *mut siginfo_t, options: c_int) -> c_int {
