@@ -259,6 +259,68 @@ fn a_daemon_of_a_third_user_gets_no_sockets() {
     });
 }
 
+/// A program that runs in a container of its own (a mount and a pid namespace), which has the directory of
+/// sluiced's socket; `mounted` as options of mount(8).
+fn contained(lab: &Lab, socket: &Path, mounted: &str) -> Verdict<Outcome> {
+    let contained = r#"mount --bind "$1" "$1" && mount -o "$2" "$1" && shift 2 && exec "$@""#;
+    let mut program = lab.command(Mode::Accelerated, "unshare");
+    program.args([
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "sh",
+        "-c",
+        contained,
+        "sh",
+    ]);
+    program
+        .arg(socket.parent().unwrap_or(lab.path()))
+        .arg(mounted);
+    program.arg("python3").arg(script("self_talk.py"));
+    program
+        .env("SLUICE_SOCKET", socket)
+        .env("SLUICE_LOG", "warn");
+    run(program, lab.path(), "contained", LIMIT)?.success()
+}
+
+#[test]
+fn a_socket_that_another_container_can_replace_is_given_nothing() {
+    check("a_socket_that_another_container", || {
+        if !rustix::process::geteuid().is_root() {
+            return skip("only root can make containers here");
+        }
+        let mut lab = Lab::with_library()?;
+        lab.announce_at_once();
+        let directory = lab.path().join("run");
+        fs::create_dir(&directory)?;
+        let socket = directory.join("control.sock");
+        let honest = daemon(&lab, &socket, |_| {})?;
+        let outcome = contained(&lab, &socket, "remount,bind,ro")?;
+        ensure(lab.totals()?.lane_bytes() > 0, || outcome.describe())?;
+        lab.reset_totals()?;
+        let mut foreign = command("unshare");
+        foreign.args(["--pid", "--fork", "--kill-child", "python3"]);
+        foreign.arg(script("foreign_daemon.py")).arg(&socket);
+        let foreign = Job::start(foreign, lab.path(), "foreign")?;
+        wait_until(LIMIT, || Ok(foreign.stdout_so_far().contains("listens")))?;
+        let outcome = contained(&lab, &socket, "remount,bind,rw")?;
+        let said = stderr(&outcome);
+        let asked = foreign.stdout_so_far();
+        ensure(
+            said.contains("another container may have put it there"),
+            || said,
+        )?;
+        // `sluice run`, outside of the container, says what it does not keep for itself.
+        let mut given = asked.lines().filter(|line| line.starts_with("given"));
+        let is_nothing = given.all(|line| line.ends_with(" 0 descriptors"));
+        ensure(is_nothing && asked.matches("asked").count() > 1, || asked)?;
+        ensure(lab.totals()?.lane_bytes() == 0, || outcome.describe())?;
+        drop((foreign, honest));
+        Ok(())
+    });
+}
+
 #[test]
 fn each_connection_says_why_it_had_no_lane() {
     check("each_connection_says_why", || {

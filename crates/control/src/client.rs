@@ -7,13 +7,22 @@ use std::time::{Duration, Instant};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::memfd;
-use sluice_sys::unix::{self, Fd, Received};
+use sluice_sys::mount;
+use sluice_sys::unix::{self, Credentials, Fd, Received};
 
 use crate::message::{DecodeError, FromDaemon, MESSAGE_BYTES_MAX, Reason, ToDaemon};
 
 /// A longer status document is not read. sluiced lists 65,536 ends at most, each in some 400
 /// bytes.
 pub const STATUS_BYTES_MAX: u64 = 64 << 20;
+
+/// Whether the socket at `path`, which `server` serves, may be another container's: the kernel shows no
+/// process of that number here, so that it is outside of this pid namespace, and `path` is mounted for writing
+/// here, so probably in other containers, too. Whoever is root there and has no other privilege can put a
+/// socket of his own in place of the host's.
+pub fn may_be_a_containers(path: &[u8], server: Credentials) -> bool {
+    server.pid == 0 && !mount::is_read_only(path).unwrap_or(false)
+}
 
 /// A connection to sluiced. No call blocks or allocates; all are raw system calls.
 #[derive(Debug)]

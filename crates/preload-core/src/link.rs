@@ -11,7 +11,7 @@ use crate::{fds, log, process};
 use core::ffi::CStr;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use sluice_control::client::{Client, ReceiveError};
+use sluice_control::client::{Client, ReceiveError, may_be_a_containers};
 use sluice_control::message::{
     Announce, FromDaemon, Hello, Lane, ProgramName, Role, ToDaemon, hello_flag,
 };
@@ -28,6 +28,8 @@ use sluice_sys::{raw, tcp};
 
 /// Time between attempts to reach a daemon, nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
+/// The same after one that is not to be trusted.
+const DISTRUST_NS: u64 = 60 * RETRY_NS;
 /// Messages taken at one time.
 const MAIL_MAX: u32 = 256;
 /// Messages taken under one lock.
@@ -124,6 +126,10 @@ pub fn meet() {
     }
     match link.connect() {
         Ok(()) => {}
+        // It has been said why.
+        Err(Errno(libc::EPERM)) => {
+            RETRY_AT_NS.store(now + DISTRUST_NS, Ordering::Relaxed);
+        }
         Err(errno) => log!(Warn, "no daemon: {}", errno.name()),
     }
 }
@@ -390,8 +396,9 @@ impl Link {
                 Client::from_socket(ours)
             }
             None => {
-                let client = Client::connect(&self.socket_path[..self.socket_path_len])?;
-                check_server(&client)?;
+                let path = &self.socket_path[..self.socket_path_len];
+                let client = Client::connect(path)?;
+                check_server(&client, path)?;
                 client
             }
         };
@@ -517,18 +524,29 @@ impl Link {
     }
 }
 
-/// sluiced is given every announced socket, so it must be root's or this user's own.
-pub(crate) fn check_server(client: &Client) -> Result<(), Errno> {
-    let server = unix::peer_credentials(client.raw())?.uid;
-    if is_trusted(server, unix::effective_uid(), maps_every_user) {
-        return Ok(());
+/// sluiced is given every announced socket, so it must be root's or this user's own, and not be one that
+/// a container has put there. `path`: where it was reached.
+pub(crate) fn check_server(client: &Client, path: &[u8]) -> Result<(), Errno> {
+    let server = unix::peer_credentials(client.raw())?;
+    if !is_trusted(server.uid, unix::effective_uid(), maps_every_user) {
+        log!(
+            Warn,
+            "the control socket is served by uid {}, who is neither this user nor root: \
+             not used",
+            server.uid
+        );
+        return Err(Errno(libc::EPERM));
     }
-    log!(
-        Warn,
-        "the control socket is served by uid {server}, who is neither this user nor root: \
-         not used"
-    );
-    Err(Errno(libc::EPERM))
+    if may_be_a_containers(path, server) {
+        log!(
+            Warn,
+            "the control socket is served from outside of this container and mounted for \
+             writing, so that another container may have put it there: not used; mount its \
+             directory read-only in every container"
+        );
+        return Err(Errno(libc::EPERM));
+    }
+    Ok(())
 }
 
 /// What the kernel shows in place of a user who has no number in this user namespace, unless

@@ -11,6 +11,7 @@ pub mod errno;
 pub mod local_fd;
 pub mod mapping;
 pub mod memfd;
+pub mod mount;
 pub mod netlink;
 pub mod private;
 pub mod process;

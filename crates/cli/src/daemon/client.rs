@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
-use sluice_control::client::{Client, ClientError};
+use sluice_control::client::{Client, ClientError, may_be_a_containers};
 use sluice_control::message::gateway::{Ask, Name, Tell};
 use sluice_control::message::{FromDaemon, Reason, ToDaemon, VERSION};
 use sluice_control::paths;
@@ -146,6 +146,13 @@ fn ask(
         return Err(State::WrongOwner(format!(
             "the daemon there belongs to uid {}, not to you or root",
             peer.uid
+        )));
+    }
+    if may_be_a_containers(socket.as_os_str().as_bytes(), peer) {
+        return Err(State::WrongOwner(format!(
+            "the daemon there is outside of this container, and {} is mounted for writing, so that \
+             another container may have put it there; mount its directory read-only in every container",
+            socket.display()
         )));
     }
     client

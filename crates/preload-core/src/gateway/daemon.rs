@@ -31,8 +31,9 @@ pub fn is_silent() -> bool {
 /// is none; `ENOENT`, `ECONNREFUSED`, `EPIPE`: there is no daemon.
 pub fn ask(what: Ask, fds: &[c_int], limit: Duration) -> Result<Tell, Errno> {
     let names = names().ok_or(Errno::INVAL)?;
-    let client = Client::connect(names.socket_path())?;
-    link::check_server(&client)?;
+    let path = names.socket_path();
+    let client = Client::connect(path)?;
+    link::check_server(&client, path)?;
     client.send(&ToDaemon::Gateway(what), fds)?;
     let is_awaited = !is_silent();
     let limit = if is_awaited { limit } else { Duration::ZERO };
