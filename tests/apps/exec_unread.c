@@ -1,83 +1,13 @@
 // Programs are executed while bytes are unread whose sender sleeps: in the program's place, from
 // a fork as its standard input, beside it, without the preload library.
 //: lane required
-#include "common.h"
+#include "unread.h"
 
 #include <spawn.h>
 
 extern char **environ;
 
 #define PIECE 5000
-
-static void number(char *to, long value)
-{
-    snprintf(to, 16, "%ld", value);
-}
-
-/* A message goes while the other side is busy, and more of it after a while; then the sender
-   sleeps until it is answered. */
-static void peer(int port)
-{
-    int fd = connect_loopback(port);
-    set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char out[PIECE], in[64];
-    for (int half = 0; half < 2; half++) {
-        for (long i = 0; i < knob("APP_WARM", 64); i++) {
-            write_all(fd, "ping", 4);
-            read_exact(fd, in, 4);
-        }
-        nap_ms(half == 0 ? knob("APP_PAUSE_MS", 50) : 0);
-    }
-    fill(out, sizeof out, 7);
-    write_all(fd, out, sizeof out);
-    ssize_t n = read(fd, in, 6);
-    if (n < 0)
-        say("peer: %s\n", error_name(errno));
-    else
-        say("peer: %.*s\n", (int)n, in);
-    close(fd);
-    _exit(0);
-}
-
-struct talk {
-    int fd;
-    pid_t peer;
-    int curtain;
-};
-
-static struct talk talk_open(void)
-{
-    struct talk t;
-    int listener = listen_loopback(1);
-    int port = port_of(listener);
-    t.curtain = curtain_make();
-    t.peer = (pid_t)NEED(fork());
-    if (t.peer == 0) {
-        close(listener);
-        NEED(dup2(t.curtain, 1));
-        peer(port);
-    }
-    t.fd = (int)NEED(accept(listener, NULL, NULL));
-    close(listener);
-    set_int(t.fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    char in[4];
-    for (long i = 0; i < 2 * knob("APP_WARM", 64); i++) {
-        read_exact(t.fd, in, 4);
-        write_all(t.fd, in, 4);
-    }
-    int unread = 0;
-    AWAIT((ioctl(t.fd, FIONREAD, &unread), unread == PIECE));
-    AWAIT(thread_sleeps(t.peer, t.peer));
-    return t;
-}
-
-static void talk_end(struct talk t)
-{
-    int status;
-    NEED(waitpid(t.peer, &status, 0));
-    say("peer's status %d\n", status);
-    curtain_lift(t.curtain);
-}
 
 /* Reads what is left behind the first `from` bytes of the message. */
 static void read_rest(int fd, size_t from)
@@ -188,7 +118,7 @@ int main(int argc, char **argv)
     }
 
     say("- a fork's standard input\n");
-    struct talk t = talk_open();
+    struct talk t = talk_open(PIECE);
     int curtain = curtain_make(), status;
     pid_t child = (pid_t)NEED(fork());
     if (child == 0) {
@@ -204,7 +134,7 @@ int main(int argc, char **argv)
     curtain_lift(curtain);
 
     say("- vfork and standard input\n");
-    t = talk_open();
+    t = talk_open(PIECE);
     NEED(fcntl(t.fd, F_SETFD, FD_CLOEXEC));
     curtain = curtain_make();
     child = vfork();
@@ -221,7 +151,7 @@ int main(int argc, char **argv)
     curtain_lift(curtain);
 
     say("- beside it\n");
-    t = talk_open();
+    t = talk_open(PIECE);
     SHOW(system("exit 3"));
     char *arguments[] = {"true", NULL};
     NEED(posix_spawnp(&child, "true", NULL, NULL, arguments, environ));
@@ -232,7 +162,7 @@ int main(int argc, char **argv)
     talk_end(t);
 
     say("- without the library\n");
-    t = talk_open();
+    t = talk_open(PIECE);
     curtain = curtain_make();
     child = (pid_t)NEED(fork());
     if (child == 0) {
@@ -250,24 +180,16 @@ int main(int argc, char **argv)
     close(t.curtain);
 
     say("- passed on\n");
-    t = talk_open();
-    int twin = pass_to_self(t.fd), reads_here = 0;
-    if (twin < 0 && errno == EBUSY) {
-        /* Refused while only this process can read them. */
-        reads_here = 1;
-        read_rest(t.fd, 0);
-        twin = pass_to_self(t.fd);
-    }
-    NEED(twin);
+    t = talk_open(PIECE);
+    int twin = (int)NEED(pass_to_self(t.fd));
     close(t.fd);
-    if (!reads_here)
-        read_rest(twin, 0);
+    read_rest(twin, 0);
     answer(twin);
     close(twin);
     talk_end(t);
 
     say("- in its place\n");
-    t = talk_open();
+    t = talk_open(PIECE);
     NEED(fcntl(t.curtain, F_SETFD, 0));
     char fd[16], peer_pid[16], peer_curtain[16];
     number(fd, t.fd);

@@ -322,6 +322,33 @@ fn a_socket_that_another_container_can_replace_is_given_nothing() {
 }
 
 #[test]
+fn unread_bytes_go_to_no_stranger_and_come_from_none() {
+    check("pass_to_stranger", || {
+        let lab = Lab::with_library()?;
+        let mut program = command(sluice(&lab));
+        program.args(["run", "--min-ops", "1", "--log", "warn", "python3"]);
+        program.arg(script("pass_to_stranger.py"));
+        program.env("SLUICE_SOCKET", lab.path().join("control.sock"));
+        let outcome = run(program, lab.path(), "passes", LIMIT)?.success()?;
+        let printed = String::from_utf8_lossy(&outcome.stdout);
+        let expected = [
+            "refused 16",
+            "read 5000 True",
+            "then 2",
+            "stranger: family AF_INET",
+            "lie 0 /dev/null",
+            "lie 1 socket 104",
+            "lie 2 socket 107",
+            "lie 3 socket b''",
+            "lie 4 socket b''",
+            "own b'sluice: passed 2' 1",
+        ];
+        let lines: Vec<_> = printed.lines().map(str::trim).collect();
+        ensure(lines == expected, || outcome.describe())
+    });
+}
+
+#[test]
 fn each_connection_says_why_it_had_no_lane() {
     check("each_connection_says_why", || {
         let lab = Lab::with_library()?;

@@ -19,6 +19,7 @@ use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
 mod carry;
+mod copies;
 mod lane;
 mod lost;
 mod owner;
@@ -26,7 +27,7 @@ mod patience;
 mod snapshot;
 mod traffic;
 
-pub use carry::{Filler, Sink};
+pub use carry::{Carried, Filler, Sink};
 pub use lane::{Assignment, Place};
 pub use snapshot::EndSnapshot;
 pub use traffic::Traffic;
@@ -95,6 +96,8 @@ const FLAG_REMOTE: u32 = 1 << 13;
 const FLAG_PATIENT: u32 = 1 << 14;
 /// The program was told, or is about to be, that the peer is gone with what this end had sent.
 const FLAG_LOST_TOLD: u32 = 1 << 15;
+/// Other programs may have copies of the unread ring bytes.
+const FLAG_COPIED: u32 = 1 << 16;
 
 /// The sending half's private state.
 #[repr(C)]
@@ -632,12 +635,15 @@ impl End {
     }
 
     /// Ring bytes that the program has not read.
-    pub fn unread_ring_bytes(&self, generation: u32) -> usize {
+    pub fn unread_ring_bytes(&self, generation: u32, fd: i32) -> usize {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return 0;
         };
         match self.incoming() {
-            Some(into) if self.is_adopted() => rx.consumer.available(&into).unwrap_or(0),
+            Some(into) if self.is_adopted() => {
+                self.pass_over(fd, &mut rx, &into);
+                rx.consumer.available(&into).unwrap_or(0)
+            }
             _ => 0,
         }
     }

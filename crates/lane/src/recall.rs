@@ -4,7 +4,7 @@
 //! The receiver asks by a word in shared memory and waits a moment; the sender answers when it
 //! next writes, polls, or waits for bytes. A sender that sleeps in the kernel does not answer:
 //! then the bytes stay in the ring, for the caller to do something about
-//! ([`End::take_out`], docs/limitations.md).
+//! ([`End::take_out`], [`End::copy_out`], docs/limitations.md).
 //!
 //! [`fetch`] holds the lock of the receiving half of its end while `help` waits for those of the
 //! sending halves of others. Nobody waits for a receiving half while holding a sending one
@@ -41,6 +41,10 @@ pub fn refuse() {
     REFUSES.store(true, Ordering::Relaxed);
 }
 
+pub(crate) fn is_refusing() -> bool {
+    REFUSES.load(Ordering::Relaxed)
+}
+
 /// The receiver's part, for an end that is pinned: makes the ring's unread bytes come by TCP.
 /// `help` is called once while the sender is asked; it may answer for senders of this process.
 ///
@@ -67,10 +71,12 @@ pub fn fetch(
     if end.is_write_in_flight(&into) {
         return Fetched::Unfinished;
     }
+    end.pass_over(fd, &mut rx, &into);
     let Ok(unread @ 1..) = rx.consumer.available(&into) else {
         return Fetched::All;
     };
-    if end.has_no_sender() {
+    // Who has a copy would get them twice.
+    if end.has_no_sender() || end.has_copies() {
         return Fetched::Left(unread);
     }
     into.ask_recall();
@@ -108,7 +114,7 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
         return false;
     }
     end.leave_ring(tx);
-    if REFUSES.load(Ordering::Relaxed) {
+    if is_refusing() {
         out.answer_recall(false);
         return true;
     }

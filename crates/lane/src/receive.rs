@@ -21,6 +21,7 @@ use crate::{Parts, Piece, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
+use sluice_sys::socket_note::Turn;
 use sluice_sys::tcp;
 
 /// How often an idle ring's reader asks the kernel for the end of the stream: 12 to 60 µs.
@@ -79,11 +80,14 @@ pub fn receive(
         naps: Naps::new(fd, SocketTimeout::Receive),
         held_awake: 0,
         stopped: None,
+        turn: None,
         kernel,
     };
     let mut spinner: Option<Spinner> = None;
     loop {
-        match reader.look() {
+        let step = reader.look();
+        reader.turn = None;
+        match step {
             Step::Done(result) => {
                 if let Some(spinner) = spinner {
                     end.gaps.record(spinner.gap_ns());
@@ -119,6 +123,8 @@ struct Reader<'a, 'k> {
     held_awake: u32,
     /// The call's time is over, or a signal came: it ends with what the next look finds.
     stopped: Option<Errno>,
+    /// While others have copies of the ring's bytes.
+    turn: Option<Turn>,
     kernel: KernelRead<'k>,
 }
 
@@ -177,6 +183,11 @@ impl<'a> Reader<'a, '_> {
             return Step::Done(self.finish(Err(Errno(libc::ECONNRESET))));
         }
         end.recount(self.fd, &mut rx);
+        self.turn = match end.turn(self.fd, &mut rx, &into) {
+            Ok(turn) => turn,
+            Err(Errno::AGAIN) => return Step::Nothing,
+            Err(errno) => return Step::Done(self.finish(Err(errno))),
+        };
         if rx.is_counting {
             // Bytes arrive too fast to be counted; nothing may be read by a wrong count.
             return Step::Nothing;
@@ -236,6 +247,7 @@ impl<'a> Reader<'a, '_> {
             copied += len;
         });
         rx.consumer.consume(into, taken);
+        self.end.note_taken(self.fd, &mut rx, into);
         count_bytes(&self.end.ring_rx, taken);
         note_by_ring();
         self.done += taken;
@@ -298,6 +310,7 @@ impl<'a> Reader<'a, '_> {
     /// which bytes this call may take is decided anew, under the lock. Timeouts, signals and
     /// cancellation are the kernel's business so.
     fn wait_in_kernel(&mut self) -> Step {
+        self.turn = None;
         let nothing = Piece {
             skip: self.done,
             limit: 0,

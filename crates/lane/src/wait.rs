@@ -82,6 +82,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 return None;
             }
             end.recount(fd, &mut rx);
+            end.pass_over(fd, &mut rx, &into);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
             rx.checked = 0;
             // Before the position is read: a sender that is through by now has published. The

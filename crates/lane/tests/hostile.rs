@@ -67,7 +67,7 @@ fn use_all(side: Side, seed: u64, time: Duration) {
             6 => drop(side.look()),
             7 => {
                 recall::look(side.end, side.generation, side.fd);
-                let _ = side.end.unread_ring_bytes(side.generation);
+                let _ = side.end.unread_ring_bytes(side.generation, side.fd);
                 let _ = side.end.unacked_ring_bytes(side.generation);
                 if let Some(asleep) = sluice_lane::wait::announce(side.end, side.generation) {
                     sluice_lane::wait::withdraw(side.end, asleep);
@@ -91,6 +91,8 @@ fn give_away(side: Side, random: &mut Random) {
     });
     if random.below(2) == 0 && end.take_out(generation, &mut |_| true).is_some() {
         end.put_back(generation);
+    } else if random.below(2) == 0 {
+        end.copy_out(generation, side.fd, &mut |_| true);
     }
 }
 

@@ -7,13 +7,14 @@ use common::process::bounded;
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, Side};
 use common::{bytes_at, check_bytes, kernel_recv};
 use sluice_lane::clock::now_ns;
-use sluice_lane::end::{Assignment, Role};
+use sluice_lane::end::{Assignment, Carried, Role};
 use sluice_lane::reason::Reason;
 use sluice_lane::recall::{self, Fetched};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Recall;
 use sluice_shmem::geometry::Geometry;
 use sluice_sys::errno::Errno;
+use sluice_sys::socket_note;
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -221,21 +222,31 @@ fn heir(side: Side) -> Side {
     heir
 }
 
-fn take_out(side: Side) -> Option<(u64, Vec<u8>)> {
+fn take_out(side: Side) -> Option<(Carried, Vec<u8>)> {
     let mut bytes = Vec::new();
-    let (mark, len) = side.end.take_out(side.generation, &mut |piece| {
+    let carried = side.end.take_out(side.generation, &mut |piece| {
         bytes.extend_from_slice(piece);
         true
     })?;
-    assert_eq!(len, bytes.len());
-    Some((mark, bytes))
+    assert_eq!(carried.bytes, bytes.len());
+    Some((carried, bytes))
 }
 
-fn resume(heir: Side, mark: u64, bytes: &[u8]) -> bool {
+fn copy_out(side: Side) -> Option<(Carried, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let carried = side.end.copy_out(side.generation, side.fd, &mut |piece| {
+        bytes.extend_from_slice(piece);
+        true
+    })?;
+    assert_eq!(carried.bytes, bytes.len());
+    Some((carried, bytes))
+}
+
+fn resume(heir: Side, carried: Carried, bytes: &[u8]) -> bool {
     let mut rest = bytes;
     let (end, generation) = (heir.end, heir.generation);
     let a = lane_of_its_own(heir);
-    end.resume(generation, heir.fd, &a, mark, bytes.len(), &mut |piece| {
+    end.resume(generation, heir.fd, &a, carried, &mut |piece| {
         let (now, later) = rest.split_at(piece.len());
         piece.copy_from_slice(now);
         rest = later;
@@ -277,11 +288,11 @@ fn read_on(side: Side, from: u64, len: usize) {
 #[test]
 fn bytes_that_stay_in_the_ring_are_read_in_their_place_by_the_next_program() {
     let pair = three_segments();
-    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
-    assert_eq!((mark, bytes.len()), (40, 9000));
+    let (carried, bytes) = take_out(pair.b).expect("unread bytes");
+    assert_eq!((carried.mark, bytes.len()), (40, 9000));
     let heir = heir(pair.b);
-    assert!(resume(heir, mark, &bytes));
-    assert_eq!(heir.end.unread_ring_bytes(heir.generation), 9000);
+    assert!(resume(heir, carried, &bytes));
+    assert_eq!(heir.end.unread_ring_bytes(heir.generation, heir.fd), 9000);
     let mut peeked = [0; 200];
     assert_eq!(heir.recv(&mut peeked, PEEK), Ok(200));
     check_bytes(0, &peeked);
@@ -299,19 +310,94 @@ fn bytes_that_stay_in_the_ring_are_read_in_their_place_by_the_next_program() {
 #[test]
 fn the_next_program_hands_on_what_it_did_not_read() {
     let pair = three_segments();
-    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
+    let (carried, bytes) = take_out(pair.b).expect("unread bytes");
     let first = heir(pair.b);
-    assert!(resume(first, mark, &bytes));
+    assert!(resume(first, carried, &bytes));
     read_on(first, 0, 1000);
     // Nobody is left to be asked, so nobody is waited for.
     first.end.pin(first.generation, Reason::Shared);
     let (end, generation) = (first.end, first.generation);
     let fetched = recall::fetch(end, generation, first.fd, u64::MAX, &mut || {});
     assert_eq!(fetched, Fetched::Left(8040));
-    let (mark, bytes) = take_out(first).expect("unread bytes");
+    let (carried, bytes) = take_out(first).expect("unread bytes");
     let second = heir(first);
-    assert!(resume(second, mark, &bytes));
+    assert!(resume(second, carried, &bytes));
     read_on(second, 1000, 8050);
+}
+
+#[test]
+fn whoever_reads_first_gets_the_bytes_of_which_others_have_copies() {
+    let pair = three_segments();
+    let (carried, bytes) = copy_out(pair.b).expect("unread bytes");
+    assert_eq!((carried.mark, bytes.len()), (40, 9000));
+    let heir = heir(pair.b);
+    assert!(resume(heir, carried, &bytes));
+    // Those before the ring's, too, which each reads from the kernel.
+    read_on(pair.b, 0, 30);
+    read_on(heir, 30, 1000);
+    let unread = |side: Side| side.end.unread_ring_bytes(side.generation, side.fd);
+    assert_eq!((unread(pair.b), unread(heir)), (8010, 8010));
+    let mut peeked = [0; 200];
+    for side in [heir, pair.b] {
+        assert_eq!(side.recv(&mut peeked, PEEK), Ok(200));
+        check_bytes(1030, &peeked);
+    }
+    read_on(pair.b, 1030, 70);
+    // Copied again by who was given a copy.
+    let (carried, bytes) = copy_out(heir).expect("unread bytes");
+    assert_eq!((carried.mark, bytes.len()), (40, 7940));
+    let third = self::heir(heir);
+    assert!(resume(third, carried, &bytes));
+    let mut from = 1100;
+    for side in [third, heir, pair.b, pair.b, heir, third] {
+        assert!(side.look().is_some_and(|ready| ready.readable));
+        read_on(side, from, 1000);
+        from += 1000;
+    }
+    // The sender would send them once more.
+    let fetched = recall::fetch(heir.end, heir.generation, heir.fd, u64::MAX, &mut || {});
+    assert_eq!(fetched, Fetched::Left(1940));
+    read_on(heir, 7100, 1950);
+    for side in [pair.b, third, heir] {
+        assert_eq!(unread(side), 0);
+        let mut byte = [0];
+        assert_eq!(side.recv(&mut byte, DONTWAIT), Err(Errno::AGAIN));
+        assert!(side.look().is_none(), "it is the kernel's again");
+        assert!(!side.end.has_copies());
+    }
+    assert_eq!(pair.a.send(&bytes_at(9050, 20), false), Ok(20));
+    read_on(third, 9050, 10);
+    read_on(pair.b, 9060, 10);
+    // One that comes late finds that all were read.
+    let late = self::heir(heir);
+    assert!(!resume(late, carried, &bytes), "and more than these");
+}
+
+#[test]
+fn a_reader_beside_others_fails_when_nothing_says_what_they_have_read() {
+    for lie in [None, Some(9001), Some(u32::MAX)] {
+        let pair = three_segments();
+        let (carried, bytes) = copy_out(pair.b).expect("unread bytes");
+        let heir = heir(pair.b);
+        assert!(resume(heir, carried, &bytes));
+        match lie {
+            None => socket_note::remove(heir.fd).expect("there was one"),
+            Some(number) => socket_note::write(heir.fd, number).expect("a note"),
+        }
+        let mut got = [0; 10];
+        let reset = Err(Errno(libc::ECONNRESET));
+        assert_eq!(heir.recv(&mut got, BLOCK), reset, "{lie:?}");
+        assert_eq!(pair.b.recv(&mut got, BLOCK), reset, "{lie:?}");
+    }
+}
+
+#[test]
+fn nothing_is_copied_where_nothing_can_be_noted() {
+    let pair = three_segments();
+    socket_note::write(pair.b.fd, 5).expect("somebody else's bytes");
+    assert!(copy_out(pair.b).is_none());
+    socket_note::remove(pair.b.fd).expect("there was one");
+    read_on(pair.b, 0, 9050);
 }
 
 #[test]
@@ -327,7 +413,10 @@ fn bytes_taken_out_are_put_back_when_the_next_program_does_not_start() {
     );
     assert!(take_out(pair.b).is_some());
     assert!(take_out(pair.b).is_none(), "they are taken once");
-    assert_eq!(pair.b.end.unread_ring_bytes(pair.b.generation), 0);
+    assert_eq!(
+        pair.b.end.unread_ring_bytes(pair.b.generation, pair.b.fd),
+        0
+    );
     pair.b.end.put_back(pair.b.generation);
     read_on(pair.b, 50, 9000);
 }
@@ -335,11 +424,11 @@ fn bytes_taken_out_are_put_back_when_the_next_program_does_not_start() {
 #[test]
 fn unread_bytes_that_have_lost_their_place_are_refused() {
     let pair = three_segments();
-    let (mark, bytes) = take_out(pair.b).expect("unread bytes");
+    let (carried, bytes) = take_out(pair.b).expect("unread bytes");
     // Somebody has read 41 bytes of what TCP delivers, 40 of which come before the ring's.
     stranger_reads(pair.b.fd, 41);
     let heir = heir(pair.b);
-    assert!(!resume(heir, mark, &bytes));
+    assert!(!resume(heir, carried, &bytes));
     let lane = lane_of_its_own(heir);
     heir.end.refuse_reading(heir.generation, &lane);
     let mut got = [0; 10];

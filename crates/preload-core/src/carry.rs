@@ -3,8 +3,11 @@
 //! Before another program is executed the ring's unread bytes are recalled
 //! ([`crate::descriptors`]). What a peer did not take back is written to a memory file that the
 //! next program inherits. The library finds it there before anything else runs, takes the bytes
-//! out and closes it. Where other processes go on with the connection the bytes stay with them,
-//! and the next program is told not to read.
+//! out and closes it. Where other processes may go on with the connection they keep the bytes,
+//! too, and whoever reads first gets them ([`sluice_lane::end::End::copy_out`]).
+//!
+//! A program that is passed the connection in a message gets such a file with it
+//! ([`crate::passing`]).
 //!
 //! The file has no name in the environment: `system`, `popen` and `execl` pass on an environment
 //! that is not ours to change. It is found by its number, one of a few that are tried. Nothing of
@@ -17,16 +20,16 @@ use crate::reach::{self, Target};
 use crate::{descriptors, leave, log, process};
 use core::ffi::{c_char, c_int};
 use core::ptr::NonNull;
-use sluice_lane::end::{Assignment, Role};
+use sluice_lane::end::{Assignment, Carried, Role};
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_MAX, RING_BYTES_MIN};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
-use sluice_sys::{memfd, raw, tcp};
+use sluice_sys::{memfd, raw, socket_note, tcp};
 
 const MAGIC: u64 = u64::from_ne_bytes(*b"SLUICECY");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Connections that one file is about.
 const RECORDS_MAX: usize = 256;
 const HEADER_BYTES: usize = 32;
@@ -52,6 +55,8 @@ struct Record {
     mark: u64,
     /// The ring's bytes, or [`ELSEWHERE`].
     len: u32,
+    /// Others have copies of them: 0 or 1.
+    copied: u32,
 }
 
 impl Record {
@@ -60,6 +65,7 @@ impl Record {
         bytes[..8].copy_from_slice(&self.cookie.to_ne_bytes());
         bytes[8..16].copy_from_slice(&self.mark.to_ne_bytes());
         bytes[16..20].copy_from_slice(&self.len.to_ne_bytes());
+        bytes[20..].copy_from_slice(&self.copied.to_ne_bytes());
         bytes
     }
 
@@ -68,6 +74,7 @@ impl Record {
             cookie: u64_at(bytes, 0),
             mark: u64_at(bytes, 8),
             len: u32_at(bytes, 16),
+            copied: u32_at(bytes, 20),
         }
     }
 }
@@ -92,10 +99,21 @@ pub struct Carry {
     placed: c_int,
     count: usize,
     end: u64,
-    /// Connections whose bytes were taken out of the ring.
-    taken: [Option<(u32, u32)>; RECORDS_MAX],
+    /// Connections whose bytes are in the file.
+    taken: [Option<Taken>; RECORDS_MAX],
     /// The process was counted out of its connections.
     has_left: bool,
+}
+
+/// A connection whose bytes are in the file.
+#[derive(Clone, Copy)]
+struct Taken {
+    index: u32,
+    generation: u32,
+    /// They are not in its ring any more, as nobody else has it.
+    moved: bool,
+    /// The next program is meant to read it.
+    needed: bool,
 }
 
 /// How the other program comes to be.
@@ -124,38 +142,39 @@ impl Carry {
     /// Bytes of this connection stay in the ring. `unread`: how many, if the sender has finished
     /// its last write.
     ///
-    /// They have one owner. This process and those that share the connection with it keep them
-    /// unless it is the last one, or gives the connection to the next program as a standard
-    /// stream. They are lost where the next program could read a stream without them and not
-    /// notice: then the connection is reset.
+    /// The next program gets them, and so do this process and those that share the connection
+    /// with it, if there are any: whoever reads first. They are lost where the next program could
+    /// read a stream without them and not notice: then the connection is reset.
     pub fn add(&mut self, conn: &Conn, unread: Option<usize>, way: Way) {
         let Ok(cookie) = tcp::cookie(conn.fd) else {
             return;
         };
-        let (goes, reached) = match way {
+        let (is_alone, reached) = match way {
             Way::Spawn => (false, true),
             Way::Exec(target, env) => (
-                is_standard_stream(cookie) || (!process::is_vfork_child() && conn.is_ours_alone()),
+                !process::is_vfork_child() && conn.is_ours_alone(),
                 // SAFETY: the program's own arguments of an exec function.
                 unsafe { reach::reaches(target, env) },
             ),
         };
-        let goes = goes && !conn.end.has_gap();
+        let has_gap = conn.end.has_gap();
+        let needs = !has_gap && (is_alone || is_standard_stream(cookie));
+        if !reached && !needs {
+            return;
+        }
         let mut record = Record {
             cookie,
             mark: 0,
             len: ELSEWHERE,
+            copied: 0,
         };
-        let mut written = true;
-        if goes {
-            written = reached && unread.is_some() && self.take(conn, &mut record);
-        } else if !reached {
+        let moves = is_alone && !conn.end.has_copies();
+        let gets =
+            reached && !has_gap && unread.is_some() && self.take(conn, moves, needs, &mut record);
+        if (gets || !needs) && self.write(&record) {
             return;
         }
-        if written && self.write(&record) {
-            return;
-        }
-        if goes {
+        if needs {
             log!(
                 Warn,
                 "fd {}: reset, as bytes that only this program can read would be missing",
@@ -165,8 +184,20 @@ impl Carry {
         }
     }
 
-    /// Copies the bytes to the file.
-    fn take(&mut self, conn: &Conn, record: &mut Record) -> bool {
+    /// One connection that another program is passed beside this one.
+    pub fn add_copy(&mut self, conn: &Conn) -> bool {
+        let Ok(cookie) = tcp::cookie(conn.fd) else {
+            return false;
+        };
+        let mut record = Record {
+            cookie,
+            ..Record::default()
+        };
+        self.take(conn, false, true, &mut record) && self.write(&record)
+    }
+
+    /// Copies the bytes to the file. `moves`: nobody else has them from then on.
+    fn take(&mut self, conn: &Conn, moves: bool, needed: bool, record: &mut Record) -> bool {
         if self.count == RECORDS_MAX || self.file().is_none() {
             return false;
         }
@@ -177,12 +208,24 @@ impl Carry {
             at += piece.len() as u64;
             written.is_ok()
         };
-        let Some((mark, bytes)) = conn.end.take_out(conn.generation, &mut sink) else {
+        let (end, generation) = (conn.end, conn.generation);
+        let out = if moves {
+            end.take_out(generation, &mut sink)
+        } else {
+            end.copy_out(generation, conn.fd, &mut sink)
+        };
+        let Some(carried) = out else {
             return false;
         };
-        self.taken[self.count] = Some((conn.index, conn.generation));
+        self.taken[self.count] = Some(Taken {
+            index: conn.index,
+            generation,
+            moved: moves,
+            needed,
+        });
         self.end = at;
-        (record.mark, record.len) = (mark, bytes as u32);
+        (record.mark, record.len) = (carried.mark, carried.bytes as u32);
+        record.copied = u32::from(carried.copied);
         true
     }
 
@@ -215,11 +258,18 @@ impl Carry {
             Ok(placed) => self.placed = placed,
             Err(errno) => {
                 log!(Warn, "unread bytes cannot be handed on: {}", errno.name());
-                for (index, generation) in self.taken.iter().flatten() {
-                    conn::for_each_fd_of(*index, *generation, reset);
+                for taken in self.taken.iter().flatten().filter(|taken| taken.needed) {
+                    conn::for_each_fd_of(taken.index, taken.generation, reset);
                 }
             }
         }
+    }
+
+    /// Completes the file, for a message.
+    pub fn into_file(mut self) -> Result<Fd, Errno> {
+        let file = self.file.take().ok_or(Errno::INVAL)?;
+        self.complete(&file, 0)?;
+        Ok(file)
     }
 
     fn finish(&self, file: &Fd, way: Way) -> Result<c_int, Errno> {
@@ -228,15 +278,7 @@ impl Carry {
             Way::Exec(..) => process::current_pid(),
             Way::Spawn => 0,
         };
-        let mut header = [0_u8; HEADER_BYTES];
-        header[..8].copy_from_slice(&MAGIC.to_ne_bytes());
-        header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
-        header[12..16].copy_from_slice(&pid.to_ne_bytes());
-        header[16..20].copy_from_slice(&(self.count as u32).to_ne_bytes());
-        header[20..24].copy_from_slice(&fds::highest().to_ne_bytes());
-        memfd::write_at(file.raw(), &header, 0)?;
-        memfd::set_len(file.raw(), self.end)?;
-        memfd::add_seals(file.raw(), SEALS)?;
+        self.complete(file, pid)?;
         for first in NUMBERS {
             // SAFETY: fcntl with F_DUPFD takes and returns numbers.
             let placed = raw::check(unsafe {
@@ -255,14 +297,33 @@ impl Carry {
         Err(Errno(libc::EMFILE))
     }
 
+    /// `pid`: for which process it is, 0 for whoever gets it.
+    fn complete(&self, file: &Fd, pid: u32) -> Result<(), Errno> {
+        let mut header = [0_u8; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        header[8..12].copy_from_slice(&VERSION.to_ne_bytes());
+        header[12..16].copy_from_slice(&pid.to_ne_bytes());
+        header[16..20].copy_from_slice(&(self.count as u32).to_ne_bytes());
+        header[20..24].copy_from_slice(&fds::highest().to_ne_bytes());
+        memfd::write_at(file.raw(), &header, 0)?;
+        memfd::set_len(file.raw(), self.end)?;
+        memfd::add_seals(file.raw(), SEALS)
+    }
+
     /// Counts the process, which is about to become the other program, out of its connections.
     pub fn leave(&mut self) {
         leave::before_exec(|conn| {
             conn.end.has_gap()
-                || conn.end.unread_ring_bytes(conn.generation) > 0
-                || self.taken.contains(&Some((conn.index, conn.generation)))
+                || conn.end.unread_ring_bytes(conn.generation, conn.fd) > 0
+                || self.has_taken(conn)
         });
         self.has_left = true;
+    }
+
+    fn has_taken(&self, conn: &Conn) -> bool {
+        let is_of =
+            |taken: &Taken| (taken.index, taken.generation) == (conn.index, conn.generation);
+        self.taken.iter().flatten().any(is_of)
     }
 
     /// Back in the program that has called: the other one runs beside it, or could not be
@@ -275,11 +336,33 @@ impl Carry {
         if core::mem::take(&mut self.has_left) {
             leave::after_failed_exec();
         }
-        for (index, generation) in self.taken.iter_mut().filter_map(Option::take) {
-            if let Some(conn) = conn::from_entry(-1, index, generation) {
-                conn.end.put_back(generation);
+        for taken in self.taken.iter_mut().filter_map(Option::take) {
+            if taken.moved
+                && let Some(conn) = conn::from_entry(-1, taken.index, taken.generation)
+            {
+                conn.end.put_back(taken.generation);
             }
         }
+    }
+}
+
+/// A TCP socket that came in a message, with the file of [`Carry::into_file`]: takes its bytes up.
+pub fn take_up_passed(fd: c_int, file: c_int) {
+    let mut records = [Record::default(); RECORDS_MAX];
+    let count = match memfd::seals(file) {
+        Ok(SEALS) => read(file, &mut records).map_or(0, |(count, _)| count),
+        _ => 0,
+    };
+    let cookie = tcp::cookie(fd);
+    let record = records[..count.min(1)]
+        .iter()
+        .find(|record| cookie == Ok(record.cookie) && record.len != ELSEWHERE);
+    if !record.is_some_and(|record| resume(fd, record, file, BYTES_OFFSET)) {
+        log!(
+            Warn,
+            "fd {fd}: reset, as its unread bytes cannot be taken up"
+        );
+        reset(fd);
     }
 }
 
@@ -355,7 +438,7 @@ fn check(
         }
         *record = Record::from_bytes(&raw);
         if record.len != ELSEWHERE {
-            if record.len == 0 || record.len > RING_BYTES_MAX {
+            if record.len == 0 || record.len > RING_BYTES_MAX || record.copied > 1 {
                 return None;
             }
             bytes += u64::from(record.len);
@@ -412,13 +495,22 @@ fn resume(fd: c_int, record: &Record, file: c_int, mut offset: u64) -> bool {
         return true;
     }
     let (end, generation) = (conn.end, conn.generation);
-    let bytes = record.len as usize;
-    log!(Info, "fd {fd}: {bytes} unread bytes came with it");
-    end.resume(generation, fd, &lane, record.mark, bytes, &mut |piece| {
+    let carried = Carried {
+        mark: record.mark,
+        bytes: record.len as usize,
+        copied: record.copied != 0,
+    };
+    if carried.copied && socket_note::read(fd) == Ok(Some(0)) {
+        // Others have read them meanwhile, and perhaps more.
+        return true;
+    }
+    log!(Info, "fd {fd}: {} unread bytes came with it", record.len);
+    let mut fill = |piece: &mut [u8]| {
         let read = memfd::read_at(file, piece, offset);
         offset += piece.len() as u64;
         read == Ok(piece.len())
-    })
+    };
+    end.resume(generation, fd, &lane, carried, &mut fill)
 }
 
 /// A lane that nobody else sees, and a board for those that wait on it. Forks share them.
@@ -479,6 +571,7 @@ mod tests {
             cookie: 5,
             mark: 6,
             len: 10,
+            copied: 1,
         };
         change(&mut header, &mut record);
         let file = memfd::create(c"sluice-test").unwrap();
@@ -503,6 +596,7 @@ mod tests {
                 "byte {at}"
             );
         }
+        assert_eq!(file(|_, record| record.copied = 2), Some((0, 0)));
         for len in [0, 9, 11, RING_BYTES_MAX + 1, ELSEWHERE] {
             assert_eq!(file(|_, record| record.len = len), Some((0, 0)), "{len}");
         }

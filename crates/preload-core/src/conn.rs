@@ -240,7 +240,10 @@ pub fn let_go(conn: &Conn) {
     }
     let state = conn.end.state();
     // As TCP does: closing with unread bytes resets the connection (RFC 1122, 4.2.2.13).
-    if state == State::Attached && conn.end.unread_ring_bytes(conn.generation) > 0 {
+    if state == State::Attached
+        && conn.end.unread_ring_bytes(conn.generation, conn.fd) > 0
+        && !conn.end.has_copies()
+    {
         let _ = sluice_sys::unix::reset_at_close(conn.fd);
     }
     if state != State::Attached || conn.end.reason() == Reason::Broken {

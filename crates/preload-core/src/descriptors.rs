@@ -10,6 +10,7 @@ use sluice_lane::clock::now_ns;
 use sluice_lane::end::Role;
 use sluice_lane::reason::Reason;
 use sluice_lane::recall::{self, Fetched};
+use sluice_shmem::direction::Direction;
 use sluice_sys::tcp;
 
 /// A socket was created.
@@ -271,6 +272,7 @@ pub fn before_replace(fd: c_int, target: c_int) {
 /// at most this long: awake peers answer within microseconds.
 const FETCH_NS_MAX: u64 = 200_000_000;
 const FETCH_ONE_NS_MAX: u64 = 20_000_000;
+const FETCH_AT_ONCE_NS_MAX: u64 = 1_000_000;
 
 /// The descriptor is given to code that the hooks do not see: its connection stays on TCP, and
 /// what the peer has put into the ring already is fetched first, if the peer answers. False if
@@ -286,6 +288,16 @@ pub fn export(conn: &Conn, reason: Reason) -> bool {
             conn.fd
         );
     }
+    set_errno(before);
+    fetched == Fetched::All && !conn.end.has_gap()
+}
+
+/// The same where there is something to do about bytes that are left, so that only a peer that is
+/// awake is waited for.
+pub fn export_at_once(conn: &Conn, reason: Reason) -> bool {
+    let before = errno();
+    conn.pin(reason);
+    let fetched = fetch(conn, now_ns() + FETCH_AT_ONCE_NS_MAX);
     set_errno(before);
     fetched == Fetched::All && !conn.end.has_gap()
 }
@@ -353,9 +365,16 @@ pub fn export_all(
 }
 
 impl Conn {
+    /// Whether ring bytes are left, and nobody is about to add to them.
+    pub fn has_settled_bytes(&self) -> bool {
+        let is_in_flight = |into: Direction| into.is_write_in_flight();
+        !self.end.incoming().is_some_and(is_in_flight)
+            && self.end.unread_ring_bytes(self.generation, self.fd) > 0
+    }
+
     /// Whether there is nothing to fetch: the ring is empty, and stays so.
-    fn is_empty(&self) -> bool {
-        self.end.unread_ring_bytes(self.generation) == 0
+    pub fn is_empty(&self) -> bool {
+        self.end.unread_ring_bytes(self.generation, self.fd) == 0
             && !self
                 .end
                 .incoming()

@@ -183,14 +183,14 @@ pub unsafe fn ioctl(conn: &Conn, request: c_ulong, arg: usize) -> c_int {
         match request {
             r if r == libc::FIONBIO as c_ulong => conn.end.set_nonblocking(*value != 0),
             r if r == libc::FIONREAD as c_ulong => {
-                let unread = conn.end.unread_ring_bytes(conn.generation);
+                let unread = conn.end.unread_ring_bytes(conn.generation, conn.fd);
                 *value = (*value).saturating_add(c_int::try_from(unread).unwrap_or(c_int::MAX));
             }
             r if r == libc::TIOCOUTQ as c_ulong || r == SIOCOUTQNSD => {
                 let unacked = conn.end.unacked_ring_bytes(conn.generation);
                 *value = (*value).saturating_add(c_int::try_from(unacked).unwrap_or(c_int::MAX));
             }
-            SIOCATMARK if conn.end.unread_ring_bytes(conn.generation) > 0 => *value = 0,
+            SIOCATMARK if conn.end.unread_ring_bytes(conn.generation, conn.fd) > 0 => *value = 0,
             _ => {}
         }
     }

@@ -1,18 +1,31 @@
 //! Descriptors in control messages of Unix sockets.
+//!
+//! A connection in a message is given to a process that may be anybody: its unread ring bytes are
+//! fetched first. Those that the peer does not take back can go to programs under Sluice only, and
+//! go with the connection, [`wrapper`].
 #![allow(unsafe_code)]
 
-use crate::descriptors::{adopted, export};
-use crate::{conn, log};
+mod wrapper;
+
+use crate::descriptors::{adopted, export, export_at_once};
+use crate::real::{errno, set_errno};
+use crate::{conn, log, to_c};
 use core::ffi::c_int;
 use libc::{mmsghdr, msghdr};
 use sluice_lane::reason::Reason;
 use sluice_sys::errno::Errno;
+use sluice_sys::unix::Fd;
 
-/// Calls `each` with the descriptors in a message.
+/// Of a message with control data that is changed before it is sent, in words. The kernel takes no
+/// more than 253 descriptors in one (`SCM_MAX_FD`).
+const CONTROL_WORDS: usize = 512;
+const FDS_MAX: usize = 253;
+
+/// Calls `each` with where the descriptors in a message are.
 ///
 /// # Safety
 /// `message` is a message as sendmsg(2) takes or recvmsg(2) has filled.
-unsafe fn for_each_fd(message: *const msghdr, mut each: impl FnMut(c_int)) {
+unsafe fn for_each_place(message: *const msghdr, mut each: impl FnMut(*mut c_int)) {
     // SAFETY: the caller's promise; the macros stay within `msg_controllen`.
     unsafe {
         if (message as usize) < 4096 || (*message).msg_controllen == 0 {
@@ -26,12 +39,20 @@ unsafe fn for_each_fd(message: *const msghdr, mut each: impl FnMut(c_int)) {
                     .saturating_sub(libc::CMSG_LEN(0) as usize);
                 let fds = libc::CMSG_DATA(header).cast::<c_int>();
                 for at in 0..bytes / size_of::<c_int>() {
-                    each(fds.add(at).read_unaligned());
+                    each(fds.add(at));
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
     }
+}
+
+fn refuse(fd: c_int) -> Errno {
+    log!(
+        Warn,
+        "fd {fd}: not passed on before its unread bytes are read"
+    );
+    Errno(libc::EBUSY)
 }
 
 /// Before a message is sent: connections in it are given to a process that may be anybody.
@@ -43,15 +64,11 @@ pub unsafe fn before_send(message: *const msghdr) -> Result<(), Errno> {
     let mut result = Ok(());
     // SAFETY: the caller's promise.
     unsafe {
-        for_each_fd(message, |fd| {
-            if let Some(conn) = conn::get(fd)
+        for_each_place(message, |place| {
+            if let Some(conn) = conn::get(place.read_unaligned())
                 && !export(&conn, Reason::Shared)
             {
-                log!(
-                    Warn,
-                    "fd {fd}: not passed on before its unread bytes are read"
-                );
-                result = Err(Errno(libc::EBUSY));
+                result = Err(refuse(conn.fd));
             }
         });
     }
@@ -74,11 +91,90 @@ pub unsafe fn before_send_many(messages: *const mmsghdr, count: usize) -> Result
     Ok(count)
 }
 
+/// Sends a message by `call`, the program's own, on `fd`. Connections with unread ring bytes go
+/// with these where a program under Sluice receives them; `EBUSY` where that is not known.
+///
+/// # Safety
+/// As sendmsg(2).
+pub unsafe fn send(
+    fd: c_int,
+    message: *const msghdr,
+    call: impl FnOnce(*const msghdr) -> isize,
+) -> isize {
+    let mut is_left = false;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for_each_place(message, |place| {
+            if let Some(conn) = conn::get(place.read_unaligned()) {
+                is_left |= !export_at_once(&conn, Reason::Shared);
+            }
+        });
+    }
+    if !is_left {
+        return call(message);
+    }
+    let before = errno();
+    let is_known = wrapper::is_received_by_sluice(fd);
+    set_errno(before);
+    if !is_known {
+        // SAFETY: the caller's promise.
+        return match unsafe { before_send(message) } {
+            Ok(()) => call(message),
+            Err(errno) => to_c(Err(errno)),
+        };
+    }
+    // SAFETY: there are descriptors in it, so it is a message.
+    let mut copy = unsafe { message.read() };
+    let len = copy.msg_controllen;
+    let mut control = [0_u64; CONTROL_WORDS];
+    if len > size_of_val(&control) {
+        return to_c(Err(Errno(libc::EBUSY)));
+    }
+    // SAFETY: as long as the kernel would read, and there is room.
+    unsafe {
+        copy.msg_control
+            .cast::<u8>()
+            .copy_to_nonoverlapping(control.as_mut_ptr().cast(), len);
+    }
+    copy.msg_control = control.as_mut_ptr().cast();
+    let mut wrappers = [const { None::<Fd> }; FDS_MAX];
+    let mut free = wrappers.iter_mut();
+    let mut refused = None;
+    // SAFETY: the copy is one as well, with control data of its own.
+    unsafe {
+        for_each_place(&raw const copy, |place| {
+            let conn = conn::get(place.read_unaligned());
+            let Some(conn) = conn.filter(|conn| !conn.is_empty() || conn.end.has_gap()) else {
+                return;
+            };
+            match (wrapper::wrap(&conn), free.next()) {
+                (Some(wrapper), Some(slot)) => {
+                    log!(Info, "fd {}: passed on with its unread bytes", conn.fd);
+                    place.write_unaligned(wrapper.raw());
+                    *slot = Some(wrapper);
+                }
+                _ => refused = Some(refuse(conn.fd)),
+            }
+        });
+    }
+    match refused {
+        None => call(&raw const copy),
+        Some(errno) => to_c(Err(errno)),
+    }
+}
+
 /// After a message was received: sockets in it may be connections.
 ///
 /// # Safety
-/// As recvmsg(2), after success.
-pub unsafe fn received(message: *const msghdr) {
+/// As recvmsg(2), after success, with these flags.
+pub unsafe fn received(message: *const msghdr, flags: c_int) {
     // SAFETY: the caller's promise.
-    unsafe { for_each_fd(message, adopted) };
+    unsafe {
+        for_each_place(message, |place| {
+            let fd = place.read_unaligned();
+            if !wrapper::unwrap(fd, flags & libc::MSG_PEEK != 0) {
+                adopted(fd);
+            }
+        });
+    }
 }

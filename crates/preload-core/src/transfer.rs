@@ -161,7 +161,7 @@ pub fn splice_from(
     let mut looks = 0;
     loop {
         // The kernel looks for room first, and for bytes then.
-        if conn.end.unread_ring_bytes(conn.generation) > 0 {
+        if conn.end.unread_ring_bytes(conn.generation, conn.fd) > 0 {
             match wait_for(pipe, libc::POLLOUT, if dontwait { 0 } else { -1 }) {
                 1.. => {}
                 0 => {

@@ -294,7 +294,7 @@ unsafe fn prepare(memory: &Memory, entries: Entries) -> Vec<Changed> {
 /// The connection of `fd`, if bytes of it are left that the kernel does not have.
 fn unread_of(fd: c_int) -> Option<Conn> {
     let conn = conn::get(fd)?;
-    (conn.end.unread_ring_bytes(conn.generation) > 0).then_some(conn)
+    (conn.end.unread_ring_bytes(conn.generation, conn.fd) > 0).then_some(conn)
 }
 
 /// Prepares for one entry. Whether it is done. `is_alone`: no entry before it decides about it.

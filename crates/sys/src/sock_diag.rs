@@ -8,7 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::errno::Errno;
-use crate::netlink::{self, Request, failure, messages};
+use crate::memfd;
+use crate::netlink::{self, Request, attributes, failure, messages, u32_at};
 use crate::tcp;
 use crate::unix::Fd;
 
@@ -30,6 +31,15 @@ const STATE: usize = 1;
 const INODE: usize = 68;
 /// Whatever the cookie is (`INET_DIAG_NOCOOKIE`, both halves).
 const ANY_COOKIE: u64 = u64::MAX;
+
+/// `struct unix_diag_req` and `struct unix_diag_msg` (include/uapi/linux/unix_diag.h).
+const UNIX_REQUEST_BYTES: usize = 24;
+const UNIX_INODE: usize = 8;
+const UNIX_SHOW: usize = 12;
+const UNIX_COOKIE: usize = 16;
+const UNIX_ANSWER_BYTES: usize = 16;
+const UDIAG_SHOW_PEER: u32 = 4;
+const UNIX_DIAG_PEER: u16 = 2;
 
 /// An answer has 72 bytes and a few attributes; a refusal repeats the request.
 const ANSWER_BYTES: usize = 1024;
@@ -142,12 +152,44 @@ impl Diag {
         cookie: u64,
         read: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Option<T>, Errno> {
-        let Some(asked) = question(ends, interface, cookie) else {
-            return Ok(None);
-        };
+        match question(ends, interface, cookie) {
+            Some(asked) => self.exchange(&asked, read),
+            None => Ok(None),
+        }
+    }
+
+    /// The inode of the Unix socket that this one is connected to, as long as a process has it open;
+    /// `None` if it is connected to none.
+    ///
+    /// # Errors
+    /// As [`Diag::state`].
+    pub fn unix_peer(&self, fd: RawFd) -> Result<Option<u32>, Errno> {
+        let inode = u32::try_from(memfd::stat(fd)?.inode).map_err(|_| Errno::INVAL)?;
+        let mut asked = [0; UNIX_REQUEST_BYTES];
+        let mut put =
+            |at: usize, value: u32| asked[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        put(0, u32::from_ne_bytes([libc::AF_UNIX as u8, 0, 0, 0]));
+        put(4, u32::MAX);
+        put(UNIX_INODE, inode);
+        put(UNIX_SHOW, UDIAG_SHOW_PEER);
+        put(UNIX_COOKIE, u32::MAX);
+        put(UNIX_COOKIE + 4, u32::MAX);
+        let found = self.exchange(&asked, |answer| {
+            let mut all = attributes(answer, UNIX_ANSWER_BYTES);
+            let peer = all.find(|(number, _)| *number == UNIX_DIAG_PEER);
+            Some(peer.and_then(|(_, value)| u32_at(value, 0)))
+        })?;
+        Ok(found.flatten().filter(|inode| *inode != 0))
+    }
+
+    fn exchange<T>(
+        &self,
+        asked: &[u8],
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Errno> {
         let sequence = self.sequence.get().wrapping_add(1);
         self.sequence.set(sequence);
-        let request = Request::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_REQUEST, sequence, &asked);
+        let request = Request::new(SOCK_DIAG_BY_FAMILY, libc::NLM_F_REQUEST, sequence, asked);
         netlink::send(&self.socket, request.bytes())?;
         let mut buffer = [0; ANSWER_BYTES];
         for _ in 0..ANSWERS_MAX {
@@ -264,6 +306,20 @@ mod tests {
             assert_eq!(diag.inode(one), Ok(Some(0)), "closed");
             drop(accepted);
         }
+    }
+
+    #[test]
+    fn a_unix_socket_has_the_peer_that_somebody_has_open() {
+        let diag = Diag::open_unproven().expect("sock_diag");
+        let inode = |fd: &Fd| memfd::stat(fd.raw()).expect("an inode").inode as u32;
+        let (one, other) = crate::unix::seqpacket_pair().expect("a pair");
+        assert_eq!(diag.unix_peer(one.raw()), Ok(Some(inode(&other))));
+        drop(other);
+        assert_eq!(diag.unix_peer(one.raw()), Ok(None), "closed");
+        let alone = crate::unix::seqpacket().expect("a socket");
+        assert_eq!(diag.unix_peer(alone.raw()), Ok(None), "not connected");
+        let (tcp, _other) = pair("127.0.0.1:0");
+        assert_eq!(diag.unix_peer(tcp.as_raw_fd()), Ok(None), "none of these");
     }
 
     #[test]

@@ -357,13 +357,22 @@ impl Received {
 /// Descriptors arrive close-on-exec. When more than [`FDS_PER_MESSAGE_MAX`] were sent, the
 /// kernel closes the rest and `fds_truncated` is set.
 pub fn receive_with_fds(socket: RawFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    receive_flagged(socket, buffer, 0)
+}
+
+/// The same, and leaves the message where it is (`MSG_PEEK`). The descriptors are copies.
+pub fn peek_with_fds(socket: RawFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    receive_flagged(socket, buffer, libc::MSG_PEEK)
+}
+
+fn receive_flagged(socket: RawFd, buffer: &mut [u8], flags: i32) -> Result<Received, Errno> {
     let mut control = ControlBuffer([0; CONTROL_BYTES]);
     let mut iov = libc::iovec {
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     };
     let mut header = message_header(&mut iov, &mut control, CONTROL_BYTES);
-    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
     let len = loop {
         // SAFETY: `header` points to one iovec over `buffer` and to all of `control`, both
         // exclusively borrowed and alive through the call.

@@ -6,17 +6,28 @@
 #![allow(unsafe_code)]
 
 use super::{Assignment, End, FLAG_ADOPTED, FLAG_GAP, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_SENDER_GONE};
-use super::{Locked, State};
+use super::{Locked, Rx, State};
 use crate::counts::tcp_bytes_read;
 use crate::reason::Reason;
 use core::sync::atomic::Ordering;
-use sluice_shmem::direction::Mode;
+use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
 /// Bytes that are copied at a time, on the stack.
 const PIECE_BYTES: usize = 4096;
 /// How often a socket is counted whose bytes arrive faster than that can be done.
 const COUNTS_MAX: u32 = 64;
+
+/// Unread ring bytes on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// TCP bytes of the stream that come before them.
+    pub mark: u64,
+    /// How many they are.
+    pub bytes: usize,
+    /// Others have copies of them.
+    pub copied: bool,
+}
 
 /// Takes the next piece; false if it cannot.
 pub type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> bool;
@@ -25,16 +36,30 @@ pub type Filler<'a> = &'a mut dyn FnMut(&mut [u8]) -> bool;
 
 impl End {
     /// Copies the unread ring bytes of a pinned end to `sink`. From then on this process reads
-    /// the kernel's bytes only. The number of TCP bytes that come before them and their own;
-    /// `None`, and nothing has changed, if there are none or `sink` does not take them.
-    pub fn take_out(&self, generation: u32, sink: Sink) -> Option<(u64, usize)> {
+    /// the kernel's bytes only. `None`, and nothing has changed, if there are none or `sink` does
+    /// not take them.
+    pub fn take_out(&self, generation: u32, sink: Sink) -> Option<Carried> {
         let Locked::Held(mut rx) = self.lock_rx(generation) else {
             return None;
         };
         let into = self.incoming().filter(|_| self.is_adopted())?;
+        let bytes = self.load_unread(&mut rx, &into, sink)?;
+        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
+        // Nobody will empty the ring, and yet what is in it is not lost.
+        into.close();
+        Some(Carried {
+            mark: into.mark(),
+            bytes,
+            copied: false,
+        })
+    }
+
+    /// Copies the unread ring bytes to `sink`: how many there are. `None` if there are none, or it
+    /// does not take them.
+    pub(super) fn load_unread(&self, rx: &mut Rx, into: &Direction, sink: Sink) -> Option<usize> {
         let unread = rx
             .consumer
-            .available(&into)
+            .available(into)
             .ok()
             .filter(|bytes| *bytes > 0)?;
         let mut piece = [0; PIECE_BYTES];
@@ -43,14 +68,13 @@ impl End {
             let len = (unread - done).min(PIECE_BYTES);
             // SAFETY: the piece has room for `len` bytes, and `done + len` is at most what is
             // available.
-            unsafe { rx.consumer.load(&into, done, piece.as_mut_ptr(), len) };
+            unsafe { rx.consumer.load(into, done, piece.as_mut_ptr(), len) };
             if !sink(piece.get(..len)?) {
                 return None;
             }
             done += len;
         }
-        self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
-        Some((into.mark(), unread))
+        Some(unread)
     }
 
     /// Undoes [`End::take_out`]: the other program was not executed.
@@ -63,8 +87,8 @@ impl End {
     }
 
     /// Gives a connection that is new to this process the unread bytes that came with it. `a`
-    /// names an unused lane in memory of this process alone, with room for `bytes` bytes, which
-    /// `fill` supplies; `mark` TCP bytes of the stream come before them.
+    /// names an unused lane in memory of this process alone, with room for the bytes, which `fill`
+    /// supplies.
     ///
     /// False if they cannot be put in order any more: more TCP bytes were read already, or the
     /// socket cannot be counted (`fd` is closed, reset, or somebody reads it).
@@ -73,10 +97,14 @@ impl End {
         generation: u32,
         fd: i32,
         a: &Assignment,
-        mark: u64,
-        bytes: usize,
+        carried: Carried,
         fill: Filler,
     ) -> bool {
+        let Carried {
+            mark,
+            bytes,
+            copied,
+        } = carried;
         let Ok(read) = count(fd) else {
             return false;
         };
@@ -112,6 +140,9 @@ impl End {
         self.take_lane(&mut tx, &mut rx, a);
         rx.tcp_read = read;
         rx.assured = 0;
+        if copied {
+            self.set_copied();
+        }
         self.attach_pinned(FLAG_SENDER_GONE);
         true
     }

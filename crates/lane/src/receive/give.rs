@@ -58,6 +58,10 @@ pub fn give(
         return Err(Errno(libc::ECONNRESET));
     }
     end.recount(fd, &mut rx);
+    let _turn = match end.turn(fd, &mut rx, &into) {
+        Err(Errno::AGAIN) => return Ok(Given::InFlight),
+        turn => turn?,
+    };
     // Before the position is read, as in `wait::ready`.
     let in_flight = end.is_write_in_flight(&into);
     if rx.is_counting {
@@ -116,6 +120,7 @@ pub fn give(
         }
     }
     if given > 0 {
+        end.note_taken(fd, &mut rx, &into);
         count_bytes(&end.ring_rx, given);
         note_by_ring();
     }

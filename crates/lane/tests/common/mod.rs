@@ -258,7 +258,7 @@ impl Side {
 
     /// Closes the connection, as the preload library does for the last descriptor.
     pub fn close(self) {
-        if self.end.unread_ring_bytes(self.generation) > 0 {
+        if self.end.unread_ring_bytes(self.generation, self.fd) > 0 {
             set_linger_zero(self.fd);
         }
         assert!(self.end.drop_ref(), "the only descriptor");

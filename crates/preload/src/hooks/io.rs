@@ -95,7 +95,7 @@ hooks! {
                 None => {
                     let result = received((real().recvmsg)(fd, message, flags));
                     if result >= 0 {
-                        passing::received(message);
+                        passing::received(message, flags);
                     }
                     result
                 }
@@ -117,7 +117,7 @@ hooks! {
                 None => {
                     let got = received((real().recvmmsg)(fd, messages, count, flags, timeout));
                     for at in 0..usize::try_from(got).unwrap_or(0) {
-                        passing::received(&raw mut (*messages.add(at)).msg_hdr);
+                        passing::received(&raw mut (*messages.add(at)).msg_hdr, flags);
                     }
                     got
                 }
@@ -185,10 +185,9 @@ hooks! {
             match conn::get(fd) {
                 Some(conn) => io::sendmsg(&conn, message, flags),
                 None => {
-                    match passing::before_send(message) {
-                        Ok(()) => written((real().sendmsg)(fd, message, flags)),
-                        Err(errno) => to_c(Err(errno)),
-                    }
+                    passing::send(fd, message, |message| {
+                        written((real().sendmsg)(fd, message, flags))
+                    })
                 }
             }
         }

@@ -1,0 +1,132 @@
+//! Unread ring bytes of which several programs have copies.
+//!
+//! A connection is given to another program while this one may go on with it: by exec from a
+//! fork, by `SCM_RIGHTS`. Both can read the kernel's bytes, and whoever reads first gets them. So
+//! it has to be with the ring's: each has a copy, and how many of them are unread still is noted
+//! with the socket, the one thing that all of them have ([`sluice_sys::socket_note`]). Counted from
+//! the end, as each copy begins where its giver was.
+//!
+//! The connection is pinned, so nothing is added to these bytes.
+
+use super::{Carried, End, FLAG_COPIED, FLAG_GAP, Locked, Rx};
+use crate::recall::is_refusing;
+use crate::spin::yield_processor;
+use core::sync::atomic::Ordering;
+use sluice_shmem::direction::Direction;
+use sluice_sys::errno::Errno;
+use sluice_sys::socket_note::{self, Turn};
+
+/// How often a turn is asked for that others have. They have it while they copy.
+const LOOKS_MAX: u32 = 10_000;
+
+impl End {
+    /// Whether other programs may have copies of the ring's unread bytes.
+    pub fn has_copies(&self) -> bool {
+        self.flag(FLAG_COPIED)
+    }
+
+    /// Copies the unread ring bytes of a pinned end to `sink`, for another program that reads the
+    /// same socket. `None`, and nothing has changed, if there are none, `sink` does not take them, or
+    /// nothing can be noted with the socket.
+    pub fn copy_out(&self, generation: u32, fd: i32, sink: super::Sink) -> Option<Carried> {
+        let Locked::Held(mut rx) = self.lock_rx(generation) else {
+            return None;
+        };
+        let into = self.incoming().filter(|_| self.is_adopted())?;
+        let _turn = match self.turn(fd, &mut rx, &into).ok()? {
+            Some(turn) => turn,
+            None => take_turn(fd).ok()?,
+        };
+        let bytes = self.load_unread(&mut rx, &into, sink)?;
+        if !self.has_copies() {
+            // One that is left from bytes which all have been read.
+            if !matches!(socket_note::read(fd), Ok(None | Some(0))) {
+                return None;
+            }
+            socket_note::write(fd, bytes as u32).ok()?;
+            self.set_copied();
+        }
+        // Should all copies but this process's be read and closed, the sender must not think that
+        // the bytes in its ring were lost.
+        into.close();
+        Some(Carried {
+            mark: into.mark(),
+            bytes,
+            copied: true,
+        })
+    }
+
+    /// Under the lock, before the ring's bytes are looked at: passes over what others have read.
+    /// The turn lasts until the bytes are taken and that is noted ([`End::note_taken`]); `None` if
+    /// nobody else has them.
+    ///
+    /// Errors: `EAGAIN` while others do not end their turn; `ECONNRESET` if the note is lost.
+    pub(crate) fn turn(
+        &self,
+        fd: i32,
+        rx: &mut Rx,
+        into: &Direction,
+    ) -> Result<Option<Turn>, Errno> {
+        // A confined process makes no calls of its own, and reads what it has.
+        if !self.has_copies() || self.has_gap() || is_refusing() {
+            return Ok(None);
+        }
+        let turn = take_turn(fd)?;
+        let own = rx.consumer.available(into).unwrap_or(0);
+        let left = match socket_note::read(fd) {
+            Ok(Some(left)) => own.checked_sub(left as usize).map(|read| (read, left)),
+            _ => None,
+        };
+        let Some((read, left)) = left else {
+            self.flags.fetch_or(FLAG_GAP, Ordering::Relaxed);
+            return Err(Errno(libc::ECONNRESET));
+        };
+        rx.consumer.consume(into, read);
+        // Others read from the kernel, too.
+        rx.is_counting = true;
+        self.recount(fd, rx);
+        if left == 0 {
+            self.clear_copied();
+        }
+        Ok(Some(turn))
+    }
+
+    /// Within a turn: notes what is left.
+    pub(crate) fn note_taken(&self, fd: i32, rx: &mut Rx, into: &Direction) {
+        if !self.has_copies() || is_refusing() {
+            return;
+        }
+        let left = rx.consumer.available(into).unwrap_or(0);
+        if socket_note::write(fd, left as u32).is_err() {
+            // Better none than a wrong one: the others' reads fail.
+            let _ = socket_note::remove(fd);
+        }
+        if left == 0 {
+            self.clear_copied();
+        }
+    }
+
+    fn clear_copied(&self) {
+        self.flags.fetch_and(!FLAG_COPIED, Ordering::Relaxed);
+    }
+
+    /// What lies before a look at the ring outside of a read.
+    pub(crate) fn pass_over(&self, fd: i32, rx: &mut Rx, into: &Direction) {
+        let _ = self.turn(fd, rx, into);
+    }
+
+    /// From here on others have copies of the unread bytes that this end was given.
+    pub(super) fn set_copied(&self) {
+        self.flags.fetch_or(FLAG_COPIED, Ordering::Relaxed);
+    }
+}
+
+fn take_turn(fd: i32) -> Result<Turn, Errno> {
+    for _ in 0..LOOKS_MAX {
+        match Turn::take(fd) {
+            Err(Errno::AGAIN) => yield_processor(),
+            taken => return taken,
+        }
+    }
+    Err(Errno::AGAIN)
+}
