@@ -11,6 +11,7 @@ mod matrix;
 mod plain;
 mod programs;
 mod security;
+mod sleepers;
 mod ssh;
 mod tools;
 mod troubles;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     trials.extend(suite::usual(programs::trials(), programs::is_usual));
     trials.extend(suite::usual(web::trials(), web::is_usual));
     trials.extend(ssh::trials());
+    trials.extend(sleepers::trials());
     trials.extend(suite::usual(troubles::trials(), troubles::is_usual));
     trials.extend(plain::trials());
     trials.extend(security::trials());
