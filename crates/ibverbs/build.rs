@@ -192,4 +192,6 @@ fn main() {
         script.display()
     );
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libibverbs.so.1");
+    // Its threads go on when a program closes it (dlclose(3)), as UCX and libfabric do.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -339,12 +339,47 @@ fn unread_bytes_go_to_no_stranger_and_come_from_none() {
             "lie 0 /dev/null",
             "lie 1 socket 104",
             "lie 2 socket 107",
-            "lie 3 socket b''",
-            "lie 4 socket b''",
+            "lie 3 socket nothing",
+            "lie 4 socket nothing",
             "own b'sluice: passed 2' 1",
         ];
         let lines: Vec<_> = printed.lines().map(str::trim).collect();
         ensure(lines == expected, || outcome.describe())
+    });
+}
+
+/// What a lane consists of comes as descriptors.
+#[test]
+fn a_program_at_its_limit_of_open_files_says_so() {
+    check("few_files", || {
+        let lab = Lab::with_library()?;
+        let mut program = command(sluice(&lab));
+        program.args(["run", "--min-ops", "1", "--log", "debug", "python3"]);
+        program.arg(script("few_files.py"));
+        program.env("SLUICE_SOCKET", lab.path().join("control.sock"));
+        let outcome = run(program, lab.path(), "few", LIMIT)?.success()?;
+        let said = stderr(&outcome);
+        ensure(
+            said.contains("on TCP: program at its limit of open files"),
+            || outcome.describe(),
+        )
+    });
+}
+
+/// Handlers and threads of a library that a program closes are not where nothing is mapped.
+#[test]
+fn a_library_that_is_closed_stays() {
+    check("dlclose", || {
+        let lab = Lab::with_library()?;
+        for name in ["libsluice_preload.so", "libsluice_ibverbs.so"] {
+            let mut python = command("python3");
+            python.arg(script("dlclose.py"));
+            python.arg(sluice(&lab).with_file_name(name));
+            let outcome = run(python, lab.path(), name, LIMIT)?.success()?;
+            let said = String::from_utf8_lossy(&outcome.stdout);
+            ensure(said.ends_with("mapped True\n"), || outcome.describe())?;
+        }
+        Ok(())
     });
 }
 

@@ -38,10 +38,12 @@ pub enum Reason {
     UnseenWaits = 15,
     /// The kernel uses the socket for an io_uring, or may: nobody sees what is submitted there.
     IoUring = 16,
+    /// The program has as many files open as it may, so what a lane consists of did not come through.
+    NoDescriptors = 17,
 }
 
 /// All of them, in the order of their numbers.
-pub const ALL: [Reason; 17] = [
+pub const ALL: [Reason; 18] = [
     Reason::None,
     Reason::FewOperations,
     Reason::NoPeer,
@@ -59,6 +61,7 @@ pub const ALL: [Reason; 17] = [
     Reason::HalfClosed,
     Reason::UnseenWaits,
     Reason::IoUring,
+    Reason::NoDescriptors,
 ];
 
 impl Reason {
@@ -87,6 +90,7 @@ impl Reason {
             Self::HalfClosed => "half closed",
             Self::UnseenWaits => "program waits by calls that sluice does not see",
             Self::IoUring => "used through io_uring",
+            Self::NoDescriptors => "program at its limit of open files",
         }
     }
 }

@@ -358,6 +358,15 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
     }
 }
 
+/// A lane that sluiced assigned, and that this process cannot take.
+pub fn go_without(lane: &Lane, reason: Reason) {
+    let (index, generation) = (lane.end, lane.generation);
+    let conn = first_named(Entry::Conn { index, generation });
+    if let Some(conn) = conn.filter(|conn| conn.end.generation() == generation) {
+        conn.keep_off(reason);
+    }
+}
+
 /// sluiced has heard everybody, and nobody has the other end, so it has forgotten this one: the
 /// kernel alone is enough from now on. While another process holds the connection, too, it is
 /// announced again instead, once one of them has it alone.

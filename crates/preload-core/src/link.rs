@@ -264,6 +264,7 @@ fn take_mail(word: &AtomicU32) {
                     conn::attach(lane, *assignment);
                     ATTACHING.fetch_sub(1, Ordering::Release);
                 }
+                Mail::Unusable(lane, reason) => conn::go_without(lane, *reason),
                 Mail::NoPeer { end, generation } => conn::settle(*end, *generation),
             }
         }
@@ -279,6 +280,7 @@ fn take_mail(word: &AtomicU32) {
 #[derive(Clone, Copy)]
 enum Mail {
     Lane(Lane, Assignment),
+    Unusable(Lane, Reason),
     NoPeer { end: u32, generation: u32 },
 }
 
@@ -305,8 +307,14 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usiz
         match received {
             Ok(Some((FromDaemon::Lane(lane), mut received))) => {
                 let fds = [received.take_fd(0), received.take_fd(1)];
-                *place = link.assignment(&lane, fds).map(|it| Mail::Lane(lane, it));
-                ATTACHING.fetch_add(u32::from(place.is_some()), Ordering::Relaxed);
+                *place = Some(match link.assignment(&lane, fds) {
+                    Some(assignment) => {
+                        ATTACHING.fetch_add(1, Ordering::Relaxed);
+                        Mail::Lane(lane, assignment)
+                    }
+                    None if received.fds_truncated => Mail::Unusable(lane, Reason::NoDescriptors),
+                    None => Mail::Unusable(lane, Reason::NoMemory),
+                });
             }
             Ok(Some((FromDaemon::NoPeer { end, generation }, _))) => {
                 *place = Some(Mail::NoPeer { end, generation });

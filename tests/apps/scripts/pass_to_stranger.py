@@ -118,7 +118,9 @@ def main():
         if kind == "socket":
             with socket.socket(fileno=fd) as lie:
                 try:
-                    print(lie.recv(10, socket.MSG_DONTWAIT))
+                    print(lie.recv(10, socket.MSG_DONTWAIT) or "nothing")
+                except BlockingIOError:
+                    print("nothing")
                 except OSError as error:
                     print(error.errno)
         else:

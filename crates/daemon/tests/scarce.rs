@@ -1,0 +1,92 @@
+//! What runs out: descriptors, room for the log, memory for lanes.
+
+mod common;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
+
+use common::{Daemon, Scratch, sluiced, tcp_pair, wait_for};
+use sluice_control::client::Client;
+
+/// A sluiced in a shell's limits (`ulimit` options).
+fn limited(limits: &str, arguments: &[&str]) -> Daemon {
+    let scratch = Scratch::new();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit {limits}; exec \"$@\""), "sh"]);
+    shell.arg(sluiced()).arg("--socket").arg(scratch.socket());
+    let child = shell.args(arguments).stdin(Stdio::null()).spawn().unwrap();
+    let daemon = Daemon { child, scratch };
+    wait_for("the start of sluiced", || daemon.ping().is_ok());
+    daemon
+}
+
+/// `proc_pid_stat(5)`: what the first thread does.
+fn state(daemon: &Daemon) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.child.id())).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+#[test]
+fn without_descriptors_it_sleeps_and_serves_those_it_has() {
+    let daemon = limited("-n 256", &[]);
+    let witness = daemon.program("witness");
+    let before = daemon.open_files();
+    let path = daemon.scratch.socket();
+    let others: Vec<_> = (0..600)
+        .filter_map(|_| Client::connect(path.as_os_str().as_bytes()).ok())
+        .collect();
+    wait_for("the limit", || daemon.open_files() > before);
+    // Nobody more can be accepted, and yet it does not ask again and again.
+    let mut asleep = 0;
+    wait_for("sleep", || {
+        asleep = if state(&daemon) == Some('S') {
+            asleep + 1
+        } else {
+            0
+        };
+        asleep == 50
+    });
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    witness.announce(0, &connected);
+    witness.announce(1, &accepted);
+    drop(others);
+    wait_for("the close of all descriptors", || {
+        daemon.open_files() <= before + 8
+    });
+    // There is room again.
+    let again = daemon.program("again");
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    again.announce(0, &connected);
+    again.announce(1, &accepted);
+    again.lane();
+    again.lane();
+    assert!(daemon.ping().is_ok());
+}
+
+#[test]
+fn a_full_disk_takes_the_log_and_nothing_else() {
+    let daemon = Daemon::start(&["--log-file", "/dev/full", "--log", "trace"]);
+    let program = daemon.program("program");
+    for number in 0..20 {
+        let (connected, accepted) = tcp_pair("127.0.0.1:0");
+        program.announce(2 * number, &connected);
+        program.announce(2 * number + 1, &accepted);
+        program.lane();
+        program.lane();
+    }
+    assert_eq!(daemon.counter("matches"), 20);
+}
+
+/// `RLIMIT_FSIZE` bounds memory files, too: a lane cannot be made, and SIGXFSZ would end sluiced.
+#[test]
+fn without_memory_for_lanes_connections_stay_on_tcp() {
+    let daemon = limited("-f 64", &[]);
+    let program = daemon.program("program");
+    let (connected, accepted) = tcp_pair("127.0.0.1:0");
+    program.announce(0, &connected);
+    program.announce(1, &accepted);
+    wait_for("the refusal", || daemon.counter("lanes_refused_memory") > 0);
+    assert_eq!(daemon.status()["lanes"]["in_use"], 0);
+    assert!(daemon.ping().is_ok());
+}
