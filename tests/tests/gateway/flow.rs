@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
+use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
 use crate::lab::{At, Lab, PORT};
@@ -15,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         trial("slow-client", slow_client),
         trial("half-close", half_close),
         trial("reset", reset),
+        trial("flood", flood),
     ]
 }
 
@@ -26,6 +28,47 @@ const GATEWAY_GROWTH_KB_MAX: u64 = 16 << 10;
 
 fn byte(at: usize) -> u8 {
     ((at * 31) >> 3) as u8
+}
+
+/// Connections that say nothing, and as many again that are reset at once.
+const FLOOD: usize = 400;
+/// Descriptors of the gateway beside those of connections.
+const OTHERS_MAX: usize = 16;
+
+/// Many that want nothing keep nobody waiting, and leave nothing behind.
+fn flood() -> Verdict {
+    let lab = Lab::new()?;
+    let server = lab.serve_who(At::NodeA, "0.0.0.0", PORT, 1)?;
+    let mut met = lab.meet(4, PORT)?;
+    met.echo(b"before")?;
+    let (files, memory) = (lab.gateway_files()?, lab.gateway_memory_kb()?);
+    let mut silent = Vec::new();
+    for number in 0..FLOOD {
+        silent.push(lab.connect(4, PORT)?);
+        let passing = lab.connect(4, PORT)?;
+        rustix::net::sockopt::set_socket_linger(&passing, Some(Duration::ZERO))
+            .map_err(std::io::Error::from)?;
+        drop(passing);
+        if number % 50 == 0 {
+            met.echo(b"and those who speak are served")?;
+        }
+    }
+    let mut late = lab.try_meet(4, PORT)?;
+    late.echo(b"who comes later, too")?;
+    drop((silent, late));
+    let mut left = 0;
+    let is_over = wait_until(LIMIT, || {
+        left = lab.gateway_files().unwrap_or(usize::MAX);
+        Ok(left <= files + OTHERS_MAX)
+    })?;
+    ensure(is_over, || format!("{left} files open, and {files} before"))?;
+    let grown = lab.gateway_memory_kb()?.saturating_sub(memory);
+    ensure(grown < GATEWAY_GROWTH_KB_MAX, || {
+        format!("the gateway has grown by {grown} kB")
+    })?;
+    met.echo(b"after")?;
+    let _ = server.stop(LIMIT)?;
+    Ok(())
 }
 
 /// A client that does not read stops the server, and gets everything when it does.

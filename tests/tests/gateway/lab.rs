@@ -224,6 +224,14 @@ impl Lab {
         }
     }
 
+    /// Descriptors that the gateway's process has open.
+    pub fn gateway_files(&self) -> Verdict<usize> {
+        match &self.gateway {
+            Some(job) => Ok(std::fs::read_dir(format!("/proc/{}/fd", job.id()))?.count()),
+            None => fail("there is no gateway"),
+        }
+    }
+
     /// The gateway's process, which is the caller's from now on.
     pub fn take_gateway(&mut self) -> Verdict<Job> {
         match self.gateway.take() {

@@ -53,11 +53,18 @@ def accept(_):
         connection, peer = listener.accept()
     except BlockingIOError:
         return
-    # Three ways to ask, and one answer.
-    assert peer[:2] == connection.getpeername()[:2], (peer, connection.getpeername())
-    own = connection.getsockname()
-    line = f"{name} {peer[0]} {peer[1]} {own[0]} {own[1]}\n"
-    connection.sendall(line.encode())
+    try:
+        # Three ways to ask, and one answer.
+        again = connection.getpeername()
+        assert peer[:2] == again[:2], (peer, again)
+        own = connection.getsockname()
+        line = f"{name} {peer[0]} {peer[1]} {own[0]} {own[1]}\n"
+        connection.sendall(line.encode())
+    except OSError:
+        # Reset before it was looked at.
+        connection.close()
+        print("ended by reset", flush=True)
+        return
     connection.setblocking(False)
     selector.register(connection, selectors.EVENT_READ, echo)
 
