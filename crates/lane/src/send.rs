@@ -176,14 +176,18 @@ pub fn count_kernel_transfer() {
 /// Tells a reader on this host when it was written: it may find bytes of other connections besides,
 /// and is to know which came first.
 fn note_tcp_write(end: &End) {
-    match end.outgoing() {
-        Some(_) if end.is_remote() => {}
-        Some(out) => out.note_tcp_write(now_ns()),
-        None => {
-            let now_ns = now_ns();
-            for board in own_boards() {
-                board.note_tcp_write(now_ns);
-            }
+    let out = end.outgoing();
+    if out.is_some() && end.is_remote() {
+        return;
+    }
+    let now_ns = now_ns();
+    if let Some(out) = &out {
+        out.note_tcp_write(now_ns);
+    }
+    // Who does not know of the lane yet looks at the board.
+    if !out.is_some_and(|out| out.is_adopted()) {
+        for board in own_boards() {
+            board.note_tcp_write(now_ns);
         }
     }
 }

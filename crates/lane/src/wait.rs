@@ -110,7 +110,7 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
                 ready.offered && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
             ready.kernel_next &= !ready.kernel_waits;
             if ready.kernel_next {
-                ready.written_ns = into.tcp_began_ns();
+                ready.written_ns = tcp_began_ns(end);
             }
             if ready.readable || ready.kernel_next {
                 ready.peer_board = end.peer_board();
@@ -141,9 +141,14 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
     Some(ready)
 }
 
-/// When the peer last began to write to the socket, its own word; 0 for unknown.
+/// When the peer last began to write to the socket, its own word; 0 for unknown. Before it knew of the
+/// lane it has said so at its board only, for all such connections.
 pub fn tcp_began_ns(end: &End) -> u64 {
-    end.incoming().map_or(0, |into| into.tcp_began_ns())
+    match end.incoming().map_or(0, |into| into.tcp_began_ns()) {
+        0 if end.is_remote() => 0,
+        0 => end.peer_board().map_or(0, |board| board.tcp_began_ns()),
+        began => began,
+    }
 }
 
 /// Asked before a program is told that the kernel has bytes: whether a read that follows gets them.
