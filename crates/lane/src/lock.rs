@@ -8,6 +8,7 @@
 pub mod threads;
 
 use crate::thread::own;
+use crate::wait::kernel_events;
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -176,17 +177,10 @@ pub(crate) fn is_process_dead(pid: u32) -> bool {
     if fd < 0 {
         return fd == -(libc::ESRCH as isize);
     }
-    let mut entry = libc::pollfd {
-        fd: fd as i32,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one entry, which the kernel fills. The descriptor is this function's own.
-    unsafe {
-        let ready = raw::syscall3(libc::SYS_poll, (&raw mut entry) as usize, 1, 0);
-        raw::syscall1(libc::SYS_close, fd as usize);
-        ready == 1 && entry.revents & libc::POLLIN != 0
-    }
+    let has_ended = kernel_events(fd as i32, libc::POLLIN) & libc::POLLIN != 0;
+    // SAFETY: the descriptor is this function's own.
+    unsafe { raw::syscall1(libc::SYS_close, fd as usize) };
+    has_ended
 }
 
 impl<T> Deref for Guard<'_, T> {

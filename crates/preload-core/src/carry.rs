@@ -19,12 +19,12 @@ use crate::fds;
 use crate::reach::{self, Target};
 use crate::{descriptors, leave, log, process};
 use core::ffi::{c_char, c_int};
-use core::ptr::NonNull;
 use sluice_lane::end::{Assignment, Carried, Role};
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_MAX, RING_BYTES_MIN};
 use sluice_sys::errno::Errno;
+use sluice_sys::mapping::Mapping;
 use sluice_sys::unix::Fd;
 use sluice_sys::{memfd, raw, socket_note, tcp};
 
@@ -521,8 +521,9 @@ fn lane_for(record: &Record) -> Option<Assignment> {
         record.len.next_power_of_two().max(RING_BYTES_MIN)
     };
     let geometry = Geometry::new(1, bytes).ok()?;
-    let chunk = shared(usize::try_from(geometry.chunk_bytes()).ok()?)?;
-    let board = shared(BOARD_BYTES)?;
+    let memory = |bytes| Mapping::anonymous(bytes).ok().map(Mapping::leak);
+    let chunk = memory(usize::try_from(geometry.chunk_bytes()).ok()?)?;
+    let board = memory(BOARD_BYTES)?;
     Some(Assignment {
         // SAFETY: zeroed memory of that size, page aligned, never unmapped.
         chunk: unsafe { Chunk::from_raw(chunk, geometry) },
@@ -535,24 +536,6 @@ fn lane_for(record: &Record) -> Option<Assignment> {
         remote: false,
         patient: false,
     })
-}
-
-fn shared(bytes: usize) -> Option<NonNull<u8>> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if address == libc::MAP_FAILED {
-        return None;
-    }
-    NonNull::new(address.cast())
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use sluice_lane::table::ENDS;
 use sluice_lane::thread::own;
+use sluice_sys::mapping::Mapping;
 use sluice_sys::raw;
 
 /// Children with rows at the same time. What further ones hold is not known.
@@ -302,21 +303,8 @@ fn is_dead(pid: u32) -> bool {
 }
 
 fn map() -> Option<NonNull<Row>> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            size_of::<Row>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if address == libc::MAP_FAILED {
-        return None;
-    }
-    NonNull::new(address.cast())
+    let memory = Mapping::anonymous(size_of::<Row>()).ok()?;
+    Some(memory.leak().cast())
 }
 
 fn unmap(row: *mut Row) {

@@ -134,16 +134,17 @@ fn ring_of(fd: c_int) -> Option<&'static Ring> {
 /// # Safety
 /// As io_uring_enter(2).
 pub unsafe fn enter<R>(fd: c_int, to_submit: u32, flags: u32, kernel: impl FnOnce() -> R) -> R {
+    let kernel = || written(kernel());
     if to_submit == 0 || is_blind() || process::is_vfork_child() {
-        return written(kernel());
+        return kernel();
     }
     if flags & ENTER_REGISTERED_RING != 0 {
         go_blind("a ring is used by a registered number");
-        return written(kernel());
+        return kernel();
     }
     let Some(ring) = ring_of(fd) else {
         // The kernel says what it is, if it is none of those.
-        return written(kernel());
+        return kernel();
     };
     let what = |memory: &Memory| {
         let (first, waiting) = memory.waiting();
@@ -154,7 +155,7 @@ pub unsafe fn enter<R>(fd: c_int, to_submit: u32, flags: u32, kernel: impl FnOnc
         })
     };
     // SAFETY: the caller's.
-    unsafe { submit(ring, what, || written(kernel())) }
+    unsafe { submit(ring, what, kernel) }
 }
 
 /// A function of liburing submits what the program has prepared: `count` entries behind those
@@ -168,11 +169,12 @@ pub unsafe fn enter_prepared<R>(
     count: u32,
     kernel: impl FnOnce() -> R,
 ) -> R {
+    let kernel = || written(kernel());
     if is_blind() || process::is_vfork_child() {
-        return written(kernel());
+        return kernel();
     }
     let Some(ring) = ring_of(fd) else {
-        return written(kernel());
+        return kernel();
     };
     let what = |memory: &Memory| {
         memory.is_prepared(first, count).then_some(Entries {
@@ -182,7 +184,7 @@ pub unsafe fn enter_prepared<R>(
         })
     };
     // SAFETY: the caller's.
-    unsafe { submit(ring, what, || written(kernel())) }
+    unsafe { submit(ring, what, kernel) }
 }
 
 /// Entries that are about to be submitted.

@@ -1,10 +1,10 @@
-//! A shared mapping of a memory file, and nothing else.
+//! A shared mapping of a memory file, or of memory that only forks share, and nothing else.
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
 use core::ptr::NonNull;
 
-/// `bytes` of a memory file, mapped shared. Unmapped when dropped.
+/// Memory that is mapped shared. Unmapped when dropped.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -36,17 +36,19 @@ impl Mapping {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
+        Self::map(bytes, prot, 0, fd)
+    }
+
+    /// Maps `bytes` of zeroed memory that this process shares with the forks it makes from now on.
+    pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        Self::map(bytes, prot, libc::MAP_ANONYMOUS, -1)
+    }
+
+    fn map(bytes: usize, prot: i32, kind: i32, fd: i32) -> Result<Self, Errno> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | kind;
         // SAFETY: a new mapping at an address the kernel picks touches nothing that exists.
-        let address = unsafe {
-            libc::mmap(
-                core::ptr::null_mut(),
-                bytes,
-                prot,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
-                fd,
-                0,
-            )
-        };
+        let address = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, fd, 0) };
         if address == libc::MAP_FAILED {
             // SAFETY: errno of this thread, set by the failed call.
             return Err(Errno(unsafe { *libc::__errno_location() }));
@@ -77,7 +79,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `shared` and nobody else unmaps it.
+        // SAFETY: the range was mapped by `map` and nobody else unmaps it.
         unsafe {
             libc::munmap(self.base.as_ptr().cast(), self.bytes);
         }

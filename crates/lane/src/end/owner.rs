@@ -11,14 +11,17 @@ impl End {
     ///
     /// All processes that use the table must know that process by this number.
     pub fn set_owner(&self, pid: u32) {
-        let life = u64::from(self.generation()) << 32;
-        self.owner.store(life | u64::from(pid), Ordering::Release);
+        self.owner.store(self.owner_word(pid), Ordering::Release);
     }
 
     /// Whether [`End::set_owner`] said so of this process, and nothing has changed since.
     pub fn is_owner(&self, pid: u32) -> bool {
-        let life = u64::from(self.generation()) << 32;
-        self.owner.load(Ordering::Acquire) == life | u64::from(pid)
+        self.owner.load(Ordering::Acquire) == self.owner_word(pid)
+    }
+
+    /// With the life, so that the next one's owner is not taken for this one's.
+    fn owner_word(&self, pid: u32) -> u64 {
+        u64::from(self.generation()) << 32 | u64::from(pid)
     }
 
     /// Others may hold the connection, too.

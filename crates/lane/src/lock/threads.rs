@@ -14,6 +14,7 @@ use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use sluice_sys::mapping::Mapping;
 
 /// Living threads that have places. Further ones go by the kernel's number.
 const PLACES: usize = 1024;
@@ -76,21 +77,8 @@ pub fn share() {
 }
 
 fn map() -> Option<NonNull<Places>> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let address = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            size_of::<Places>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if address == libc::MAP_FAILED {
-        return None;
-    }
-    NonNull::new(address.cast())
+    let memory = Mapping::anonymous(size_of::<Places>()).ok()?;
+    Some(memory.leak().cast())
 }
 
 /// What this thread found when it asked for a place's mutex.
