@@ -9,6 +9,7 @@
 
 mod bell;
 mod directory;
+mod order;
 mod records;
 mod ring;
 mod sleep;
