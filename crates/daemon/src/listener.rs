@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::net::{Shutdown, shutdown};
 use sluice_control::paths::{self, PathError};
@@ -20,6 +21,11 @@ const BACKLOG: i32 = 1024;
 
 /// How often to try again when another sluiced removes its lock file while we open it.
 const LOCK_ATTEMPTS_MAX: usize = 16;
+
+/// How long one that ends is waited for: it has the lock until it has put everything away, and answers
+/// nobody any more.
+const ENDING_MAX: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A listening control socket, with the lock that makes it the only one at its path.
 #[derive(Debug)]
@@ -88,10 +94,16 @@ impl Listener {
         let mut lock_path = OsString::from(path);
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        let lock = match lock(&lock_path) {
-            Ok(Some(lock)) => lock,
-            Ok(None) => return Err(ListenError::Taken(path.into())),
-            Err(error) => return Err(ListenError::Lock(lock_path, error)),
+        let deadline = Instant::now() + ENDING_MAX;
+        let lock = loop {
+            match lock(&lock_path) {
+                Ok(Some(lock)) => break lock,
+                Ok(None) if !is_served(path) && Instant::now() < deadline => {
+                    std::thread::sleep(LOOK_AGAIN);
+                }
+                Ok(None) => return Err(ListenError::Taken(path.into())),
+                Err(error) => return Err(ListenError::Lock(lock_path, error)),
+            }
         };
         let mode = if everybody { 0o666 } else { 0o600 };
         let (socket, file) = match listen(path, mode) {
@@ -184,6 +196,16 @@ fn check_is_replaceable(path: &Path) -> Result<(), ListenError> {
         Err(Errno(libc::EPROTOTYPE)) => occupied("the socket of another program"),
         _ => Ok(()),
     }
+}
+
+/// Whether somebody listens there.
+fn is_served(path: &Path) -> bool {
+    let connect = |socket: Fd| unix::connect(socket.raw(), path.as_os_str().as_bytes());
+    // A full backlog is somebody's, too.
+    !matches!(
+        unix::seqpacket().and_then(connect),
+        Err(Errno(libc::ENOENT | libc::ECONNREFUSED))
+    )
 }
 
 /// Takes the lock, unless another process has it. In a directory like `/tmp` everybody can make a file of

@@ -157,6 +157,8 @@ const READY: &str = "ready";
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // A log that has reached its limit is an error of a write, and not the end.
+    sluice_sys::process::ignore(libc::SIGXFSZ);
     let outcome = if arguments.man_page {
         man_page().map(|()| ExitCode::SUCCESS)
     } else if arguments.receive_for_sluiced {

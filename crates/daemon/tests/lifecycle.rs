@@ -49,6 +49,23 @@ fn a_second_one_is_refused_and_does_no_harm() {
     assert_eq!(daemon.ping().unwrap().pid, daemon.child.id());
 }
 
+/// It has the lock a moment longer than it answers.
+#[test]
+fn one_that_ends_is_waited_for() {
+    let scratch = Scratch::new();
+    let directory = scratch.0.join("run");
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+    let ending = fs::File::create(scratch.0.join("run/control.sock.lock")).unwrap();
+    ending.lock().unwrap();
+    let mut child = command(&scratch).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    drop(ending);
+    let daemon = Daemon { child, scratch };
+    wait_for("the start of sluiced", || daemon.ping().is_ok());
+}
+
 #[test]
 fn what_a_killed_one_left_is_replaced() {
     let mut daemon = Daemon::start(&[]);

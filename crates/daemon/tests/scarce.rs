@@ -11,7 +11,10 @@ use sluice_control::client::Client;
 
 /// A sluiced in a shell's limits (`ulimit` options).
 fn limited(limits: &str, arguments: &[&str]) -> Daemon {
-    let scratch = Scratch::new();
+    limited_in(Scratch::new(), limits, arguments)
+}
+
+fn limited_in(scratch: Scratch, limits: &str, arguments: &[&str]) -> Daemon {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit {limits}; exec \"$@\""), "sh"]);
     shell.arg(sluiced()).arg("--socket").arg(scratch.socket());
@@ -78,15 +81,20 @@ fn a_full_disk_takes_the_log_and_nothing_else() {
     assert_eq!(daemon.counter("matches"), 20);
 }
 
-/// `RLIMIT_FSIZE` bounds memory files, too: a lane cannot be made, and SIGXFSZ would end sluiced.
+/// `RLIMIT_FSIZE` bounds memory files, too: a lane cannot be made. And the log, on whatever it is.
 #[test]
-fn without_memory_for_lanes_connections_stay_on_tcp() {
-    let daemon = limited("-f 64", &[]);
+fn a_limit_of_file_sizes_keeps_connections_on_tcp_and_ends_nothing() {
+    let scratch = Scratch::new();
+    let log = scratch.0.join("log");
+    fs::write(&log, vec![b' '; 64 << 10]).unwrap();
+    let options = ["--log", "trace", "--log-file", log.to_str().unwrap()];
+    let daemon = limited_in(scratch, "-f 64", &options);
     let program = daemon.program("program");
     let (connected, accepted) = tcp_pair("127.0.0.1:0");
     program.announce(0, &connected);
     program.announce(1, &accepted);
     wait_for("the refusal", || daemon.counter("lanes_refused_memory") > 0);
     assert_eq!(daemon.status()["lanes"]["in_use"], 0);
+    assert_eq!(fs::metadata(&log).unwrap().len(), 64 << 10);
     assert!(daemon.ping().is_ok());
 }

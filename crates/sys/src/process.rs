@@ -69,6 +69,12 @@ fn set_lock(fd: RawFd, offset: u64, kind: libc::c_int) -> Result<(), Errno> {
     check(ret).map(drop)
 }
 
+/// Ignores a signal from now on, in this process and in programs that it executes.
+pub fn ignore(signal: i32) {
+    // SAFETY: no handler of ours is named; the C library takes numbers.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Blocks all signals of the calling thread, which is ours and must run no handler of the
 /// program's.
 pub fn block_signals() {

@@ -507,11 +507,13 @@ fn who_polls_knows_what_was_left_to_sockets() {
     assert_eq!(b.left_to_sockets(), Some(0), "it came by the ring");
     raw.send(&frame(&net, false, None, 1, 0));
     raw.send(&frame(&net, true, None, QPN ^ 0xff00, 0));
-    until("two packets for sockets", || b.left_to_sockets() == Some(2));
+    // The kernels' own neighbour discovery may come between.
+    until("two packets for sockets", || b.left_to_sockets() >= Some(2));
+    let left = b.left_to_sockets();
     net.b.enter(|| steering.want(false));
     until("detached, everything is left", || {
         b.left_to_sockets().is_none()
     });
     net.b.enter(|| steering.want(true));
-    until("attached again", || b.left_to_sockets() == Some(2));
+    until("attached again", || b.left_to_sockets() >= left);
 }
