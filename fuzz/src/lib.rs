@@ -10,7 +10,7 @@ mod input;
 mod parsers;
 mod private;
 
-#[path = "../../crates/protocol/tests/iwarp/harness.rs"]
+#[path = "../../crates/verbs/protocol/tests/iwarp/harness.rs"]
 pub mod iwarp_stream;
 pub mod lane_words;
 pub mod opennic_card;

@@ -5,7 +5,7 @@
 pub mod rdmacm;
 pub mod rsocket;
 
-#[path = "../../crates/transport-shm/src/hello.rs"]
+#[path = "../../crates/verbs/transport-shm/src/hello.rs"]
 pub mod hello;
 
 #[path = "../../crates/cli/src/elf.rs"]

@@ -1,4 +1,4 @@
-//! What `crates/ibverbs/src/rdmacm` gives its messages.
+//! What `crates/verbs/ibverbs/src/rdmacm` gives its messages.
 
 use sluice_sys::errno::Errno;
 
@@ -6,7 +6,7 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-#[path = "../../../crates/ibverbs/src/rdmacm/address.rs"]
+#[path = "../../../crates/verbs/ibverbs/src/rdmacm/address.rs"]
 pub mod address;
-#[path = "../../../crates/ibverbs/src/rdmacm/message.rs"]
+#[path = "../../../crates/verbs/ibverbs/src/rdmacm/message.rs"]
 pub mod message;

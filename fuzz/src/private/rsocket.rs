@@ -1,6 +1,6 @@
-//! What `crates/ibverbs/src/rdmacm/rsocket` gives its messages.
+//! What `crates/verbs/ibverbs/src/rdmacm/rsocket` gives its messages.
 
-#[path = "../../../crates/ibverbs/src/rdmacm/rsocket/wire.rs"]
+#[path = "../../../crates/verbs/ibverbs/src/rdmacm/rsocket/wire.rs"]
 pub mod wire;
 
 pub mod stream {

@@ -17,7 +17,7 @@ mod tools;
 mod troubles;
 mod web;
 #[allow(dead_code)]
-#[path = "../../../crates/peering/tests/common/wire.rs"]
+#[path = "../../../crates/hosts/peering/tests/common/wire.rs"]
 mod wire;
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 //! Who may not: daemons with another key, certificate or version, and users who claim what is
-//! somebody else's. What is said again is of `crates/peering/tests/replay.rs`, keys of memory that
+//! somebody else's. What is said again is of `crates/hosts/peering/tests/replay.rs`, keys of memory that
 //! nobody was given are of suite `rdma`; here is what becomes of streams when they are tried.
 
 use std::fs;

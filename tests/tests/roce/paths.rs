@@ -147,7 +147,7 @@ fn program(row: &str, iterations: &str, way: Way) -> Verdict {
 /// Two programs over a link that is much too slow for them, once with a router that only drops, and
 /// once with one that marks, so that senders slow down before packets are lost. Nobody is shut out.
 /// Catches: marks that are not asked for, not seen, not told, or not heeded. How much they help
-/// depends on how late a busy machine sees them (crates/protocol/tests/congestion.rs has figures).
+/// depends on how late a busy machine sees them (crates/verbs/protocol/tests/congestion.rs has figures).
 fn bottleneck(way: Way) -> Verdict {
     const LINK: Bottleneck = Bottleneck {
         bytes_per_second: 40_000_000,

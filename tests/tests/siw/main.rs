@@ -3,7 +3,7 @@
 //!
 //! `tests/guest/siw` builds the module for the guest's kernel; `scripts/setup test` calls it.
 
-#[path = "../../../crates/protocol/tests/iwarp/socket.rs"]
+#[path = "../../../crates/verbs/protocol/tests/iwarp/socket.rs"]
 mod socket;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -70,7 +70,7 @@ fn daemons_page() -> Result<Vec<u8>, Failure> {
 }
 
 /// The example that comes with Sluice explains every key.
-const CONFIGURATION: &str = include_str!("../../../peering/sluiced.toml");
+const CONFIGURATION: &str = include_str!("../../../hosts/peering/sluiced.toml");
 
 fn configuration_page() -> io::Result<Vec<u8>> {
     let mut roff = Roff::new();

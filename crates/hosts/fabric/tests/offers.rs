@@ -1,7 +1,7 @@
 //! How long a ring stays offered to a program that waits for several connections at once.
 #![allow(unsafe_code, dead_code)]
 
-#[path = "../../lane/tests/common/mod.rs"]
+#[path = "../../../sockets/lane/tests/common/mod.rs"]
 mod common;
 
 use std::time::{Duration, Instant};

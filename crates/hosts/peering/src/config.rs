@@ -1,6 +1,6 @@
 //! The configuration file of sluiced.
 //!
-//! One TOML file; `crates/peering/sluiced.toml` is an example with every key. Unknown keys are
+//! One TOML file; `crates/hosts/peering/sluiced.toml` is an example with every key. Unknown keys are
 //! errors, and each error says its file, its line, and what to write instead.
 
 use std::fmt;

@@ -11,7 +11,7 @@
  * that are many packets (udp(7), UDP_SEGMENT). Nothing here says how long each is, so these stay
  * with the kernel, whose UDP sockets are told; and so does all else that UDP sockets have sent,
  * lest one overtakes the other. Such packets come from the port that they go to, see
- * crates/packet/src/udp/mod.rs; adapters use others.
+ * crates/verbs/packet/src/udp/mod.rs; adapters use others.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

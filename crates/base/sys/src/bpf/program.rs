@@ -55,7 +55,7 @@ pub enum AttachType {
     Xdp = 37,
 }
 
-/// What `crates/bpf-build` made of one program.
+/// What `crates/base/bpf-build` made of one program.
 #[derive(Clone, Copy, Debug)]
 pub struct Code {
     pub instructions: &'static [u8],

@@ -1,6 +1,6 @@
 //! The bpf() system call, as far as Sluice needs it (bpf(2), `include/uapi/linux/bpf.h`).
 //!
-//! Programs are compiled at build time (`crates/bpf-build`); what is left is to make maps, to put
+//! Programs are compiled at build time (`crates/base/bpf-build`); what is left is to make maps, to put
 //! their descriptors into the instructions, to load and to attach. Everything lives as long as
 //! its descriptors: nothing is pinned, so that the end of the process is the end of it all.
 #![allow(unsafe_code)]

@@ -2,7 +2,7 @@
 //! side is an engine, and links that deliver when the test says so.
 #![allow(unsafe_code, dead_code)]
 
-#[path = "../../../lane/tests/common/mod.rs"]
+#[path = "../../../../sockets/lane/tests/common/mod.rs"]
 pub mod common;
 
 use std::cell::RefCell;
