@@ -151,7 +151,6 @@ const CIRCLES: &[&str] = &[
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
     "sluice-protocol iwarp: connection, receive, send",
-    "sluice-protocol rc: recovery, requester",
     "sluice-rdma crate: device, endpoint, error, library",
     "sluice-rdma crate: node, poll, post",
     "sluice-relay crate: engine, pair",
@@ -160,7 +159,6 @@ const CIRCLES: &[&str] = &[
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",
     "sluice-verbs crate: ah, channel, context, cq, device, error, events, gids, keys, memory, moderator, modify, mr, mw, opcode, pd, qp, report, responder, rq, sq, srq, states, transport, types, wr, xrcd",
-    "sluice-wire crate: bth, opcode, packet, selective",
     "sluice-xdp crate: open, program, steering",
 ];
 

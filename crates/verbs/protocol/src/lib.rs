@@ -121,7 +121,7 @@
 //!   only the requester's own memory is concerned, and only what is missing is asked for again. A
 //!   responder keeps requests that come early ([`rc::Config::early`]) and carries them out in their
 //!   turn. Between two ends that do so and know it of each other only what is missing is sent again
-//!   (`rc/recovery.rs`, decision 0013).
+//!   (`rc/losses.rs`, decision 0013).
 //! - **Probes.** A NAK that is lost, or a packet that is lost a second time, would cost a local
 //!   ACK timeout, which programs set to tens of milliseconds and more. So the oldest packet alone
 //!   is sent again when no answer has come for a few round trips, with doubling delays. A

@@ -105,8 +105,27 @@ pub enum Position {
     Bare,
     /// A congestion notification: 16 reserved bytes.
     Notification,
-    /// A selective report, [`crate::selective`].
+    /// A selective report, [`crate::selective`]: its head, and words of 32 bits behind it.
     Report,
+}
+
+/// Bytes of a selective report's payload: of its head, and of the longest.
+pub(crate) const REPORT_HEAD_BYTES: usize = 4;
+pub(crate) const REPORT_BYTES_MAX: usize = 132;
+
+impl Position {
+    /// Whether a payload of `len` bytes is allowed on some path, whatever its MTU.
+    pub(crate) const fn allows(self, len: usize) -> bool {
+        match self {
+            Self::First | Self::Middle | Self::Last => len > 0,
+            Self::Only => true,
+            Self::Bare => len == 0,
+            Self::Notification => len == 16,
+            Self::Report => {
+                len >= REPORT_HEAD_BYTES && len <= REPORT_BYTES_MAX && len.is_multiple_of(4)
+            }
+        }
+    }
 }
 
 /// The headers behind the BTH, in their order on the wire.
@@ -307,9 +326,7 @@ impl Opcode {
             Position::First | Position::Middle => len == mtu.bytes(),
             Position::Last => len >= 1 && len <= mtu.bytes(),
             Position::Only => len <= mtu.bytes(),
-            Position::Bare => len == 0,
-            Position::Notification => len == 16,
-            Position::Report => crate::selective::allows(len),
+            position => position.allows(len),
         }
     }
 }

@@ -164,14 +164,11 @@ impl Headers {
 }
 
 fn check_payload(position: Position, len: usize) -> Result<()> {
-    let allowed = match position {
-        Position::First | Position::Middle | Position::Last => len > 0,
-        Position::Only => true,
-        Position::Bare => len == 0,
-        Position::Notification => len == 16,
-        Position::Report => crate::selective::allows(len),
-    };
-    if allowed { Ok(()) } else { Err(Error::Payload) }
+    if position.allows(len) {
+        Ok(())
+    } else {
+        Err(Error::Payload)
+    }
 }
 
 /// A packet that came in, checked: its headers are whole and legal, and so is its pad. Whether

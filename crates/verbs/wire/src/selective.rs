@@ -17,7 +17,7 @@
 use crate::bth::Bth;
 use crate::error::{Error, Result};
 use crate::number::{Psn, Qpn};
-use crate::opcode::Opcode;
+use crate::opcode::{Opcode, REPORT_BYTES_MAX, REPORT_HEAD_BYTES as HEAD};
 use crate::packet::{Headers, Packet};
 
 /// Packets from the base on that a report can speak of one by one.
@@ -26,12 +26,10 @@ pub const SPAN: usize = 1024;
 /// Bytes of the longest report.
 pub const BYTES_MAX: usize = HEAD + SPAN / 8;
 
-const VERSION: u8 = 1;
-const HEAD: usize = 4;
+// What the opcode allows has room for it.
+const _: () = assert!(BYTES_MAX == REPORT_BYTES_MAX);
 
-pub(crate) const fn allows(len: usize) -> bool {
-    len >= HEAD && len <= BYTES_MAX && len.is_multiple_of(4)
-}
+const VERSION: u8 = 1;
 
 /// Bytes of a report in which the last bit that is set is number `bits` - 1.
 pub const fn bytes(bits: usize) -> usize {

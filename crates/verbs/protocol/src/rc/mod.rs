@@ -2,6 +2,7 @@
 
 mod early;
 mod granted;
+mod losses;
 mod order;
 mod recovery;
 mod requester;

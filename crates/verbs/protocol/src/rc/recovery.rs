@@ -1,25 +1,10 @@
-//! What a requester sends again one by one, and how much it has under way after losses.
-//!
-//! | who says that packets are lost | peer | what is sent again |
-//! |---|---|---|
-//! | a selective report ([`sluice_wire::selective`]) | Sluice | the holes of the report |
-//! | a NAK for a missing packet | Sluice | that packet |
-//! | the same | other | all from there on (IBTA 9.7.5.2.2), of a window that shrinks |
-//! | later READ data, atomic data, ACK | Sluice | a READ of the missing range |
-//! | the same | other | a READ of all from the missing packet to the READ's end |
-//! | silence for some round trips | any | the oldest packet |
-//! | the local ACK timeout | any | all, of a window that shrinks |
+//! What a requester sends again one by one, and how much it has under way after losses. Who says
+//! that packets are lost is in [`super::losses`].
 //!
 //! What was sent again and is reported missing once more is lost again only if something that left
 //! after it has come: a report may have left before it came.
 
 use alloc::collections::BTreeMap;
-
-use sluice_wire::selective::Report;
-
-use super::early::Arrived;
-use super::requester::{Entry, Probe, Requester};
-use crate::counters::Counters;
 
 /// A range that was sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +64,7 @@ impl Recovery {
 
     /// These are lost, unless they are on their way again: `come` is the last packet that is known
     /// to have come, `newest` the last of the repetitions. Whether they are to be sent.
-    fn lost(&mut self, first: u64, end: u64, come: u64, newest: u64) -> bool {
+    pub fn lost(&mut self, first: u64, end: u64, come: u64, newest: u64) -> bool {
         if let Some((at, resent)) = self.around(first) {
             if come < resent.next_fresh && newest <= resent.serial {
                 return false;
@@ -100,6 +85,43 @@ impl Recovery {
             }
             !lost
         });
+    }
+
+    /// Data at `index` has come: of what was asked for again, something may have been lost once
+    /// more.
+    pub fn came(&mut self, index: u64, peer_is_sluice: bool) {
+        // Of others than Sluice, who are asked for more than is missing, the rest of an earlier
+        // answer comes too: what they leave out is seen when the answer is at its end.
+        let decides = |first: u64, resent: Resent| {
+            first == index || peer_is_sluice || index + 1 == resent.end
+        };
+        if let Some((first, resent)) = self.around(index)
+            && decides(first, resent)
+        {
+            self.resent.remove(&first);
+            self.overtaken(index, resent.serial);
+            // Responses come in order.
+            if first < index {
+                let upto = if peer_is_sluice { index } else { resent.end };
+                self.due.insert(first, upto);
+            }
+            if index + 1 < resent.end {
+                self.resent.insert(index + 1, resent);
+            }
+        }
+        if let Some((first, resent)) = self.resent.first_key_value()
+            && index >= resent.next_fresh
+        {
+            let (first, end) = (*first, resent.end);
+            self.resent.remove(&first);
+            self.due.insert(first, end);
+        }
+    }
+
+    /// The last of the repetitions whose first packet `holds` says has come; 0 if there is none.
+    pub fn newest(&self, holds: impl Fn(u64) -> bool) -> u64 {
+        let come = self.resent.iter().filter(|(first, _)| holds(**first));
+        come.map(|(_, resent)| resent.serial).max().unwrap_or(0)
     }
 
     /// All before `oldest` is answered.
@@ -141,7 +163,7 @@ pub(super) struct Window {
 }
 
 /// Lost packets in a row that are taken for a queue that was full and not for a bad cable.
-const BURST: u64 = 8;
+pub(super) const BURST: u64 = 8;
 
 impl Window {
     /// It is not cut below that: fewer under way are hardly worth a look.
@@ -184,199 +206,6 @@ impl Window {
                 self.allowed = (self.allowed + (self.allowed / 8).max(1)).min(self.max);
             }
         }
-    }
-}
-
-impl Requester {
-    /// A selective report of the peer's.
-    pub fn report(&mut self, report: &Report<'_>, counters: &mut Counters) {
-        let Some(base) = self.sequence.index(report.base, self.oldest) else {
-            counters.stale_responses += 1;
-            return;
-        };
-        let held_until = base.saturating_add(report.held_until());
-        let until = held_until.max(base.saturating_add(u64::from(report.extent)));
-        if until > self.sent {
-            counters.future_responses += 1;
-            return;
-        }
-        // When the receiver is not ready, or all is sent again, there is nothing to choose.
-        if self.failed || self.rnr_until.is_some() || until <= self.oldest {
-            counters.stale_responses += 1;
-            return;
-        }
-        counters.reports += 1;
-        let holds = |index: u64| index < base || report.holds(index - base);
-        let resent = self.recovery.resent.iter();
-        let newest = resent.filter(|(first, _)| holds(**first));
-        let newest = newest.map(|(_, resent)| resent.serial).max().unwrap_or(0);
-        let come = held_until.saturating_sub(1);
-        let from = base.max(self.oldest);
-        let mut row = 0;
-        let mut burst = false;
-        let begin = self.entries.partition_point(|entry| entry.end() <= from);
-        // No more packets than a window.
-        for entry in self.entries.range(begin..) {
-            if entry.first >= until {
-                break;
-            }
-            let (last, one) = span(entry);
-            for index in entry.first.max(from)..last.min(until) {
-                if holds(index) {
-                    row = 0;
-                } else if index < self.next {
-                    row += 1;
-                    burst |= row >= BURST;
-                    self.recovery.lost(index, index + one, come, newest);
-                }
-            }
-        }
-        if burst {
-            self.window.cut(self.oldest, self.sent);
-        }
-    }
-
-    /// Responses before packet `until` are here or lost, those of READs and atomics too.
-    pub fn implied_nak(&mut self, until: u64, counters: &mut Counters) {
-        let from = self.examined.max(self.oldest);
-        self.examined = self.examined.max(until);
-        if from >= until {
-            return;
-        }
-        let mut asked = 0;
-        let begin = self.entries.partition_point(|entry| entry.end() <= from);
-        // At most as many as may be posted, and as many pieces as are remembered.
-        for place in begin..self.entries.len() {
-            let Some(entry) = self.entries.get(place).copied() else {
-                break;
-            };
-            if entry.first >= until {
-                break;
-            }
-            if entry.request.operation.has_response_data() {
-                asked += self.look_for_holes(&entry, from, until);
-            }
-        }
-        if asked > 0 {
-            counters.implied_naks += 1;
-        }
-        if asked >= BURST {
-            self.window.cut(self.oldest, self.sent);
-        }
-    }
-
-    /// Asks again for what of a response is missing; how many packets.
-    fn look_for_holes(&mut self, entry: &Entry, from: u64, until: u64) -> u64 {
-        let end = entry.end().min(until);
-        let mut index = entry.first.max(from);
-        let mut asked = 0;
-        while index < end {
-            if self.arrived(index) {
-                index += 1;
-                continue;
-            }
-            let hole = self.hole_end(index, end);
-            // Others may take a piece out of the middle for all that is wanted from now on.
-            let upto = if self.peer_is_sluice {
-                hole
-            } else {
-                entry.end()
-            };
-            if self.recovery.lost(index, upto, 0, 0) {
-                asked += hole - index;
-            }
-            index = upto;
-        }
-        asked
-    }
-
-    /// Data at `index` has come: of what was asked for again, something may have been lost once
-    /// more.
-    pub fn look_at_repetitions(&mut self, index: u64) {
-        // Of others than Sluice, who are asked for more than is missing, the rest of an earlier
-        // answer comes too: what they leave out is seen when the answer is at its end.
-        let decides = |first: u64, resent: Resent| {
-            first == index || self.peer_is_sluice || index + 1 == resent.end
-        };
-        if let Some((first, resent)) = self.recovery.around(index)
-            && decides(first, resent)
-        {
-            self.recovery.resent.remove(&first);
-            self.recovery.overtaken(index, resent.serial);
-            // Responses come in order.
-            if first < index {
-                let upto = if self.peer_is_sluice {
-                    index
-                } else {
-                    resent.end
-                };
-                self.recovery.due.insert(first, upto);
-            }
-            if index + 1 < resent.end {
-                self.recovery.resent.insert(index + 1, resent);
-            }
-        }
-        if let Some((first, resent)) = self.recovery.resent.first_key_value()
-            && index >= resent.next_fresh
-        {
-            let (first, end) = (*first, resent.end);
-            self.recovery.resent.remove(&first);
-            self.recovery.due.insert(first, end);
-        }
-    }
-
-    /// Whether data of a response is here.
-    fn arrived(&self, index: u64) -> bool {
-        index - self.oldest < Arrived::SPAN && self.early.contains(index)
-    }
-
-    /// After the last packet from `index` on that is missing, of those before `end`.
-    fn hole_end(&self, index: u64, end: u64) -> u64 {
-        (index..end.min(self.oldest + Arrived::SPAN))
-            .find(|index| self.early.contains(*index))
-            .unwrap_or(end)
-    }
-
-    /// The peer, which is Sluice, misses a packet.
-    pub fn missing(&mut self, index: u64, counters: &mut Counters) {
-        let Some(entry) = self.entry(index).copied() else {
-            return;
-        };
-        let (_, one) = span(&entry);
-        if index < self.next && self.recovery.lost(index, index + one, index, 0) {
-            counters.sequence_naks += 1;
-        } else {
-            counters.stale_responses += 1;
-        }
-    }
-
-    /// What is asked for when nothing has come for a while.
-    pub fn probe(&mut self) {
-        let Some(entry) = self.entry(self.oldest).copied() else {
-            return;
-        };
-        let end = match entry.request.operation.has_response_data() {
-            false => self.oldest + 1,
-            true if self.peer_is_sluice => self.hole_end(self.oldest, entry.end()),
-            true => entry.end(),
-        };
-        self.recovery.force(self.oldest, end);
-        // Not counted as a retry: the program's timeout and count decide when the peer is given up.
-        self.probed = Some(Probe {
-            first: self.oldest,
-            end,
-            plain: !entry.request.operation.has_response_data(),
-        });
-    }
-}
-
-/// After the last packet that the request itself has, and how many numbers each of them takes: a
-/// READ has one packet, which takes those of its response.
-fn span(entry: &Entry) -> (u64, u64) {
-    if entry.request.operation.has_response_data() {
-        (entry.first + 1, entry.end() - entry.first)
-    } else {
-        (entry.end(), 1)
     }
 }
 

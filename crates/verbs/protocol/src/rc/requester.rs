@@ -1,6 +1,6 @@
 //! The requester of a reliable connection: what is sent, and when it is sent again (IBTA 9.7.3,
-//! 9.7.6). What comes back is in [`super::responses`], what is sent again one by one in
-//! [`super::recovery`].
+//! 9.7.6). What comes back is in [`super::responses`], what is lost in [`super::losses`], what is sent
+//! again one by one in [`super::recovery`].
 
 use alloc::collections::VecDeque;
 use core::cell::Cell;
@@ -55,11 +55,11 @@ impl Entry {
 
 /// What is asked for again when nothing comes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Probe {
-    pub first: u64,
-    pub end: u64,
+struct Probe {
+    first: u64,
+    end: u64,
     /// One packet, without data in its response.
-    pub plain: bool,
+    plain: bool,
 }
 
 /// Packets are counted from 0 ([`Sequence`]): `oldest` ≤ `next` ≤ `sent` ≤ `end`.
@@ -87,7 +87,7 @@ pub(super) struct Requester {
     /// What is to be sent again before `next`.
     pub recovery: Recovery,
     /// What was sent as a probe and is not answered.
-    pub probed: Option<Probe>,
+    probed: Option<Probe>,
     /// The missing packet that the last NAK was about.
     pub nak_at: Option<u64>,
     /// Missing responses before this packet have been asked for again.
@@ -380,6 +380,37 @@ impl Requester {
                 self.timers.probed(now);
             }
         }
+    }
+
+    /// What is asked for when nothing has come for a while.
+    pub fn probe(&mut self) {
+        let Some(entry) = self.entry(self.oldest).copied() else {
+            return;
+        };
+        let end = match entry.request.operation.has_response_data() {
+            false => self.oldest + 1,
+            true if self.peer_is_sluice => self.hole_end(self.oldest, entry.end()),
+            true => entry.end(),
+        };
+        self.recovery.force(self.oldest, end);
+        // Not counted as a retry: the program's timeout and count decide when the peer is given up.
+        self.probed = Some(Probe {
+            first: self.oldest,
+            end,
+            plain: !entry.request.operation.has_response_data(),
+        });
+    }
+
+    /// Whether data of a response is here.
+    pub fn arrived(&self, index: u64) -> bool {
+        index - self.oldest < Arrived::SPAN && self.early.contains(index)
+    }
+
+    /// After the last packet from `index` on that is missing, of those before `end`.
+    pub fn hole_end(&self, index: u64, end: u64) -> u64 {
+        (index..end.min(self.oldest + Arrived::SPAN))
+            .find(|index| self.early.contains(*index))
+            .unwrap_or(end)
     }
 
     /// Sends everything from the oldest packet on again, if a retry is left (IBTA 9.9.2.4.1).

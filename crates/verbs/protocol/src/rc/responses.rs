@@ -163,7 +163,7 @@ impl Requester {
         if distance >= Arrived::SPAN {
             return self.implied_nak(self.oldest + Arrived::SPAN, counters);
         }
-        self.look_at_repetitions(index);
+        self.recovery.came(index, self.peer_is_sluice);
         if self.early.contains(index) {
             counters.stale_responses += 1;
             return;
