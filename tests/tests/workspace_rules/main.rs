@@ -150,7 +150,6 @@ const CIRCLES: &[&str] = &[
     "sluice-peering peering: connection, dialing",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
-    "sluice-protocol iwarp: connection, receive, send",
     "sluice-rdma crate: device, endpoint, error, library",
     "sluice-rdma crate: node, poll, post",
     "sluice-relay crate: engine, pair",

@@ -5,9 +5,10 @@ use core::time::Duration;
 use sluice_wire::iwarp::terminate::{Culprit, Rdmap, UntaggedError};
 use sluice_wire::iwarp::{Cause, Kind, Segment, Terminate, fpdu};
 
+use super::counters::Counters;
 use super::frame::{Frame, Payload, terminate};
-use super::memory::{Memory, Place, Refusal};
-use super::receive::Receiver;
+use super::memory::{Direct, Memory, Refusal};
+use super::receive::{Fault, Intake, Receiver};
 use super::send::Sender;
 use super::startup::Settings;
 use crate::request::{Completion, PostError, Request, Status};
@@ -51,37 +52,13 @@ pub enum Stream {
     Reset,
 }
 
-/// Where the next bytes of the stream go, without a buffer between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Direct {
-    /// There.
-    pub place: Place,
-    /// So many bytes, not 0.
-    pub length: usize,
-}
-
-/// What has happened, for whoever looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames given out.
-    pub frames_sent: u64,
-    /// Frames that came whole.
-    pub frames_received: u64,
-    /// Payload that went from the stream to its place, bytes.
-    pub bytes_direct: u64,
-    /// Payload that went there by a buffer, bytes.
-    pub bytes_copied: u64,
-    /// Messages that had to wait for a receive.
-    pub stalls: u64,
-}
-
 /// One end of a connection.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) config: Config,
-    pub(super) receiver: Receiver,
-    pub(super) sender: Sender,
-    pub(super) counters: Counters,
+    config: Config,
+    receiver: Receiver,
+    sender: Sender,
+    counters: Counters,
     failure: Option<Failure>,
     /// To be sent, as the last frame.
     terminate: Option<Terminate>,
@@ -99,15 +76,13 @@ pub struct Connection {
 impl Connection {
     /// Right after MPA's start.
     pub fn new(config: &Config) -> Self {
+        let mulpdu = config
+            .mulpdu
+            .clamp(fpdu::MULPDU_BYTES_MIN, fpdu::ULPDU_BYTES_MAX);
         Self {
-            config: Config {
-                mulpdu: config
-                    .mulpdu
-                    .clamp(fpdu::MULPDU_BYTES_MIN, fpdu::ULPDU_BYTES_MAX),
-                ..*config
-            },
+            config: *config,
             receiver: Receiver::new(&config.settings),
-            sender: Sender::new(&config.settings, config.depth),
+            sender: Sender::new(&config.settings, mulpdu, config.depth),
             counters: Counters::default(),
             failure: None,
             terminate: None,
@@ -137,12 +112,12 @@ impl Connection {
         // Each turn takes bytes, or is the last.
         while self.failure.is_none() {
             let rest = stream.get(used..).unwrap_or_default();
-            match self.step(rest, memory) {
+            match self.intake(memory).step(rest) {
                 Ok(0) => return used,
                 Ok(bytes) => {
                     used += bytes;
                     self.stalled = None;
-                    if self.finished && !self.receiver.owed.is_empty() {
+                    if self.finished && !self.sender.owed.is_empty() {
                         // What our direction is closed for cannot be answered, nor refused.
                         self.lost(memory);
                     }
@@ -162,6 +137,15 @@ impl Connection {
         stream.len()
     }
 
+    fn intake<'a, M>(&'a mut self, memory: &'a mut M) -> Intake<'a, M> {
+        Intake {
+            receiver: &mut self.receiver,
+            sender: &mut self.sender,
+            counters: &mut self.counters,
+            memory,
+        }
+    }
+
     /// Where the next bytes of the stream may be read to, if they are payload of a frame whose
     /// head has come, and CRCs are off.
     pub fn expected(&self) -> Option<Direct> {
@@ -178,7 +162,7 @@ impl Connection {
     pub fn refuse_placement(&mut self, now: Instant, refusal: Refusal, memory: &mut impl Memory) {
         if let Some(Direct { place, .. }) = self.expected() {
             let culprit = self.receiver.culprit();
-            let cause = self.refused(place, refusal, memory);
+            let cause = self.intake(memory).refused(place, refusal);
             self.give_up(now, cause, culprit, memory);
         }
     }
@@ -197,7 +181,7 @@ impl Connection {
             let message = self.terminate.take()?;
             terminate(&message, self.config.settings.crc)?
         } else {
-            self.next_frame()?
+            self.sender.next_frame(self.receiver.has_received())?
         };
         self.counters.frames_sent += 1;
         Some(self.sender.count(frame))
@@ -276,7 +260,7 @@ impl Connection {
     pub fn stream(&mut self) -> Stream {
         let ends = match self.failure {
             Some(_) => self.terminate.is_none(),
-            None => self.peer_closed || self.closing && self.is_idle(),
+            None => self.peer_closed || self.closing && self.sender.is_idle(),
         };
         self.finished |= ends;
         if self.reset {
@@ -286,10 +270,6 @@ impl Connection {
         } else {
             Stream::Open
         }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.sender.is_idle() && self.receiver.owed.is_empty()
     }
 
     /// When [`Connection::expire`] is to be called.
@@ -395,25 +375,3 @@ impl Connection {
 }
 
 const NO_RECEIVE: Cause = Cause::Untagged(UntaggedError::NoBuffer);
-
-/// Why the stream is not taken further.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
-    /// There is no receive for the message of that segment.
-    NotReady(Option<Culprit>),
-    /// It is wrong.
-    Wrong(Cause, Option<Culprit>),
-    /// The peer gave it up.
-    Over(Terminate),
-}
-
-impl Fault {
-    /// At that segment, if none is named yet.
-    pub(super) fn at(self, culprit: impl FnOnce() -> Option<Culprit>) -> Self {
-        match self {
-            Self::NotReady(None) => Self::NotReady(culprit()),
-            Self::Wrong(cause, None) => Self::Wrong(cause, culprit()),
-            fault => fault,
-        }
-    }
-}

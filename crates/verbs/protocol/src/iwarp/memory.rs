@@ -27,6 +27,15 @@ pub enum Place {
     },
 }
 
+/// Where the next bytes of the stream go, without a buffer between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Direct {
+    /// There.
+    pub place: Place,
+    /// So many bytes, not 0.
+    pub length: usize,
+}
+
 /// Why the peer may not, or why it cannot be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

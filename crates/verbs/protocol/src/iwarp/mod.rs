@@ -68,15 +68,17 @@
 //! way. Nothing else grows. It keeps no byte of the stream.
 
 mod connection;
+mod counters;
 mod frame;
 mod memory;
 mod receive;
 mod send;
 mod startup;
 
-pub use connection::{Config, Connection, Counters, Direct, Failure, Stream};
+pub use connection::{Config, Connection, Failure, Stream};
+pub use counters::Counters;
 pub use frame::{Frame, Payload, Trailer, terminate};
-pub use memory::{Memory, Place, Refusal};
+pub use memory::{Direct, Memory, Place, Refusal};
 pub use startup::{
     Arrived, First, Obstacle, Rtr, Settings, Wishes, accept, acceptable, arrived, established,
     reject, request,

@@ -1,8 +1,6 @@
 //! What comes: frames found in the stream, segments checked, their payload placed, and messages
 //! delivered (RFC 5044 §6, RFC 5041 §5 and §7.1, RFC 5040 §5 and §7.2).
 
-use alloc::collections::VecDeque;
-
 use sluice_wire::extended::ImmDt;
 use sluice_wire::iwarp::message::{
     AtomicRequest, AtomicResponse, IMMEDIATE_BYTES, Operation as Op, ReadRequest,
@@ -11,8 +9,9 @@ use sluice_wire::iwarp::segment::UNTAGGED_BYTES;
 use sluice_wire::iwarp::terminate::{Culprit, Mpa, Rdmap, TaggedError, UntaggedError};
 use sluice_wire::iwarp::{Cause, Header, Kind, Tagged, Terminate, Untagged, fpdu};
 
-use super::connection::{Connection, Direct, Fault};
-use super::memory::{Memory, Place, Refusal, cause_of};
+use super::counters::Counters;
+use super::memory::{Direct, Memory, Place, Refusal, cause_of};
+use super::send::{Owed, Sender};
 use super::startup::{First, Settings};
 use crate::memory::{Access, Atomic, Received, TakeError};
 use crate::request::{Remote, Status};
@@ -21,13 +20,26 @@ use crate::request::{Remote, Status};
 /// many.
 const CONTROL_BYTES_MAX: usize = Terminate::BYTES_MAX;
 
-/// What an end owes its peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owed {
-    /// The bytes that a READ asked for.
-    Read(ReadRequest),
-    /// The value that an atomic found.
-    Atomic(AtomicResponse),
+/// Why the stream is not taken further.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    /// There is no receive for the message of that segment.
+    NotReady(Option<Culprit>),
+    /// It is wrong.
+    Wrong(Cause, Option<Culprit>),
+    /// The peer gave it up.
+    Over(Terminate),
+}
+
+impl Fault {
+    /// At that segment, if none is named yet.
+    fn at(self, culprit: impl FnOnce() -> Option<Culprit>) -> Self {
+        match self {
+            Self::NotReady(None) => Self::NotReady(culprit()),
+            Self::Wrong(cause, None) => Self::Wrong(cause, culprit()),
+            fault => fault,
+        }
+    }
 }
 
 /// A frame whose head has been looked at.
@@ -77,8 +89,6 @@ pub(super) struct Receiver {
     /// is under way.
     written: u32,
     writing: u32,
-    /// Responses in the order of their requests.
-    pub owed: VecDeque<Owed>,
     received: bool,
     /// The peer is an initiator, whose first frame may be empty.
     empty_first: bool,
@@ -96,7 +106,6 @@ impl Receiver {
             atomic_msn: 1,
             written: 0,
             writing: 0,
-            owed: VecDeque::new(),
             received: false,
             empty_first: settings.first == First::Peer,
         }
@@ -138,7 +147,6 @@ impl Receiver {
     /// Nothing more comes.
     pub fn abort(&mut self, memory: &mut impl Memory) {
         self.open = None;
-        self.owed.clear();
         self.fail_receive(Status::Flushed, memory);
     }
 
@@ -191,11 +199,20 @@ const fn untagged(error: UntaggedError) -> Cause {
     Cause::Untagged(error)
 }
 
-impl Connection {
+/// The incoming half at work on what came, with what that may concern: the requests that are answered
+/// by it, and the memory that it goes to.
+pub(super) struct Intake<'a, M> {
+    pub receiver: &'a mut Receiver,
+    pub sender: &'a mut Sender,
+    pub counters: &'a mut Counters,
+    pub memory: &'a mut M,
+}
+
+impl<M: Memory> Intake<'_, M> {
     /// Takes what it can from the front of the stream; 0 if more is needed.
-    pub(super) fn step(&mut self, stream: &[u8], memory: &mut impl Memory) -> Result<usize, Fault> {
+    pub fn step(&mut self, stream: &[u8]) -> Result<usize, Fault> {
         let Some(open) = self.receiver.open else {
-            return self.begin(stream, memory);
+            return self.begin(stream);
         };
         let left = open.length - open.done;
         if left > 0 {
@@ -205,7 +222,7 @@ impl Connection {
                 && bytes > 0
             {
                 let place = further(place, open.done);
-                self.put(place, piece, memory)
+                self.put(place, piece)
                     .map_err(|fault| fault.at(|| open.culprit()))?;
             }
             self.counters.bytes_copied += bytes as u64;
@@ -219,14 +236,14 @@ impl Connection {
             self.receiver.open = Some(Open { trailer, ..open });
         } else {
             self.receiver.open = None;
-            self.deliver(&open, memory)
+            self.deliver(&open)
                 .map_err(|fault| fault.at(|| open.culprit()))?;
         }
         Ok(bytes)
     }
 
     /// A frame begins here.
-    fn begin(&mut self, stream: &[u8], memory: &mut impl Memory) -> Result<usize, Fault> {
+    fn begin(&mut self, stream: &[u8]) -> Result<usize, Fault> {
         let Some(length) = fpdu::length(stream) else {
             return Ok(0);
         };
@@ -236,16 +253,16 @@ impl Connection {
             else {
                 return Ok(0);
             };
-            if let Some(open) = self.look(ulpdu, length, memory)? {
+            if let Some(open) = self.look(ulpdu, length)? {
                 let payload = ulpdu.get(length - open.length..).unwrap_or_default();
                 if let Some(place) = open.place
                     && !payload.is_empty()
                 {
-                    self.put(place, payload, memory)
+                    self.put(place, payload)
                         .map_err(|fault| fault.at(|| open.culprit()))?;
                     self.counters.bytes_copied += payload.len() as u64;
                 }
-                self.deliver(&open, memory)
+                self.deliver(&open)
                     .map_err(|fault| fault.at(|| open.culprit()))?;
             }
             return Ok(used);
@@ -267,14 +284,14 @@ impl Connection {
         if ulpdu.len() < needed || length >= 2 && front.len() < 2 {
             return Ok(0);
         }
-        match self.look(front, length, memory)? {
+        match self.look(front, length)? {
             Some(open) if open.place.is_some() => {
                 let used = fpdu::LENGTH_BYTES + length - open.length;
                 self.receiver.open = Some(open);
                 Ok(used)
             }
             Some(open) => {
-                self.deliver(&open, memory)?;
+                self.deliver(&open)?;
                 Ok(fpdu::bytes(length))
             }
             None => Ok(fpdu::bytes(length)),
@@ -283,12 +300,7 @@ impl Connection {
 
     /// Looks at a segment of so many bytes, of which as many are there as have to be. None if there
     /// is nothing in it.
-    fn look(
-        &mut self,
-        front: &[u8],
-        length: usize,
-        memory: &mut impl Memory,
-    ) -> Result<Option<Open>, Fault> {
+    fn look(&mut self, front: &[u8], length: usize) -> Result<Option<Open>, Fault> {
         if length == 0 && self.receiver.empty_first && !self.receiver.received {
             self.receiver.received = true;
             self.counters.frames_received += 1;
@@ -299,9 +311,7 @@ impl Connection {
         let (header, behind) =
             Header::parse(front).map_err(|error| blame(wrong(cause_of(error))))?;
         let payload = length - header.bytes();
-        let place = self
-            .place(&header, behind, payload, memory)
-            .map_err(blame)?;
+        let place = self.place(&header, behind, payload).map_err(blame)?;
         Ok(Some(Open {
             header,
             place,
@@ -317,33 +327,32 @@ impl Connection {
         header: &Header,
         behind: &[u8],
         payload: usize,
-        memory: &mut impl Memory,
     ) -> Result<Option<Place>, Fault> {
         match header.kind {
-            Kind::Write(place) => self.place_write(place, payload, memory),
+            Kind::Write(place) => self.place_write(place, payload),
             Kind::ReadResponse(place) => self.place_response(header.last, place, payload),
-            Kind::Send { place, .. } => self.place_send(place, payload, memory),
+            Kind::Send { place, .. } => self.place_send(place, payload),
             Kind::ReadRequest(place) => {
                 let message = self.request(header.last, place, behind, payload)?;
-                self.read(&ReadRequest::parse(message), memory)?;
+                self.read(&ReadRequest::parse(message))?;
                 Ok(None)
             }
             Kind::AtomicRequest(place) => {
                 let message = self.request(header.last, place, behind, payload)?;
                 let request =
                     AtomicRequest::parse(message).map_err(|error| wrong(cause_of(error)))?;
-                self.atomic(&request, memory)?;
+                self.atomic(&request)?;
                 Ok(None)
             }
             Kind::AtomicResponse(place) => {
                 let expected = &mut self.receiver.atomic_msn;
                 let message = whole(header.last, place, *expected, behind, payload)?;
                 *expected = expected.wrapping_add(1);
-                self.answer(&AtomicResponse::parse(message), memory)?;
+                self.answer(&AtomicResponse::parse(message))?;
                 Ok(None)
             }
             Kind::Immediate { place, solicited } => {
-                self.immediate(header.last, place, behind, payload, solicited, memory)?;
+                self.immediate(header.last, place, behind, payload, solicited)?;
                 Ok(None)
             }
             Kind::Terminate(place) => {
@@ -359,12 +368,7 @@ impl Connection {
         }
     }
 
-    fn place_write(
-        &mut self,
-        place: Tagged,
-        payload: usize,
-        memory: &mut impl Memory,
-    ) -> Result<Option<Place>, Fault> {
+    fn place_write(&mut self, place: Tagged, payload: usize) -> Result<Option<Place>, Fault> {
         let remote = Remote {
             address: place.offset,
             rkey: place.stag,
@@ -374,7 +378,7 @@ impl Connection {
             if place.offset.checked_add(payload as u64 - 1).is_none() {
                 return Err(wrong(Cause::Tagged(TaggedError::Wrap)));
             }
-            memory
+            self.memory
                 .check(Access::Write, remote, payload as u32) // At most a ULPDU's.
                 .map_err(|refusal| wrong(refusal.at_write()))?;
         }
@@ -405,12 +409,7 @@ impl Connection {
         }))
     }
 
-    fn place_send(
-        &mut self,
-        place: Untagged,
-        payload: usize,
-        memory: &mut impl Memory,
-    ) -> Result<Option<Place>, Fault> {
+    fn place_send(&mut self, place: Untagged, payload: usize) -> Result<Option<Place>, Fault> {
         let receiver = &mut self.receiver;
         if place.msn != receiver.send_msn {
             return Err(wrong(untagged(UntaggedError::MsnRange)));
@@ -418,10 +417,10 @@ impl Connection {
         if place.offset != receiver.message.done {
             return Err(wrong(untagged(UntaggedError::Offset)));
         }
-        let bytes = receiver.take_receive(memory)?;
+        let bytes = receiver.take_receive(self.memory)?;
         let end = u64::from(place.offset) + payload as u64;
         if end > u64::from(bytes) {
-            receiver.fail_receive(Status::LocalLength, memory);
+            receiver.fail_receive(Status::LocalLength, self.memory);
             return Err(wrong(untagged(UntaggedError::TooLong)));
         }
         Ok(Some(Place::Receive {
@@ -439,14 +438,14 @@ impl Connection {
     ) -> Result<&'a [u8; N], Fault> {
         let receiver = &mut self.receiver;
         let message = whole(last, place, receiver.read_msn, behind, payload)?;
-        if receiver.owed.len() >= receiver.ird {
+        if self.sender.owed.len() >= receiver.ird {
             return Err(wrong(untagged(UntaggedError::NoBuffer)));
         }
         receiver.read_msn = receiver.read_msn.wrapping_add(1);
         Ok(message)
     }
 
-    fn read(&mut self, request: &ReadRequest, memory: &mut impl Memory) -> Result<(), Fault> {
+    fn read(&mut self, request: &ReadRequest) -> Result<(), Fault> {
         if request.length > 0 {
             let remote = Remote {
                 address: request.source_offset,
@@ -460,15 +459,15 @@ impl Connection {
             if end.is_none() || sink.is_none() {
                 return Err(wrong(Cause::Protection(Rdmap::Wrap)));
             }
-            memory
+            self.memory
                 .check(Access::Read, remote, request.length)
                 .map_err(|refusal| wrong(refusal.at_request()))?;
         }
-        self.receiver.owed.push_back(Owed::Read(*request));
+        self.sender.owed.push_back(Owed::Read(*request));
         Ok(())
     }
 
-    fn atomic(&mut self, request: &AtomicRequest, memory: &mut impl Memory) -> Result<(), Fault> {
+    fn atomic(&mut self, request: &AtomicRequest) -> Result<(), Fault> {
         let atomic = match request.operation {
             // One field of 64 bits, be its end marked or not.
             Op::FetchAdd { add, mask } if mask << 1 == 0 => Atomic::FetchAdd(add),
@@ -485,23 +484,24 @@ impl Connection {
             address: request.offset,
             rkey: request.stag,
         };
-        let original = memory
+        let original = self
+            .memory
             .atomic(remote, atomic)
             .map_err(|refusal| wrong(refusal.at_request()))?;
         let response = AtomicResponse {
             id: request.id,
             original,
         };
-        self.receiver.owed.push_back(Owed::Atomic(response));
+        self.sender.owed.push_back(Owed::Atomic(response));
         Ok(())
     }
 
-    fn answer(&mut self, response: &AtomicResponse, memory: &mut impl Memory) -> Result<(), Fault> {
+    fn answer(&mut self, response: &AtomicResponse) -> Result<(), Fault> {
         let Some(seq) = self.sender.expected_atomic(response.id) else {
             return Err(wrong(Cause::Operation(Rdmap::Opcode)));
         };
         let place = Place::Request { seq, offset: 0 };
-        self.put(place, &response.original.to_ne_bytes(), memory)?;
+        self.put(place, &response.original.to_ne_bytes())?;
         self.sender.answered();
         Ok(())
     }
@@ -513,7 +513,6 @@ impl Connection {
         behind: &[u8],
         payload: usize,
         solicited: bool,
-        memory: &mut impl Memory,
     ) -> Result<(), Fault> {
         let receiver = &mut self.receiver;
         let message: &[u8; IMMEDIATE_BYTES] =
@@ -521,11 +520,11 @@ impl Connection {
         if receiver.message.done > 0 {
             return Err(wrong(untagged(UntaggedError::Offset)));
         }
-        receiver.take_receive(memory)?;
+        receiver.take_receive(self.memory)?;
         receiver.message = Message::default();
         receiver.send_msn = receiver.send_msn.wrapping_add(1);
         let [a, b, c, d, ..] = *message;
-        memory.complete_receive(&Received {
+        self.memory.complete_receive(&Received {
             status: Status::Success,
             length: receiver.written,
             write: true,
@@ -537,7 +536,7 @@ impl Connection {
     }
 
     /// All of a frame is there and placed.
-    fn deliver(&mut self, open: &Open, memory: &mut impl Memory) -> Result<(), Fault> {
+    fn deliver(&mut self, open: &Open) -> Result<(), Fault> {
         self.counters.frames_received += 1;
         let receiver = &mut self.receiver;
         receiver.received = true;
@@ -561,7 +560,7 @@ impl Connection {
             } => {
                 receiver.message.done += bytes; // At most what the receive takes.
                 if last {
-                    return self.deliver_send(solicited, invalidate, memory);
+                    return self.deliver_send(solicited, invalidate);
                 }
             }
             _ => {}
@@ -569,21 +568,16 @@ impl Connection {
         Ok(())
     }
 
-    fn deliver_send(
-        &mut self,
-        solicited: bool,
-        invalidate: Option<u32>,
-        memory: &mut impl Memory,
-    ) -> Result<(), Fault> {
+    fn deliver_send(&mut self, solicited: bool, invalidate: Option<u32>) -> Result<(), Fault> {
         if let Some(stag) = invalidate {
-            memory
+            self.memory
                 .invalidate(stag)
                 .map_err(|refusal| wrong(refusal.at_request()))?;
         }
         let receiver = &mut self.receiver;
         let length = core::mem::take(&mut receiver.message).done;
         receiver.send_msn = receiver.send_msn.wrapping_add(1);
-        memory.complete_receive(&Received {
+        self.memory.complete_receive(&Received {
             status: Status::Success,
             length,
             write: false,
@@ -594,23 +588,19 @@ impl Connection {
         Ok(())
     }
 
-    fn put(&mut self, place: Place, bytes: &[u8], memory: &mut impl Memory) -> Result<(), Fault> {
-        memory
+    fn put(&mut self, place: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.memory
             .put(place, bytes)
-            .map_err(|refusal| wrong(self.refused(place, refusal, memory)))
+            .map_err(|refusal| wrong(self.refused(place, refusal)))
     }
 
     /// Bytes could not go to their place, though that was allowed. What the peer is told.
-    pub(super) fn refused(
-        &mut self,
-        place: Place,
-        refusal: Refusal,
-        memory: &mut impl Memory,
-    ) -> Cause {
+    pub(super) fn refused(&mut self, place: Place, refusal: Refusal) -> Cause {
         match place {
             Place::Region(_) => refusal.at_write(),
             Place::Receive { .. } => {
-                self.receiver.fail_receive(Status::LocalProtection, memory);
+                self.receiver
+                    .fail_receive(Status::LocalProtection, self.memory);
                 Cause::DdpCatastrophic
             }
             Place::Request { seq, .. } => {

@@ -4,15 +4,24 @@
 use alloc::collections::VecDeque;
 
 use sluice_wire::extended::Reth;
-use sluice_wire::iwarp::message::{AtomicRequest, IMMEDIATE_BYTES, Operation as Op, ReadRequest};
+use sluice_wire::iwarp::message::{
+    AtomicRequest, AtomicResponse, IMMEDIATE_BYTES, Operation as Op, ReadRequest,
+};
 use sluice_wire::iwarp::segment::{TAGGED_BYTES, UNTAGGED_BYTES};
 use sluice_wire::iwarp::{Header, Kind, Tagged, Untagged};
 
-use super::connection::{Config, Connection};
 use super::frame::{Frame, Payload};
-use super::receive::Owed;
 use super::startup::{First, Rtr, Settings};
 use crate::request::{Completion, Operation, PostError, Remote, Request, Status};
+
+/// What an end owes its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    /// The bytes that a READ asked for.
+    Read(ReadRequest),
+    /// The value that an atomic found.
+    Atomic(AtomicResponse),
+}
 
 /// How far a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +70,14 @@ enum Turn {
 /// The outgoing half.
 #[derive(Debug)]
 pub(super) struct Sender {
+    crc: bool,
+    /// Bytes of a ULPDU at most.
+    mulpdu: usize,
     depth: usize,
     ord: usize,
     queue: VecDeque<Entry>,
+    /// Responses in the order of their requests.
+    pub owed: VecDeque<Owed>,
     /// Of these, in front, all was given out.
     sent: usize,
     /// READs and atomics that wait for their answers.
@@ -84,11 +98,14 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    pub fn new(settings: &Settings, depth: usize) -> Self {
+    pub fn new(settings: &Settings, mulpdu: usize, depth: usize) -> Self {
         let mut sender = Self {
+            crc: settings.crc,
+            mulpdu,
             depth,
             ord: usize::from(settings.ord),
             queue: VecDeque::new(),
+            owed: VecDeque::new(),
             sent: 0,
             waiting: 0,
             turn: None,
@@ -151,7 +168,11 @@ impl Sender {
 
     /// Nothing is left to send, and no answer to come.
     pub fn is_idle(&self) -> bool {
-        self.sent == self.queue.len() && self.turn.is_none() && !self.awaits() && !self.empty_rtr
+        self.sent == self.queue.len()
+            && self.turn.is_none()
+            && !self.awaits()
+            && !self.empty_rtr
+            && self.owed.is_empty()
     }
 
     /// A request waits for its answer.
@@ -274,7 +295,7 @@ impl Sender {
         }
     }
 
-    /// All that has not ended ends now.
+    /// All that has not ended ends now, and nothing is owed any more.
     pub fn flush(&mut self) {
         for entry in &mut self.queue {
             match entry.progress {
@@ -283,6 +304,7 @@ impl Sender {
                 _ => entry.progress = Progress::Done(Status::Flushed),
             }
         }
+        self.owed.clear();
         self.sent = self.queue.len();
         self.waiting = 0;
         self.turn = None;
@@ -303,18 +325,17 @@ const fn tag(request: &Request) -> u32 {
     request.seq as u32
 }
 
-impl Connection {
-    /// The next frame, if there is one.
-    pub(super) fn next_frame(&mut self) -> Option<Frame> {
-        let crc = self.config.settings.crc;
-        if core::mem::take(&mut self.sender.empty_rtr) {
-            return Some(Frame::empty(crc));
+impl Sender {
+    /// The next frame, if there is one. `has_received`: a frame of the peer's has come.
+    pub fn next_frame(&mut self, has_received: bool) -> Option<Frame> {
+        if core::mem::take(&mut self.empty_rtr) {
+            return Some(Frame::empty(self.crc));
         }
         // A responder's first frame comes after the initiator's (RFC 5044 §7.1.2).
-        if self.sender.waits && !self.receiver.has_received() {
+        if self.waits && !has_received {
             return None;
         }
-        let turn = match self.sender.turn {
+        let turn = match self.turn {
             Some(turn) => turn,
             None => self.choose()?,
         };
@@ -327,9 +348,9 @@ impl Connection {
 
     /// Which message is next: they take turns where there are both.
     fn choose(&self) -> Option<Turn> {
-        let response = !self.receiver.owed.is_empty();
-        let request = self.sender.may_begin();
-        if response && (self.sender.response_next || !request) {
+        let response = !self.owed.is_empty();
+        let request = self.may_begin();
+        if response && (self.response_next || !request) {
             Some(Turn::Response(0))
         } else {
             request.then_some(Turn::Request)
@@ -337,13 +358,9 @@ impl Connection {
     }
 
     fn response_frame(&mut self, done: u32) -> Option<Frame> {
-        let Config {
-            settings, mulpdu, ..
-        } = self.config;
-        let sender = &mut self.sender;
-        let (frame, last) = match *self.receiver.owed.front()? {
+        let (frame, last) = match *self.owed.front()? {
             Owed::Read(request) => {
-                let length = piece(mulpdu, TAGGED_BYTES, request.length - done);
+                let length = piece(self.mulpdu, TAGGED_BYTES, request.length - done);
                 let last = done + length == request.length;
                 let header = Header {
                     last,
@@ -362,27 +379,24 @@ impl Connection {
                         length,
                     },
                 };
-                (Frame::new(&header, &[], payload, settings.crc)?, last)
+                (Frame::new(&header, &[], payload, self.crc)?, last)
             }
             Owed::Atomic(response) => {
                 let header = Header {
                     last: true,
                     kind: Kind::AtomicResponse(Untagged {
-                        msn: sender.atomic_msn,
+                        msn: self.atomic_msn,
                         offset: 0,
                     }),
                 };
-                sender.atomic_msn = sender.atomic_msn.wrapping_add(1);
+                self.atomic_msn = self.atomic_msn.wrapping_add(1);
                 let value = response.emit();
-                (
-                    Frame::new(&header, &value, Payload::None, settings.crc)?,
-                    true,
-                )
+                (Frame::new(&header, &value, Payload::None, self.crc)?, true)
             }
         };
-        sender.turn = if last {
-            self.receiver.owed.pop_front();
-            sender.response_next = false;
+        self.turn = if last {
+            self.owed.pop_front();
+            self.response_next = false;
             None
         } else {
             Some(Turn::Response(done + frame.payload.length()))
@@ -391,26 +405,22 @@ impl Connection {
     }
 
     fn request_frame(&mut self) -> Option<Frame> {
-        let Config {
-            settings, mulpdu, ..
-        } = self.config;
-        let sender = &mut self.sender;
-        let entry = sender.queue.get_mut(sender.sent)?;
+        let entry = self.queue.get_mut(self.sent)?;
         let request = entry.request;
         let done = match entry.progress {
             Progress::Sending(done) => done,
             _ => 0,
         };
         let send = Untagged {
-            msn: sender.send_msn,
+            msn: self.send_msn,
             offset: done,
         };
         let ask = Untagged {
-            msn: sender.read_msn,
+            msn: self.read_msn,
             offset: 0,
         };
         let waiting = Progress::Waiting {
-            msn: sender.read_msn,
+            msn: self.read_msn,
             came: 0,
         };
         let (kind, control) = match request.operation {
@@ -478,7 +488,7 @@ impl Connection {
         let payload = matches!(control, Control::None);
         let header_bytes = Header { last: true, kind }.bytes();
         let length = match payload {
-            true => piece(mulpdu, header_bytes, request.length - done),
+            true => piece(self.mulpdu, header_bytes, request.length - done),
             false => 0,
         };
         let last = !payload || done + length == request.length;
@@ -492,12 +502,12 @@ impl Connection {
             },
         };
         let frame = match control {
-            Control::None => Frame::new(&header, &[], carried, settings.crc),
-            Control::Immediate(bytes) => Frame::new(&header, &bytes, carried, settings.crc),
-            Control::Read(read) => Frame::new(&header, &read.emit(), carried, settings.crc),
-            Control::Atomic(atomic) => Frame::new(&header, &atomic.emit(), carried, settings.crc),
+            Control::None => Frame::new(&header, &[], carried, self.crc),
+            Control::Immediate(bytes) => Frame::new(&header, &bytes, carried, self.crc),
+            Control::Read(read) => Frame::new(&header, &read.emit(), carried, self.crc),
+            Control::Atomic(atomic) => Frame::new(&header, &atomic.emit(), carried, self.crc),
         }?;
-        let end = sender.end + frame.bytes() as u64;
+        let end = self.end + frame.bytes() as u64;
         entry.progress = match request.operation {
             _ if !last => Progress::Sending(done + length),
             _ if request.operation.has_response_data() => waiting,
@@ -514,27 +524,25 @@ impl Connection {
         if last {
             match kind {
                 Kind::Send { .. } | Kind::Immediate { .. } => {
-                    sender.send_msn = sender.send_msn.wrapping_add(1);
+                    self.send_msn = self.send_msn.wrapping_add(1);
                 }
                 Kind::ReadRequest(_) | Kind::AtomicRequest(_) => {
-                    sender.read_msn = sender.read_msn.wrapping_add(1);
-                    sender.waiting += 1;
+                    self.read_msn = self.read_msn.wrapping_add(1);
+                    self.waiting += 1;
                 }
                 _ => {}
             }
         }
         if over {
-            sender.sent += 1;
-            sender.turn = None;
-            sender.response_next = true;
+            self.sent += 1;
+            self.turn = None;
+            self.response_next = true;
         } else {
-            sender.turn = Some(Turn::Request);
+            self.turn = Some(Turn::Request);
         }
         Some(frame)
     }
-}
 
-impl Sender {
     /// Whether the next request may be sent: READs and atomics only while fewer than ORD wait.
     fn may_begin(&self) -> bool {
         self.queue.get(self.sent).is_some_and(|entry| {
