@@ -158,7 +158,6 @@ const CIRCLES: &[&str] = &[
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",
     "sluice-verbs crate: ah, channel, context, cq, device, error, events, gids, keys, memory, moderator, modify, mr, mw, opcode, pd, qp, report, responder, rq, sq, srq, states, transport, types, wr, xrcd",
-    "sluice-xdp crate: open, program, steering",
 ];
 
 /// Licences of other people's code that may go into our binaries. An expression

@@ -26,6 +26,7 @@ mod error;
 mod flows;
 mod interface;
 mod left;
+mod mode;
 mod open;
 mod order;
 mod port;
@@ -37,6 +38,8 @@ mod umem;
 
 pub use error::OpenError;
 pub use interface::Interface;
-pub use open::{Mode, Options};
+pub use mode::Mode;
+pub use open::Options;
 pub use port::{Statistics, XdpPort};
-pub use steering::{ADDRESSES_MAX, SteerError, Steering, SteeringCounters};
+pub use program::ADDRESSES_MAX;
+pub use steering::{SteerError, Steering, SteeringCounters};

@@ -1,7 +1,6 @@
 //! Opening an interface: the program first, which fails at once where another one is attached, then
 //! the sockets. Nothing is steered before addresses and blocks are known, which is last.
 
-use core::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use crate::attachment::Attachment;
 use crate::error::OpenError;
 use crate::interface::{Interface, missing_capabilities};
 use crate::left::Left;
+use crate::mode::Mode;
 use crate::port::XdpPort;
 use crate::program::{self, Maps};
 use crate::socket::{Binding, HEADROOM, Layout, Socket};
@@ -60,30 +60,6 @@ impl Default for Options {
             receive_chunks: 2048,
             send_packets: 512,
         }
-    }
-}
-
-/// How an interface is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mode {
-    /// The program runs in the driver; otherwise in the kernel's generic code.
-    pub native: bool,
-    /// The interface reads and writes packet memory itself, on every queue.
-    pub zero_copy: bool,
-    /// Longest IP packet that goes and comes this way, in bytes. Longer ones that come for us are
-    /// lost.
-    pub packet_bytes_max: usize,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let driver = if self.native { "native" } else { "generic" };
-        let copy = if self.zero_copy { "zero-copy" } else { "copy" };
-        write!(
-            f,
-            "{driver}, {copy}, IP packets up to {} bytes",
-            self.packet_bytes_max
-        )
     }
 }
 

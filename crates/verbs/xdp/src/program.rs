@@ -3,7 +3,6 @@
 use crate::error::OpenError;
 use crate::interface::missing_capabilities;
 use crate::left::Left;
-use crate::steering::{ADDRESSES_MAX, BLOCK_WORDS, COUNTERS};
 
 use std::sync::Arc;
 
@@ -12,6 +11,13 @@ use sluice_sys::errno::Errno;
 
 /// What clang made of `bpf/steer.bpf.c`.
 const STEER: Code = include!(concat!(env!("OUT_DIR"), "/steer.rs"));
+
+/// More addresses than this are not steered ([`crate::Steering::set_addresses`]).
+pub const ADDRESSES_MAX: u32 = 1024;
+/// 65536 blocks, a bit each.
+pub const BLOCK_WORDS: usize = 1024;
+/// Of `enum counter` in steer.bpf.c.
+const COUNTERS: u32 = 5;
 
 /// The maps that the program shares with us.
 #[derive(Debug)]

@@ -8,15 +8,9 @@ use std::os::fd::RawFd;
 use sluice_sys::errno::Errno;
 
 use crate::attachment::Attachment;
-use crate::open::Mode;
-use crate::program::Maps;
+use crate::mode::Mode;
+use crate::program::{ADDRESSES_MAX, BLOCK_WORDS, Maps};
 
-/// More addresses than this are not steered ([`Steering::set_addresses`]).
-pub const ADDRESSES_MAX: u32 = 1024;
-/// 65536 blocks, a bit each.
-pub(crate) const BLOCK_WORDS: usize = 1024;
-/// Of `enum counter` in steer.bpf.c.
-pub(crate) const COUNTERS: u32 = 5;
 /// `OURS` and `SOCKETS_TOO` of steer.bpf.c.
 const OURS: u8 = 1;
 const SOCKETS_TOO: u8 = 2;
