@@ -150,8 +150,6 @@ const CIRCLES: &[&str] = &[
     "sluice-peering peering: connection, dialing",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
-    "sluice-rdma crate: device, endpoint, error, library",
-    "sluice-rdma crate: node, poll, post",
     "sluice-relay crate: engine, pair",
     "sluice-shmem crate: sync, verbs",
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",

@@ -4,10 +4,10 @@
 
 use sluice_verbs_abi::*;
 
+use crate::event::Event;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::link::{RECEIVE, State, requested};
 use crate::node::Node;
-use crate::poll::Event;
 use crate::status::Status;
 
 impl Node {

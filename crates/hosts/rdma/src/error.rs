@@ -20,7 +20,10 @@ pub enum Error {
     Choice(String),
     /// Our library shows the devices of [`DEVICES_VARIABLE`](crate::DEVICES_VARIABLE), and that
     /// does not name the chosen one.
-    Environment { wanted: &'static str },
+    Environment {
+        variable: &'static str,
+        wanted: &'static str,
+    },
     /// There is no such device among those that the library shows.
     NoDevice { wanted: String, found: Vec<String> },
     /// No port of the device has the address as a RoCEv2 GID.
@@ -71,10 +74,9 @@ impl fmt::Display for Error {
                 to,
                 "{text:?} is no device; shm, roce, roce-udp and hw:NAME are"
             ),
-            Error::Environment { wanted } => write!(
+            Error::Environment { variable, wanted } => write!(
                 to,
-                "the environment does not say {}={wanted}, as it must before the library is loaded",
-                crate::DEVICES_VARIABLE
+                "the environment does not say {variable}={wanted}, as it must before the library is loaded"
             ),
             Error::NoDevice { wanted, found } if found.is_empty() => {
                 write!(to, "there is no RDMA device {wanted}, nor any other")

@@ -45,10 +45,12 @@
 //! other links and loses nothing. It can write into regions whose key it was told, and nowhere
 //! else: queue pairs permit writing and no reading.
 
+mod choice;
 mod completion;
 mod device;
 mod endpoint;
 mod error;
+mod event;
 mod library;
 mod limits;
 mod link;
@@ -59,18 +61,19 @@ mod post;
 mod queue;
 mod receive;
 mod region;
+mod request;
 mod status;
 #[cfg(test)]
 mod tests;
 
-pub use device::{DEVICES_VARIABLE, DeviceChoice};
+pub use choice::{DEVICES_VARIABLE, DeviceChoice};
 pub use endpoint::{ENDPOINT_BYTES, Endpoint};
 pub use error::{Error, PostError};
+pub use event::{DeviceEvents, Event};
 pub use library::Library;
 pub use limits::{Limits, MESSAGE_BYTES_MAX};
 pub use link::LinkId;
 pub use node::{Mark, Node};
-pub use poll::{DeviceEvents, Event};
-pub use post::WriteRequest;
 pub use region::{Access, Region, Remote, Slice};
+pub use request::WriteRequest;
 pub use status::Status;

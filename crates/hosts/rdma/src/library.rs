@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use sluice_verbs_abi::*;
 
-use crate::device::DeviceChoice;
+use crate::choice::DeviceChoice;
 use crate::error::Error;
 
 /// What programs are linked with.

@@ -10,18 +10,19 @@ use std::sync::Arc;
 
 use sluice_verbs_abi::*;
 
-use crate::device::{Device, DeviceChoice, Port};
+use crate::choice::DeviceChoice;
+use crate::device::{Device, Port};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
+use crate::event::DeviceEvents;
 use crate::library::{Library, check, object};
 use crate::limits::Limits;
 use crate::link::{Link, LinkId, Links, State};
 use crate::pages::Pages;
-use crate::poll::DeviceEvents;
-use crate::post::post_marker;
 use crate::queue::SendQueue;
 use crate::receive::ReceiveQueue;
 use crate::region::{Access, Paging, Region};
+use crate::request::post_marker;
 use crate::status::Status;
 
 /// Work completions that are taken with one call.
@@ -338,6 +339,20 @@ impl Node {
     /// An epoll(7) instance: it can be polled, and be added to another one.
     pub fn fd(&self) -> RawFd {
         self.events_fd.as_raw_fd()
+    }
+
+    /// Completions came since the queue was armed. Which, says the queue. It is armed for one event
+    /// at a time, so that there is rarely a second one; that makes the descriptor readable again.
+    pub(crate) fn take_channel_event(&self) {
+        let functions = &self.device.functions;
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the channel exists, and its descriptor does not block; it has one queue, so the
+        // event was of that.
+        unsafe {
+            if (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
+                (functions.ack_cq_events)(self.cq, 1);
+            }
+        }
     }
 
     /// The link has failed. Its outstanding requests come back.

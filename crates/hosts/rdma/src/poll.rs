@@ -1,4 +1,4 @@
-//! Polling, sleeping, and what there is to tell.
+//! Polling and sleeping.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -8,8 +8,9 @@ use std::ptr;
 use sluice_verbs_abi::*;
 
 use crate::error::Error;
+use crate::event::{DeviceEvents, Event};
 use crate::library::check;
-use crate::link::{LinkId, State};
+use crate::link::State;
 use crate::node::{CHANNEL, Node};
 use crate::status::Status;
 
@@ -18,47 +19,6 @@ use crate::status::Status;
 const POLLS_PER_LOOK: u32 = 1024;
 /// Events of the device that are taken in one go. More are found the next time.
 const EVENTS_AT_ONCE: u32 = 64;
-
-/// What happened.
-#[derive(Clone, Copy, Debug)]
-pub enum Event<'a> {
-    /// The peer's device has acknowledged the request with this id: the bytes of a write are in its
-    /// memory. Those of one link come in the order in which they were posted.
-    Done { link: LinkId, id: u64 },
-    /// The request with this id did not happen, or nobody knows whether it did. All later ones of
-    /// the link fail as well.
-    Failed {
-        link: LinkId,
-        id: u64,
-        status: Status,
-    },
-    /// The peer has written so many bytes into this node's memory, and gave this number.
-    Arrived {
-        link: LinkId,
-        number: u32,
-        bytes: u32,
-    },
-    /// The peer has sent a message. The bytes are gone after the call.
-    Message { link: LinkId, bytes: &'a [u8] },
-    /// The link has failed, and every request of it has come back. The last event of a link; it can
-    /// only be destroyed.
-    Broken { link: LinkId, status: Status },
-    /// Something about the device has changed.
-    Device(DeviceEvents),
-}
-
-/// What has happened to the device since the last time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceEvents {
-    /// It is gone or broken. The node can only be dropped.
-    pub gone: bool,
-    /// A port went down; links fail when their peers do not answer for long enough.
-    pub port_down: bool,
-    /// A port came up.
-    pub port_up: bool,
-    /// A port has other addresses than before.
-    pub addresses: bool,
-}
 
 impl Node {
     /// Tells what has happened: takes about `max` completions and calls `each` for what they mean,
@@ -212,20 +172,6 @@ impl Node {
             match event.u64 {
                 CHANNEL => self.take_channel_event(),
                 _ => self.take_device_events(),
-            }
-        }
-    }
-
-    /// Completions came since the queue was armed. Which, says the queue. It is armed for one event
-    /// at a time, so that there is rarely a second one; that makes the descriptor readable again.
-    pub(crate) fn take_channel_event(&self) {
-        let functions = &self.device.functions;
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel exists, and its descriptor does not block; it has one queue, so the
-        // event was of that.
-        unsafe {
-            if (functions.get_cq_event)(self.channel, &raw mut cq, &raw mut context) == 0 {
-                (functions.ack_cq_events)(self.cq, 1);
             }
         }
     }
