@@ -9,6 +9,7 @@
 
 pub mod board;
 pub mod chunk;
+pub mod copy;
 pub mod direction;
 pub mod geometry;
 pub use sluice_sys::mapping;

@@ -43,7 +43,7 @@ pub(crate) unsafe fn word32<'a>(base: NonNull<u8>, offset: usize) -> &'a AtomicU
 #[inline]
 pub(crate) unsafe fn copy_in(base: NonNull<u8>, offset: usize, source: *const u8, len: usize) {
     // SAFETY: the caller's promise.
-    unsafe { crate::verbs::copy::ascending(base.as_ptr().add(offset), source, len) };
+    unsafe { crate::copy::ascending(base.as_ptr().add(offset), source, len) };
 }
 
 /// A full fence between own stores and the loads that come after it.

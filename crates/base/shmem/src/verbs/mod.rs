@@ -5,10 +5,12 @@
 //!
 //! - [`directory`]: a process's keys and queue pairs, for its peers to look up;
 //! - [`record`]: the two rings of a link, one for requests and one for responses;
-//! - [`hazard`]: which keys an initiator is using at this moment;
-//! - [`copy`]: the copy routine for memory that a program polls on.
+//! - [`hazard`]: which keys an initiator is using at this moment.
+//!
+//! What goes to memory that a program polls on goes there by [`copy`].
 
-pub mod copy;
 pub mod directory;
 pub mod hazard;
 pub mod record;
+
+pub use crate::copy;
