@@ -132,7 +132,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Modules that name each other in a circle, as `package folder: modules`. New ones are not added: a
 /// circle is taken apart, and its line with it.
 const CIRCLES: &[&str] = &[
-    "opennic-model crate: doorbell, qdma",
     "sluice-cli bench: cgroup, model, session, table, text, verdict, workloads",
     "sluice-cli crate: args, bench, commands, daemon, doctor, gateway, launch, man, run, status, top, verbs, window",
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",

@@ -56,7 +56,7 @@ impl Card {
         let mut doorbells = Vec::new();
         let mut descriptors = Vec::new();
         for _ in 0..functions {
-            let (bells, descriptor) = Doorbells::new()?;
+            let (bells, descriptor) = Doorbells::new(qdma::BAR_LEN, qdma::DOORBELLS)?;
             doorbells.push(bells);
             descriptors.push(descriptor);
         }

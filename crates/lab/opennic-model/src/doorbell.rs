@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 
 use crate::bits::{Field, bit, field};
 use crate::mapping::Mapping;
-use crate::qdma::{BAR_LEN, DOORBELLS};
 
 /// Queues of the whole card, which is as many as one function can have.
 pub const QUEUES_MAX: usize = 2048;
@@ -55,9 +54,10 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// New ones and the file in which they are where BAR 0 has them, for the guest to map.
-    pub fn new() -> io::Result<(Self, OwnedFd)> {
-        let (words, fd) = Mapping::new_shared(BAR_LEN, DOORBELLS, LEN)?;
+    /// New ones and the file in which they are where the BAR has them, for the guest to map: the BAR
+    /// has `bar_len` bytes, and they begin at `start` in it.
+    pub fn new(bar_len: u64, start: u64) -> io::Result<(Self, OwnedFd)> {
+        let (words, fd) = Mapping::new_shared(bar_len, start, LEN)?;
         let seen = vec![0; LEN / 4];
         Ok((Self { words, seen }, fd))
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn arming_twice_with_one_index_is_two_events() {
-        let (mut bells, _fd) = Doorbells::new().expect("memfd");
+        let (mut bells, _fd) = Doorbells::new(LEN as u64, 0).expect("memfd");
         let value = ARM.put(1) | STATUS.put(1) | 5;
         bells.store(16 * 3 + 12, value);
         assert_eq!(bells.take(3, Bell::CompletionCidx), Some(value));
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_new_queue_does_not_inherit_the_old_ones_index() {
-        let (mut bells, _fd) = Doorbells::new().expect("memfd");
+        let (mut bells, _fd) = Doorbells::new(LEN as u64, 0).expect("memfd");
         bells.store(4, 9);
         assert_eq!(bells.take(0, Bell::H2cPidx), Some(9));
         bells.forget(0, Bell::H2cPidx);
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn queues_that_do_not_exist_say_nothing() {
-        let (mut bells, _fd) = Doorbells::new().expect("memfd");
+        let (mut bells, _fd) = Doorbells::new(LEN as u64, 0).expect("memfd");
         assert_eq!(bells.take(QUEUES_MAX, Bell::H2cPidx), None);
         assert_eq!(bells.take(usize::MAX, Bell::H2cPidx), None);
         bells.forget(usize::MAX, Bell::C2hPidx);
