@@ -6,12 +6,14 @@ use sluice_shmem::board::Board;
 
 use crate::Violation;
 use crate::down::{AWAKE_NS, Down};
-use crate::lane::{Far, Lane, Near};
-use crate::message::{LaneNumber, MESSAGE_BYTES_MAX, Note, Record, records};
+use crate::halves::{Far, Near};
+use crate::lane::Lane;
+use crate::message::{LaneNumber, Note, records};
+use crate::outgoing::{Outbox, Outgoing};
 use crate::trials::Trials;
-use crate::up::{After, SLOT};
-use crate::watched::{Waiter, WaitersId, Watch};
-use crate::wire::{Full, LinkId, Local, Remote, Wire};
+use crate::up::After;
+use crate::watched::{SLOT, Waiter, WaitersId, Watch};
+use crate::wire::{LinkId, Wire};
 
 /// Time between looks at the readers of all lanes while polling, nanoseconds.
 const LOOK_NS: u64 = 20_000;
@@ -34,48 +36,6 @@ const OUTBOX_BYTES_MAX: usize = 64 * 1024;
 /// Lanes that ended unused without a link and are remembered. A far half of any other is taken for
 /// one that may miss bytes.
 const UNUSED_MAX: usize = 16 * 1024;
-
-/// What waits to be said on a link.
-#[derive(Debug, Default)]
-struct Outbox {
-    bytes: Vec<u8>,
-}
-
-/// One link, for those who have something to send on it.
-#[derive(Debug)]
-pub struct Outgoing<'a, W> {
-    wire: &'a mut W,
-    link: LinkId,
-    outbox: &'a mut Outbox,
-}
-
-impl Outbox {
-    fn note(&mut self, lane: LaneNumber, note: Note) {
-        self.bytes.extend(Record { lane, note }.encode());
-    }
-}
-
-impl<W: Wire> Outgoing<'_, W> {
-    /// Says something, behind everything that was said or written before.
-    pub fn note(&mut self, lane: LaneNumber, note: Note) {
-        self.outbox.note(lane, note);
-    }
-
-    /// Writes to the far host's memory, behind everything that was said or written before.
-    pub fn write(&mut self, local: Local, remote: Remote, lane: LaneNumber) -> Result<(), Full> {
-        self.flush()?;
-        self.wire.write(self.link, local, remote, lane.0)
-    }
-
-    fn flush(&mut self) -> Result<(), Full> {
-        while !self.outbox.bytes.is_empty() {
-            let bytes = self.outbox.bytes.len().min(MESSAGE_BYTES_MAX);
-            self.wire.send(self.link, &self.outbox.bytes[..bytes])?;
-            self.outbox.bytes.drain(..bytes);
-        }
-        Ok(())
-    }
-}
 
 #[derive(Debug)]
 struct Place {

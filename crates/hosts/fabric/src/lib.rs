@@ -12,8 +12,10 @@
 
 pub mod down;
 pub mod engine;
+pub mod halves;
 pub mod lane;
 pub mod message;
+pub mod outgoing;
 pub mod trials;
 pub mod up;
 pub mod watched;

@@ -4,13 +4,12 @@ use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::{Broken, Consumer};
 
 use crate::Violation;
-use crate::engine::Outgoing;
-use crate::lane::Far;
+use crate::halves::Far;
 use crate::message::Note;
+use crate::outgoing::Outgoing;
+use crate::watched::SLOT;
 use crate::wire::{Full, Local, Remote, Wire};
 
-/// The daemon's slot on its own board and in the ready lines: it is one waiter for all lanes.
-pub const SLOT: u32 = 0;
 /// Bytes of one RDMA write. Each costs the far daemon a completion; until it is complete the far
 /// program sees nothing of it.
 const WRITE_BYTES_MAX: u64 = 128 * 1024;

@@ -4,9 +4,11 @@
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::geometry::SLOTS;
 
-use crate::lane::Near;
+use crate::halves::Near;
 use crate::trials::Trials;
-use crate::up::SLOT;
+
+/// The daemon's slot on its own board and in the ready lines: it is one waiter for all lanes.
+pub const SLOT: u32 = 0;
 
 /// A chunk whose ready lines are looked at.
 #[derive(Debug)]

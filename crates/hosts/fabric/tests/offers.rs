@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{DONTWAIT, Pair, SMALL_RING};
 use sluice_fabric::down::Down;
 use sluice_fabric::engine::{Engine, Rest};
-use sluice_fabric::lane::{Far, Near};
+use sluice_fabric::halves::{Far, Near};
 use sluice_fabric::message::{LaneNumber, Note, Record, records};
 use sluice_fabric::watched::Waiter;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};

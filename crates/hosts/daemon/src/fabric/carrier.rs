@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sluice_fabric::engine::{Engine, Rest};
-use sluice_fabric::lane::{Far, Near};
+use sluice_fabric::halves::{Far, Near};
 use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 use sluice_lane::clock::now_ns;

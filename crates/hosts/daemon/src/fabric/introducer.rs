@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluice_fabric::lane::Far;
+use sluice_fabric::halves::Far;
 use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::LinkId;
 use sluice_sys::errno::Errno;

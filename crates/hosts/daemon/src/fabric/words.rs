@@ -3,7 +3,7 @@
 //! A word is one message of the control connection: a kind (8 bits), then its fields
 //! ([`crate::words`]).
 
-use sluice_fabric::lane::Far;
+use sluice_fabric::halves::Far;
 use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::Remote;
 use sluice_rdma::{ENDPOINT_BYTES, Endpoint};

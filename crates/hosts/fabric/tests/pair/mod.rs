@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use common::Side;
 use sluice_fabric::engine::Engine;
-use sluice_fabric::lane::{Far, Near};
+use sluice_fabric::halves::{Far, Near};
 use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::{Full, LinkId, Local, Remote, Wire};
 use sluice_lane::end::{Assignment, State};
