@@ -148,7 +148,6 @@ const CIRCLES: &[&str] = &[
     "sluice-peering peering: connection, dialing",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
-    "sluice-relay crate: engine, pair",
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",

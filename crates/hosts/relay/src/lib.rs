@@ -23,10 +23,12 @@
 
 mod engine;
 pub mod host;
+mod options;
 mod pair;
 mod poll;
 pub mod socket;
 
-pub use engine::{Counters, Engine, Event, Options};
+pub use engine::{Counters, Engine, Event};
+pub use options::Options;
 pub use pair::{End, PairId};
 pub use poll::{Interest, Readiness};

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::engine::Options;
+use crate::options::Options;
 use crate::poll::Readiness;
 use crate::socket;
 
