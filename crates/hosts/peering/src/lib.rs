@@ -28,6 +28,7 @@
 
 pub mod authority;
 mod channel;
+mod check;
 pub mod config;
 mod event;
 pub mod frame;

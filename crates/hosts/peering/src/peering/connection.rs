@@ -1,11 +1,10 @@
 //! One connection from its first byte to its last.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use rustix::event::epoll;
 
-use super::dialing::Target;
 use super::{PeerStatus, Peering};
 use crate::channel::Channel;
 use crate::event::{Event, PeerId, Why};
@@ -32,6 +31,25 @@ pub(super) enum Stage {
     AwaitTaken,
     /// A session.
     Up,
+}
+
+/// What a connection of our own is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A peer of the configuration.
+    Peer(String),
+    /// Whoever is there.
+    Address(IpAddr),
+}
+
+impl Target {
+    /// The name that is expected.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Target::Peer(name) => Some(name),
+            Target::Address(_) => None,
+        }
+    }
 }
 
 /// Who is at the other end, proven.

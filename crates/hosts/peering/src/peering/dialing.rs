@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 
-use super::connection::{Connection, Stage};
+use super::connection::{Connection, Stage, Target};
 use super::{Peering, Sought};
 use crate::channel::Channel;
 use crate::event::{Event, PeerId, Why};
@@ -15,25 +15,6 @@ use crate::limits::{SEEKS_MAX, SEEKS_WAITING_MAX, SOUGHT_PER_PEER_MAX};
 use crate::places::Place;
 use crate::proof::Side;
 use crate::tls::Method;
-
-/// What a connection of our own is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
-    /// A peer of the configuration.
-    Peer(String),
-    /// Whoever is there.
-    Address(IpAddr),
-}
-
-impl Target {
-    /// The name that is expected.
-    pub fn name(&self) -> Option<&str> {
-        match self {
-            Target::Peer(name) => Some(name),
-            Target::Address(_) => None,
-        }
-    }
-}
 
 /// A peer of the configuration, as long as it has no session.
 #[derive(Debug)]

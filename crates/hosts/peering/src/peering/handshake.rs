@@ -1,6 +1,6 @@
 //! Two daemons find out who they are and whether this is to be their session.
 
-use super::connection::{Stage, Who};
+use super::connection::{Stage, Target, Who};
 use super::{Peering, SOFTWARE};
 use crate::event::{Event, PeerId, Why};
 use crate::frame::Kind;
@@ -10,8 +10,6 @@ use crate::places::Place;
 use crate::proof::{PROOF_BYTES, Side, holds, prove};
 use crate::secret::Psk;
 use crate::tls::Method;
-
-use super::dialing::Target;
 
 /// Why a hello is refused, and what the other side is told of it.
 struct Refused(Why, Option<Reason>);
