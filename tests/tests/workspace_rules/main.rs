@@ -135,7 +135,6 @@ const CIRCLES: &[&str] = &[
     "sluice-cli bench: cgroup, model, session, table, text, verdict, workloads",
     "sluice-cli crate: args, bench, commands, daemon, doctor, gateway, launch, man, run, status, top, verbs, window",
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
-    "sluice-daemon crate: capture, fabric, gateway",
     "sluice-ibverbs api: batch, context, cq, cq_ex, device, device_memory, memory, objects, post, qp, qp_ex, report, srq, stats",
     "sluice-ibverbs rdmacm: agent, device, fabric, object, qp",
     "sluice-ibverbs rdmacm: cm_calls, multicast",

@@ -17,6 +17,7 @@ pub mod metrics;
 mod namespace;
 pub mod notify;
 pub mod options;
+pub mod peer;
 pub mod privileges;
 mod program;
 pub mod receiver;

@@ -20,7 +20,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sluice_control::files;
 use sluice_peering::config::{Capture as Choice, Network};
 
-use crate::fabric::introducer::PeerName;
+use crate::peer::PeerName;
 
 pub mod header;
 pub mod offer;

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use sluice_peering::config::Network;
 use sluice_peering::{Config, Why};
 
-use super::introducer::PeerName;
 use super::{Fabric, towards};
 use crate::gateway::Peers;
 use crate::gateway::host::NodePlace;
 use crate::gateway::words::Word;
+use crate::peer::PeerName;
 
 /// What has happened on the control connections of peers.
 #[derive(Debug)]

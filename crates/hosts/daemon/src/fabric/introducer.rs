@@ -16,6 +16,7 @@ use super::carrier::{Command, Report};
 use super::memory::{ForeignBoard, Memory, Taken};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
+use crate::peer::PeerName;
 
 mod peers;
 
@@ -28,9 +29,6 @@ const FOREIGN_ENDS_MAX: usize = 65_536;
 const QUESTIONS_MAX: usize = 4096;
 /// How long lanes wait for a peer's daemon that is gone before they are given up.
 const ABSENCE_MAX: Duration = Duration::from_secs(60);
-
-/// A peer's name, as its certificate or the configuration has it.
-pub type PeerName = Arc<str>;
 
 /// Something to do.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ use crate::capture::Capture;
 use crate::capture::offer::{OFFER_KIND, Offer};
 use crate::matching::{Announced, ClientId, EndKey};
 use crate::namespace::{Namespace, Presence};
+use crate::peer::PeerName;
 use crate::program::Program;
 
 pub mod carrier;
@@ -37,7 +38,7 @@ pub mod words;
 
 use carrier::Carrier;
 use finding::{Advice, Finding};
-use introducer::{Action, GivenLane, Introducer, PeerName, Programs};
+use introducer::{Action, GivenLane, Introducer, Programs};
 use memory::{ForeignBoard, Memory, OwnBoard};
 use words::{Life, Word};
 

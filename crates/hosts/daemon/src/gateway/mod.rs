@@ -27,13 +27,12 @@ mod tests;
 pub mod words;
 
 use crate::matching::ClientId;
+use crate::peer::PeerName;
 use crate::shares::Payer;
 use host::{Host, NodePlace, Publish};
 use node::{Listening, Publications};
 use outbox::Outbox;
 use words::{PublicationId, Word};
-
-pub use crate::fabric::introducer::PeerName;
 
 /// Something to do.
 #[expect(
