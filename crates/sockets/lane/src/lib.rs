@@ -8,7 +8,7 @@ pub mod clock;
 mod counts;
 pub mod end;
 pub mod lock;
-pub mod pace;
+mod pace;
 pub mod reason;
 pub mod recall;
 pub mod receive;

@@ -3,8 +3,6 @@
 //! One that is not sleeps in the kernel between them, and TCP wakes it. The rules of a lane would be
 //! in its way, and bring nothing.
 
-use crate::thread::own;
-
 /// Time between operations of a lively thread, nanoseconds, at most, on average over [`WINDOW`] of
 /// them.
 const LIVELY_NS: u64 = 400_000;
@@ -24,13 +22,13 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// A read or a write of so many bytes.
-    fn note(&mut self, bytes: usize) {
+    pub fn note(&mut self, bytes: usize) {
         let operations = 1 + bytes / OPERATION_BYTES;
         self.operations = self.operations.wrapping_add(operations as u32);
     }
 
     /// Whether operations follow one another quickly.
-    fn is_lively(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
+    pub fn is_lively(&mut self, now_ns: impl FnOnce() -> u64) -> bool {
         let done = self.operations.wrapping_sub(self.looked_at);
         if done >= WINDOW {
             let now_ns = now_ns();
@@ -41,35 +39,6 @@ impl Pace {
         }
         self.is_lively
     }
-}
-
-/// This thread has read or written so many bytes of some connection.
-pub fn note(bytes: usize) {
-    with(|pace| pace.note(bytes));
-}
-
-/// Both at once.
-#[inline]
-pub fn note_and_ask(bytes: usize, now_ns: impl FnOnce() -> u64) -> bool {
-    with(|pace| {
-        pace.note(bytes);
-        pace.is_lively(now_ns)
-    })
-}
-
-/// Whether this thread's operations follow one another quickly.
-pub fn is_lively(now_ns: impl FnOnce() -> u64) -> bool {
-    with(|pace| pace.is_lively(now_ns))
-}
-
-#[inline]
-fn with<R>(body: impl FnOnce(&mut Pace) -> R) -> R {
-    own(|own| {
-        let mut pace = own.pace.get();
-        let result = body(&mut pace);
-        own.pace.set(pace);
-        result
-    })
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub struct Own {
     pub(crate) taken: Cell<u64>,
     /// Whether it has taken bytes from a ring since.
     pub(crate) by_ring: Cell<bool>,
-    pub(crate) pace: Cell<Pace>,
+    pace: Cell<Pace>,
     /// Between the two halves of a fork: the address of what the preload library notes of the child.
     pub forking: Cell<usize>,
 }
@@ -72,6 +72,35 @@ pub fn own<R>(body: impl FnOnce(&Own) -> R) -> R {
         static OWN: Own = Own::default();
     }
     OWN.with(body)
+}
+
+/// This thread has read or written so many bytes of some connection.
+pub fn note_operation(bytes: usize) {
+    with_pace(|pace| pace.note(bytes));
+}
+
+/// Both at once: [`note_operation`] and [`is_lively`].
+#[inline]
+pub fn note_operation_and_ask(bytes: usize, now_ns: impl FnOnce() -> u64) -> bool {
+    with_pace(|pace| {
+        pace.note(bytes);
+        pace.is_lively(now_ns)
+    })
+}
+
+/// Whether this thread's operations follow one another quickly.
+pub fn is_lively(now_ns: impl FnOnce() -> u64) -> bool {
+    with_pace(|pace| pace.is_lively(now_ns))
+}
+
+#[inline]
+fn with_pace<R>(body: impl FnOnce(&mut Pace) -> R) -> R {
+    own(|own| {
+        let mut pace = own.pace.get();
+        let result = body(&mut pace);
+        own.pace.set(pace);
+        result
+    })
 }
 
 #[cfg(test)]

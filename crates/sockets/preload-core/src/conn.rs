@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use sluice_control::message::Lane;
 use sluice_lane::clock::now_ns;
 use sluice_lane::end::{Assignment, End, Role, State, Traffic};
-use sluice_lane::pace;
 use sluice_lane::reason::Reason;
 use sluice_lane::table::{ENDS, EndTable};
+use sluice_lane::thread;
 use sluice_shmem::board::Board;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
@@ -340,7 +340,7 @@ pub fn attach(lane: &Lane, mut assignment: Assignment) {
         return;
     }
     // Who wants a lane for the first operation has it however fast the next one comes.
-    assignment.patient = config::min_ops() > 1 && !pace::is_lively(now_ns);
+    assignment.patient = config::min_ops() > 1 && !thread::is_lively(now_ns);
     if !assignment.patient {
         match conn.watchers(&assignment.own_board) {
             Some(watchers) => assignment.watchers = watchers,
@@ -456,12 +456,12 @@ impl Conn {
     #[inline]
     pub fn note_operation(&self, is_write: bool, bytes: usize) {
         if self.end.is_patient() {
-            if pace::note_and_ask(bytes, now_ns) {
+            if thread::note_operation_and_ask(bytes, now_ns) {
                 self.end_patience();
             }
             return;
         }
-        pace::note(bytes);
+        thread::note_operation(bytes);
         match self.end.state() {
             State::Tracked => {
                 let traffic = self.end.count_operation(is_write);
