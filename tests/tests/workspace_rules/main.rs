@@ -141,7 +141,6 @@ const CIRCLES: &[&str] = &[
     "sluice-ibverbs rdmacm::agent: endpoint, trace",
     "sluice-ibverbs rdmacm::fabric: connection, format",
     "sluice-ibverbs rdmacm::rsocket: stream, wire",
-    "sluice-lane crate: counts, end, lock, recall, receive, send, wait",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",

@@ -7,6 +7,7 @@ mod pair;
 
 use pair::common::{self, DONTWAIT, bytes_at, check_bytes};
 use pair::{Host, Pair};
+use sluice_lane::kernel;
 use sluice_lane::wait::{self, Announced};
 use sluice_sys::errno::Errno;
 
@@ -102,7 +103,7 @@ impl Machine {
         let program = self.pair.hosts[host].program;
         let lane = program.look();
         let is_waiting = |look: &wait::Ready| look.kernel_waits && !look.readable;
-        if wait::kernel_events(program.fd, libc::POLLIN) != 0
+        if kernel::kernel_events(program.fd, libc::POLLIN) != 0
             && !lane.as_ref().is_some_and(is_waiting)
         {
             self.is_told[host] = wait::assure(program.end, program.generation);
@@ -119,7 +120,7 @@ impl Machine {
             // only if the kernel has it, too.
             let written = self.streams[1 - host].written;
             if self.streams[1 - host].read < written {
-                assert_ne!(wait::kernel_events(program.fd, libc::POLLIN), 0);
+                assert_ne!(kernel::kernel_events(program.fd, libc::POLLIN), 0);
             }
             self.asleep[host] = Some((announced, written));
         }
@@ -129,7 +130,7 @@ impl Machine {
         let program = self.pair.hosts[host].program;
         if let Some((announced, written)) = self.asleep[host].take() {
             if self.streams[1 - host].written > written {
-                let events = wait::kernel_events(program.fd, libc::POLLIN);
+                let events = kernel::kernel_events(program.fd, libc::POLLIN);
                 assert_ne!(events, 0, "bytes came by the ring for a sleeper");
             }
             wait::withdraw(program.end, announced);

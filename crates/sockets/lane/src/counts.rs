@@ -1,9 +1,20 @@
 //! How many bytes of a stream went through a kernel socket, by the kernel's own counts: they
 //! stay true across fork, exec and reads that nobody told us of.
 
-use crate::end::Role;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
+
+/// Who opened the connection; it decides how the kernel's byte counts are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Role {
+    /// This end called connect.
+    Connected = 0,
+    /// This end was accepted.
+    Accepted = 1,
+    /// Inherited, and nothing tells.
+    Unknown = 2,
+}
 
 /// How often [`stable`] looks again when bytes move under it.
 const LOOKS_MAX: u32 = 16;

@@ -27,6 +27,7 @@ mod patience;
 mod snapshot;
 mod traffic;
 
+pub use crate::counts::Role;
 pub use carry::{Carried, Filler, Sink};
 pub use lane::{Assignment, Place};
 pub use snapshot::EndSnapshot;
@@ -47,18 +48,6 @@ pub enum State {
     Announced = 2,
     /// It has a lane.
     Attached = 3,
-}
-
-/// Who opened the connection; it decides how the kernel's byte counts are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Role {
-    /// This end called connect.
-    Connected = 0,
-    /// This end was accepted.
-    Accepted = 1,
-    /// Inherited, and nothing tells.
-    Unknown = 2,
 }
 
 /// Calls do not block: as the kernel says when the connection is announced, and as fcntl and ioctl

@@ -4,9 +4,13 @@
 //! [`send`](send::send) move its bytes; [`wait`] tells whether it is ready. The rules of the
 //! handover are in DESIGN ("byte-offset handover") and docs/decisions/0001.
 
+pub mod boards;
 pub mod clock;
+pub mod confined;
 mod counts;
 pub mod end;
+mod full;
+pub mod kernel;
 pub mod lock;
 mod pace;
 pub mod reason;
@@ -27,6 +31,30 @@ pub fn parts_bytes(parts: Parts) -> usize {
     parts
         .iter()
         .fold(0, |sum, part| sum.saturating_add(part.iov_len))
+}
+
+/// Calls `each` with the pieces of `parts` that make up `count` bytes behind the first `skip`.
+pub(crate) fn for_pieces(
+    parts: Parts,
+    skip: usize,
+    count: usize,
+    mut each: impl FnMut(*mut u8, usize),
+) {
+    let mut skip = skip;
+    let mut left = count;
+    for part in parts {
+        if left == 0 {
+            return;
+        }
+        if skip >= part.iov_len {
+            skip -= part.iov_len;
+            continue;
+        }
+        let len = (part.iov_len - skip).min(left);
+        each(part.iov_base.cast::<u8>().wrapping_add(skip), len);
+        left -= len;
+        skip = 0;
+    }
 }
 
 /// The piece of a call that the kernel is to do.

@@ -7,8 +7,8 @@
 
 pub mod threads;
 
+use crate::kernel::kernel_events;
 use crate::thread::own;
-use crate::wait::kernel_events;
 use core::cell::{Cell, UnsafeCell};
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -12,10 +12,11 @@
 #![allow(unsafe_code)]
 
 use crate::clock::now_ns;
+use crate::confined::is_refusing;
 use crate::end::{End, Locked, Tx};
+use crate::kernel::sleep_until_writable;
 use crate::lock::count_bytes;
 use crate::spin::yield_processor;
-use core::sync::atomic::{AtomicBool, Ordering};
 use sluice_shmem::direction::{Direction, Recall};
 use sluice_sys::errno::Errno;
 use sluice_sys::{raw, tcp};
@@ -30,19 +31,6 @@ pub enum Fetched {
     /// The sender stopped in the middle of a write. What it is about to put into the ring can
     /// be read by this process and its forks only.
     Unfinished,
-}
-
-/// Whether wishes are refused, see [`refuse`].
-static REFUSES: AtomicBool = AtomicBool::new(false);
-
-/// From here on this process makes no system calls for its peers' wishes, and refuses them: it
-/// is confined by seccomp, and a call that the program does not expect would kill it.
-pub fn refuse() {
-    REFUSES.store(true, Ordering::Relaxed);
-}
-
-pub(crate) fn is_refusing() -> bool {
-    REFUSES.load(Ordering::Relaxed)
 }
 
 /// The receiver's part, for an end that is pinned: makes the ring's unread bytes come by TCP.
@@ -177,7 +165,7 @@ fn send_all(fd: i32, address: *const u8, len: usize) -> Result<(), Errno> {
         });
         match sent {
             Ok(sent) => done += sent,
-            Err(Errno::AGAIN) => crate::wait::sleep_until_writable(fd),
+            Err(Errno::AGAIN) => sleep_until_writable(fd),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

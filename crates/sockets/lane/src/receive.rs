@@ -13,11 +13,12 @@ pub use give::{Given, Taker, give};
 
 use crate::clock::{now_ns, ticks};
 use crate::end::{End, Locked, Rx};
+use crate::kernel::{is_final, kernel_events};
 use crate::lock::{Guard, count, count_bytes};
 use crate::recall;
 use crate::spin::{Spinner, note_by_ring, note_taken, yield_processor};
-use crate::wait::{Naps, SocketTimeout, check_carrier, kernel_events};
-use crate::{Parts, Piece, parts_bytes};
+use crate::wait::{Naps, SocketTimeout, check_carrier};
+use crate::{Parts, Piece, for_pieces, parts_bytes};
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
@@ -330,13 +331,13 @@ impl<'a> Reader<'a, '_> {
     /// Reads from TCP without a bound and without blocking.
     fn read_free(&mut self, mut rx: Guard<'a, Rx>, into: &Direction) -> Step {
         let was_told = rx.is_promised && self.request.dontwait && !self.request.peek;
-        if was_told && may_read_free(self.end, &mut rx, into) {
+        if was_told && self.end.may_read_free(&mut rx, into) {
             // What was announced then is this read's, and there to be withdrawn.
             rx.is_promised = false;
             return self.read_announced(rx, into);
         }
         into.announce_sleep();
-        if !may_read_free(self.end, &mut rx, into) {
+        if !self.end.may_read_free(&mut rx, into) {
             into.withdraw_sleep();
             if !self.end.is_write_in_flight(into) {
                 return Step::Again;
@@ -421,7 +422,7 @@ impl<'a> Reader<'a, '_> {
             return Step::Again;
         };
         into.announce_sleep();
-        if !may_read_free(end, &mut rx, &into) {
+        if !end.may_read_free(&mut rx, &into) {
             into.withdraw_sleep();
             drop(rx);
             self.wait_for_writer(&into);
@@ -533,46 +534,5 @@ impl<'a> Reader<'a, '_> {
             }
         }
         result
-    }
-}
-
-/// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
-/// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
-pub(crate) fn may_read_free(end: &End, rx: &mut Rx, into: &Direction) -> bool {
-    // Behind a promise a write may begin, and is taken back at once.
-    (rx.is_promised || !end.is_write_in_flight(into))
-        && !rx.is_counting
-        && matches!(rx.consumer.available(into), Ok(0))
-        && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())
-}
-
-pub(crate) fn is_final(errno: Errno) -> bool {
-    matches!(
-        errno.0,
-        libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT | libc::ENOTCONN | libc::EHOSTUNREACH
-    )
-}
-
-/// Calls `each` with the pieces of `parts` that make up `count` bytes behind the first `skip`.
-pub(crate) fn for_pieces(
-    parts: Parts,
-    skip: usize,
-    count: usize,
-    mut each: impl FnMut(*mut u8, usize),
-) {
-    let mut skip = skip;
-    let mut left = count;
-    for part in parts {
-        if left == 0 {
-            return;
-        }
-        if skip >= part.iov_len {
-            skip -= part.iov_len;
-            continue;
-        }
-        let len = (part.iov_len - skip).min(left);
-        each(part.iov_base.cast::<u8>().wrapping_add(skip), len);
-        left -= len;
-        skip = 0;
     }
 }

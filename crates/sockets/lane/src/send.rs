@@ -3,20 +3,18 @@
 
 mod patience;
 
+use crate::boards::{count_kernel_transfer, own_boards};
 use crate::clock::now_ns;
 use crate::counts::tcp_bytes_written;
 use crate::end::{End, Locked, Tx};
+use crate::full::{full_budget_ns, stalled_ns};
+use crate::kernel::{is_final, kernel_events};
 use crate::lock::{Guard, count, count_bytes};
 use crate::recall::serve;
-use crate::receive::{for_pieces, is_final};
-use crate::spin::ceiling_ns;
-use crate::wait::kernel_events;
-use crate::{Parts, Piece, parts_bytes};
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use crate::{Parts, Piece, for_pieces, parts_bytes};
+use core::sync::atomic::Ordering;
 use patience::Patience;
 use sluice_shmem::Broken;
-use sluice_shmem::board::Board;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;
 
@@ -26,9 +24,6 @@ const PEER_CHECK_NS: u64 = 1_000_000;
 const PUBLISH_BYTES: usize = 32 * 1024;
 /// A blocking write of no more than this goes to the ring in one piece, or to TCP.
 const WHOLE_BYTES: usize = 4096;
-/// A full ring's writer waits at least this long for room before it goes to TCP.
-const FULL_NS_MIN: u64 = 50_000;
-
 /// One write call of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -40,23 +35,6 @@ pub struct Request<'a> {
 
 /// The kernel's part of a write: the program's own call, on a piece of its buffers.
 pub type KernelWrite<'a> = &'a mut dyn FnMut(Piece) -> Result<usize, Errno>;
-
-/// How long a writer waits for room, nanoseconds.
-pub(crate) fn full_budget_ns() -> u64 {
-    (2 * ceiling_ns()).max(FULL_NS_MIN)
-}
-
-/// How long the ring has been full without its reader taking anything, from the ring or from
-/// TCP, nanoseconds.
-pub(crate) fn stalled_ns(tx: &mut Tx, out: &Direction) -> u64 {
-    let now = now_ns();
-    let progress = out.reader_progress();
-    if tx.full_since_ns == 0 || progress != tx.progress {
-        tx.full_since_ns = now;
-        tx.progress = progress;
-    }
-    now.saturating_sub(tx.full_since_ns)
-}
 
 enum Step {
     Done(Result<usize, Errno>),
@@ -143,34 +121,6 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let awake = out.begin_write(end.peer_board());
     out.end_write();
     awake
-}
-
-/// The board of this process, for what has no lane to be said in, and those it had before it was forked, at
-/// which the peers of inherited lanes look; null for none.
-static OWN_BOARDS: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(core::ptr::null_mut()) }; 4];
-
-/// Says which board this process writes.
-pub fn set_own_board(board: Board) {
-    let mut before = board.address() as *mut u8;
-    for word in &OWN_BOARDS {
-        before = word.swap(before, Ordering::AcqRel);
-    }
-}
-
-fn own_boards() -> impl Iterator<Item = Board> {
-    OWN_BOARDS
-        .iter()
-        .map_while(|word| NonNull::new(word.load(Ordering::Acquire)))
-        // SAFETY: `set_own_board` got boards, which stay mapped for writing for the process's life.
-        .map(|base| unsafe { Board::from_raw(base) })
-}
-
-/// Says that the kernel has taken a write of this process, to whatever descriptor, or given it what somebody
-/// else wrote. A reader that finds what was written to a ring behind it asks the kernel, too.
-pub fn count_kernel_transfer() {
-    for board in own_boards() {
-        board.count_kernel_transfer();
-    }
 }
 
 /// Tells a reader on this host when it was written: it may find bytes of other connections besides,

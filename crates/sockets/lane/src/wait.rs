@@ -3,15 +3,13 @@
 #![allow(unsafe_code)]
 
 use crate::end::{End, Locked};
+use crate::full::{full_budget_ns, stalled_ns};
 use crate::lock::count;
 use crate::recall::serve;
-use crate::receive::may_read_free;
-use crate::send::{full_budget_ns, stalled_ns};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::board::Board;
 use sluice_shmem::direction::{Direction, Mode, Recall};
 use sluice_sys::errno::Errno;
-use sluice_sys::raw;
 
 mod asked;
 mod naps;
@@ -174,7 +172,7 @@ pub fn assure(end: &End, generation: u32) -> bool {
         return true;
     }
     into.announce_sleep();
-    if may_read_free(end, &mut rx, &into) {
+    if end.may_read_free(&mut rx, &into) {
         rx.is_promised = true;
         return true;
     }
@@ -206,7 +204,7 @@ pub fn assure_kernel_alone(end: &End, generation: u32) -> bool {
     if !was_promised {
         into.announce_sleep();
     }
-    let is_free = may_read_free(end, &mut rx, &into);
+    let is_free = end.may_read_free(&mut rx, &into);
     if !was_promised && !is_free {
         into.withdraw_sleep();
     }
@@ -267,7 +265,7 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
             && !rx.is_counting
             && rx.tcp_read < into.mark()
             && (into.mode() == Mode::Ring || matches!(rx.consumer.available(&into), Ok(1..)));
-        if !owed && !may_read_free(end, &mut rx, &into) {
+        if !owed && !end.may_read_free(&mut rx, &into) {
             into.withdraw_sleep();
             count(&end.rx.in_kernel, -1);
             return None;
@@ -285,39 +283,4 @@ pub fn withdraw(end: &End, announced: Announced) {
             into.withdraw_sleep();
         }
     }
-}
-
-/// What poll(2) reports at once for a socket; errors count as nothing.
-pub fn kernel_events(fd: i32, events: i16) -> i16 {
-    let mut entry = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    match poll(&mut entry, 0) {
-        Ok(_) => entry.revents,
-        Err(_) => 0,
-    }
-}
-
-/// Sleeps until a socket is writable, or a signal comes.
-pub(crate) fn sleep_until_writable(fd: i32) {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLOUT,
-        revents: 0,
-    };
-    let _ = poll(&mut entry, -1);
-}
-
-fn poll(entry: &mut libc::pollfd, timeout_ms: i32) -> Result<usize, Errno> {
-    // SAFETY: one pollfd, alive through the call.
-    raw::check(unsafe {
-        raw::syscall3(
-            libc::SYS_poll,
-            &raw mut *entry as usize,
-            1,
-            timeout_ms as usize,
-        )
-    })
 }

@@ -223,7 +223,7 @@ fn end_of_stream_is_read_as_soon_as_poll_tells() {
         // Killed: nothing but the kernel tells.
         common::close(pair.a.fd);
         wait_for("the end", || {
-            sluice_lane::wait::kernel_events(pair.b.fd, libc::POLLIN) != 0
+            sluice_lane::kernel::kernel_events(pair.b.fd, libc::POLLIN) != 0
         });
         // An edge-triggered program is told once: poll looks at the lane, then the program reads.
         assert!(pair.b.look().is_some());

@@ -7,6 +7,7 @@ use common::process::bounded;
 use common::{BLOCK, DONTWAIT, PEEK, Pair, SMALL_RING, Side};
 use common::{bytes_at, check_bytes, kernel_recv};
 use sluice_lane::clock::now_ns;
+use sluice_lane::confined;
 use sluice_lane::end::{Assignment, Carried, Role};
 use sluice_lane::reason::Reason;
 use sluice_lane::recall::{self, Fetched};
@@ -441,7 +442,7 @@ fn unread_bytes_that_have_lost_their_place_are_refused() {
 #[test]
 fn a_sender_confined_to_read_and_write_refuses() {
     let child = common::process::Child::fork(|| {
-        recall::refuse();
+        confined::refuse();
         let pair = Pair::adopted(SMALL_RING);
         assert_eq!(pair.a.send(&bytes_at(0, 100), false), Ok(100));
         pair.there().ask_recall();

@@ -12,7 +12,7 @@ use core::ptr::null_mut;
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
-use sluice_lane::{Piece, receive, send};
+use sluice_lane::{Piece, boards, receive, send};
 use sluice_sys::errno::Errno;
 
 /// Pieces of a `readv` that go to the kernel in one call when it does not get the whole.
@@ -289,14 +289,14 @@ fn write_parts(
 
 /// What a call returned that wrote through the kernel, to a descriptor that is none of ours.
 pub fn written<T>(result: T) -> T {
-    send::count_kernel_transfer();
+    boards::count_kernel_transfer();
     result
 }
 
 /// What a call returned that read through the kernel.
 pub fn received<T: Default + PartialOrd>(result: T) -> T {
     if result > T::default() {
-        send::count_kernel_transfer();
+        boards::count_kernel_transfer();
     }
     result
 }

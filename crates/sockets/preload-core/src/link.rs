@@ -436,7 +436,7 @@ impl Link {
         self.set_fd(fd);
         BOARD.store(board_memory.leak().as_ptr(), Ordering::Release);
         if let Some(board) = self::board() {
-            sluice_lane::send::set_own_board(board);
+            sluice_lane::boards::set_own_board(board);
         }
         MAILBOX.store(mail.leak().as_ptr().cast(), Ordering::Release);
         Ok(())

@@ -13,9 +13,9 @@ use crate::{
 };
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use sluice_lane::confined;
 use sluice_lane::end::State;
 use sluice_lane::reason::Reason;
-use sluice_lane::recall;
 use sluice_sys::{raw, tcp};
 
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -285,7 +285,7 @@ pub fn before_confinement() {
         &mut |_, _| {},
     );
     CONFINED.store(true, Ordering::Relaxed);
-    recall::refuse();
+    confined::refuse();
     link::leave();
 }
 

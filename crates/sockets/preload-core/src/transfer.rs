@@ -5,11 +5,11 @@ use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use crate::{descriptors, epoll, io, link, to_c};
 use core::ffi::{c_int, c_uint};
+use sluice_lane::kernel::kernel_events;
 use sluice_lane::reason::Reason;
 use sluice_lane::receive::{Given, Taker, give};
 use sluice_lane::send::{is_ring_next, through_kernel};
 use sluice_lane::spin::yield_processor;
-use sluice_lane::wait::kernel_events;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 

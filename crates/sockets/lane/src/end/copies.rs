@@ -9,7 +9,7 @@
 //! The connection is pinned, so nothing is added to these bytes.
 
 use super::{Carried, End, FLAG_COPIED, FLAG_GAP, Locked, Rx};
-use crate::recall::is_refusing;
+use crate::confined::is_refusing;
 use crate::spin::yield_processor;
 use core::sync::atomic::Ordering;
 use sluice_shmem::direction::Direction;

@@ -6,8 +6,8 @@ use super::{
     FLAG_REMOTE, FLAG_SIDE1, Locked, Rx, State, Tx,
 };
 use crate::counts::tcp_bytes_read;
+use crate::kernel::kernel_events;
 use crate::reason::Reason;
-use crate::wait::kernel_events;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use sluice_shmem::board::Board;
@@ -214,6 +214,17 @@ impl End {
             self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
             into.adopt();
         }
+    }
+
+    /// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
+    /// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
+    #[inline]
+    pub(crate) fn may_read_free(&self, rx: &mut Rx, into: &Direction) -> bool {
+        // Behind a promise a write may begin, and is taken back at once.
+        (rx.is_promised || !self.is_write_in_flight(into))
+            && !rx.is_counting
+            && matches!(rx.consumer.available(into), Ok(0))
+            && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())
     }
 
     /// Gives the reading of a pinned connection back to the kernel once its ring is empty: from

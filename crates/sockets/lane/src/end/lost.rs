@@ -5,7 +5,7 @@
 //! that nobody empties, whether a process still has the peer's socket, and says what TCP would have said.
 
 use super::{End, FLAG_LOST_TOLD, Tx};
-use crate::wait::kernel_events;
+use crate::kernel::kernel_events;
 use core::sync::atomic::Ordering;
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;

@@ -6,9 +6,9 @@
 use super::{
     End, FLAG_BROKEN, FLAG_GAP, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX, Locked,
 };
+use crate::boards::count_kernel_transfer;
+use crate::kernel::is_final;
 use crate::lock::{count, count_bytes};
-use crate::receive::is_final;
-use crate::send::count_kernel_transfer;
 use core::sync::atomic::Ordering;
 use sluice_sys::errno::Errno;
 

@@ -5,9 +5,9 @@
 #![allow(unsafe_code)]
 
 use crate::end::{End, Locked};
+use crate::kernel::kernel_events;
 use crate::lock::count_bytes;
 use crate::spin::note_by_ring;
-use crate::wait::kernel_events;
 use core::sync::atomic::{Ordering, compiler_fence};
 use sluice_shmem::direction::Mode;
 use sluice_sys::errno::Errno;

@@ -4,11 +4,11 @@
 //! TCP bytes end and ring bytes begin.
 #![allow(unsafe_code)]
 
-use super::{Reader, Step, for_pieces};
-use crate::Piece;
+use super::{Reader, Step};
 use crate::end::Rx;
+use crate::kernel::kernel_events;
 use crate::lock::Guard;
-use crate::wait::kernel_events;
+use crate::{Piece, for_pieces};
 use sluice_shmem::Broken;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_sys::errno::Errno;

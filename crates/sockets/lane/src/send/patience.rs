@@ -1,7 +1,7 @@
 //! How a writer that blocks waits: for room in the ring, and for others to leave the kernel.
 
-use super::full_budget_ns;
 use crate::clock::now_ns;
+use crate::full::full_budget_ns;
 use crate::spin::pass;
 use crate::wait::{Naps, SocketTimeout};
 use sluice_sys::errno::Errno;

@@ -2,7 +2,8 @@
 
 use crate::conn::{self, Conn};
 use sluice_lane::clock::now_ns;
-use sluice_lane::wait::{self, Asked, kernel_events};
+use sluice_lane::kernel::kernel_events;
+use sluice_lane::wait::{self, Asked};
 use sluice_shmem::board::Board;
 
 pub(super) const IN: u32 = libc::EPOLLIN as u32;
