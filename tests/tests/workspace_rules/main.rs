@@ -78,7 +78,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "sluice-ibverbs",
+        "sluice-verbs-calls",
         &[
             "sluice-rendezvous",
             "sluice-sys",
@@ -86,6 +86,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-shm",
             "sluice-verbs",
             "sluice-verbs-abi",
+        ],
+    ),
+    (
+        "sluice-ibverbs",
+        &[
+            "sluice-sys",
+            "sluice-transport-shm",
+            "sluice-verbs",
+            "sluice-verbs-abi",
+            "sluice-verbs-calls",
             "sluice-wire",
         ],
     ),
@@ -138,7 +148,6 @@ const CIRCLES: &[&str] = &[
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
     "sluice-daemon crate: capture, fabric, gateway",
     "sluice-fabric crate: down, engine, lane, up, watched",
-    "sluice-ibverbs api: batch, context, cq, cq_ex, device, device_memory, memory, objects, post, qp, qp_ex, report, srq, stats",
     "sluice-ibverbs rdmacm: agent, device, fabric, object, qp",
     "sluice-ibverbs rdmacm: cm_calls, multicast",
     "sluice-ibverbs rdmacm::agent: endpoint, trace",

@@ -16,9 +16,9 @@ use super::fabric::loopback;
 use super::object::{Id, agent};
 use super::qp::*;
 use super::{c_address, qp_mask};
-use crate::api::qp::ibv_query_qp;
-use crate::errno::errno;
 use crate::ffi::*;
+use sluice_verbs_calls::errno::errno;
+use sluice_verbs_calls::qp::ibv_query_qp;
 
 /// An identifier with a channel of its own.
 struct End {

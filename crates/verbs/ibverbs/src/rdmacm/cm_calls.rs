@@ -570,14 +570,14 @@ pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     let devices = match device::all() {
         Ok(devices) => devices,
-        Err(errno) => return crate::errno::null(errno.0),
+        Err(errno) => return sluice_verbs_calls::errno::null(errno.0),
     };
     let bytes = (devices.len() + 1) * size_of::<*mut ibv_context>();
     // SAFETY: malloc has no precondition; the list has room for every device and the end.
     unsafe {
         let list = libc::malloc(bytes).cast::<*mut ibv_context>();
         if list.is_null() {
-            return crate::errno::null(libc::ENOMEM);
+            return sluice_verbs_calls::errno::null(libc::ENOMEM);
         }
         for (index, device) in devices.iter().enumerate() {
             *list.add(index) = device.context();

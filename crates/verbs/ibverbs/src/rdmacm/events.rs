@@ -13,8 +13,8 @@ use super::message::{
 };
 use super::object::{ChannelObject, EventObject, Id, Outstanding, agent};
 use super::{Errno, answer, calls, qp};
-use crate::errno::null;
 use crate::ffi::*;
+use sluice_verbs_calls::errno::null;
 
 /// The QP number of a datagram to a group (IBTA 10.5.2).
 const MULTICAST_QPN: u32 = 0x00ff_ffff;

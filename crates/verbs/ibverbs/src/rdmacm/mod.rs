@@ -49,7 +49,7 @@ fn random() -> u64 {
 fn answer(result: Result<(), Errno>) -> c_int {
     match result {
         Ok(()) => 0,
-        Err(errno) => crate::errno::minus_one(errno.0),
+        Err(errno) => sluice_verbs_calls::errno::minus_one(errno.0),
     }
 }
 

@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use sluice_verbs::transport::Gsi;
 
 use super::Errno;
-use crate::api::{channel, context, cq, device, gid, memory, post, qp, srq};
 use crate::ffi::*;
+use sluice_verbs_calls::{channel, context, cq, device, gid, memory, open, post, qp, srq};
 
 type Context = *mut ibv_context;
 
@@ -58,7 +58,7 @@ pub struct Calls {
 pub static LIBIBVERBS: Calls = Calls {
     get_device_list: device::ibv_get_device_list,
     free_device_list: device::ibv_free_device_list,
-    open_device: device::ibv_open_device,
+    open_device: open::ibv_open_device,
     query_device: device::ibv_query_device,
     query_port: device::ibv_query_port,
     gsi,
@@ -100,7 +100,7 @@ pub fn check(number: c_int) -> Result<(), Errno> {
     match number {
         0 => Ok(()),
         // The few calls that return -1 say why in errno.
-        -1 => Err(Errno(crate::errno::errno())),
+        -1 => Err(Errno(sluice_verbs_calls::errno::errno())),
         other => Err(Errno(other.abs())),
     }
 }
@@ -108,7 +108,7 @@ pub fn check(number: c_int) -> Result<(), Errno> {
 /// A call that returns an object, or NULL and `errno`.
 pub fn check_pointer<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() {
-        let number = crate::errno::errno();
+        let number = sluice_verbs_calls::errno::errno();
         return Err(Errno(if number == 0 { libc::EINVAL } else { number }));
     }
     Ok(pointer)

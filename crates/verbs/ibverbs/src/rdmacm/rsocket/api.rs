@@ -7,8 +7,8 @@ use libc::{iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 
 use super::socket::{Phase, Socket};
 use super::{Kind, insert, kind, remove};
-use crate::errno::set_errno;
 use crate::rdmacm::{Errno, answer, c_address};
+use sluice_verbs_calls::errno::set_errno;
 
 /// The most that one call takes, as in Linux.
 const BYTES_MAX: usize = 0x7fff_f000;
@@ -24,7 +24,7 @@ fn count(result: Result<usize, Errno>) -> ssize_t {
 }
 
 fn descriptor(result: Result<c_int, Errno>) -> c_int {
-    result.unwrap_or_else(|errno| crate::errno::minus_one(errno.0))
+    result.unwrap_or_else(|errno| sluice_verbs_calls::errno::minus_one(errno.0))
 }
 
 /// A stream call, or the kernel's for a datagram socket.
@@ -48,7 +48,7 @@ macro_rules! dispatch {
 fn delivered(call: impl Fn() -> libc::ssize_t) -> libc::ssize_t {
     loop {
         let moved = call();
-        if moved >= 0 || crate::errno::errno() != libc::ECONNREFUSED {
+        if moved >= 0 || sluice_verbs_calls::errno::errno() != libc::ECONNREFUSED {
             return moved;
         }
     }
@@ -75,7 +75,7 @@ fn create(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
             // SAFETY: socket takes integers only.
             let fd = unsafe { libc::socket(domain, kind, protocol) };
             if fd < 0 {
-                return Err(Errno(crate::errno::errno()));
+                return Err(Errno(sluice_verbs_calls::errno::errno()));
             }
             insert(fd, Kind::Datagram);
             Ok(fd)

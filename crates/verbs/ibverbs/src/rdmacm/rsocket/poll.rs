@@ -149,7 +149,7 @@ fn sleep(
     // SAFETY: the vector is a valid array of its length.
     let ret = unsafe { libc::poll(all.as_mut_ptr(), all.len() as nfds_t, timeout_ms) };
     let result = match ret {
-        -1 => Err(Errno(crate::errno::errno())),
+        -1 => Err(Errno(sluice_verbs_calls::errno::errno())),
         _ => Ok(()),
     };
     for socket in sockets.iter().flatten() {

@@ -8,7 +8,7 @@ use libc::{iovec, msghdr, pollfd, sockaddr, sockaddr_in, socklen_t};
 use super::api::*;
 use super::options::{RDMA_RQSIZE, SOL_RDMA, rsetsockopt};
 use super::poll::rpoll;
-use crate::errno::errno;
+use sluice_verbs_calls::errno::errno;
 
 /// For a condition that only a hang does not reach.
 const PATIENCE_MS: c_int = 20_000;

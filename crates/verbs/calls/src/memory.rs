@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sluice_verbs as engine;
 
 use super::context::Context;
-use super::objects::{Mr, Mw, Object, Pd, Qp, Td, Xrcd, number, optional};
-use super::post;
+use super::named::window_binding;
+use super::objects::{Mr, Mw, Object, Pd, Td, Xrcd, number, optional};
+use super::queue_pair::Qp;
 use crate::errno::{null, set_errno};
 use crate::ffi::*;
 
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn bind_mw(
     let (qp, window, bind) = unsafe { (Qp::of(qp), Mw::of(mw), &*bind) };
     let rkey = window.engine.next_rkey();
     // SAFETY: the header's contract.
-    let binding = match unsafe { post::window_binding(mw, rkey, &bind.bind_info) } {
+    let binding = match unsafe { window_binding(mw, rkey, &bind.bind_info) } {
         Ok(binding) => binding,
         Err(error) => return number(error),
     };

@@ -5,7 +5,7 @@ use std::ops::Range;
 use sluice_verbs as engine;
 use sluice_verbs::{SendWr, Sge, WrOpcode};
 
-use super::post::{destination, window_binding};
+use super::named::{destination, window_binding};
 use crate::ffi::*;
 
 /// Requests that a batch has room for without allocating.

@@ -8,7 +8,7 @@ use std::slice;
 use sluice_verbs as engine;
 
 use super::context::Context;
-use super::objects::{Channel, Cq, Object, number, optional};
+use super::objects::{Channel, Cq, Current, Object, number, optional};
 use crate::errno::null;
 use crate::ffi::*;
 
@@ -55,7 +55,7 @@ pub unsafe fn create(
     Ok(Box::new(Cq {
         c: UnsafeCell::new(c),
         engine,
-        current: UnsafeCell::new(super::cq_ex::Current::default()),
+        current: UnsafeCell::new(Current::default()),
     }))
 }
 

@@ -9,27 +9,39 @@
 //! pointer to a structure points at one that is valid for the call, and an out parameter has room.
 //! "The header's contract" in the comments below means this. A function does not unwind: Rust
 //! aborts at an `extern "C"` boundary.
+//!
+//! `crates/verbs/ibverbs` exports them under the names and versions that programs look for.
+#![allow(unsafe_code)]
+// All of them have the section above.
+#![allow(clippy::missing_safety_doc)]
 
 pub mod ah;
-pub mod batch;
+mod batch;
 pub mod channel;
 pub mod context;
 pub mod cq;
 pub mod cq_ex;
 pub mod device;
 pub mod device_memory;
+mod devices;
+pub mod errno;
 pub mod events;
 pub mod fork;
 pub mod gid;
 pub mod kernel_types;
 pub mod memory;
+mod named;
 pub mod names;
-pub mod objects;
+mod objects;
+pub mod open;
 pub mod post;
 pub mod qp;
 pub mod qp_ex;
+mod queue_pair;
 pub mod rates;
-pub mod report;
+mod report;
 pub mod srq;
-pub mod stats;
+mod stats;
 pub mod sysfs;
+
+use sluice_verbs_abi as ffi;

@@ -1,50 +1,32 @@
-//! The open device as the header's inline functions see it.
+//! Opening a device and closing it: the context has a table of the calls that the header's inline
+//! functions make.
 
-use std::cell::UnsafeCell;
-use std::ffi::c_void;
-use std::mem::offset_of;
+use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 
-use sluice_verbs as engine;
-
-use super::{cq, cq_ex, device, device_memory, memory, post, qp, srq};
+use super::context::Context;
+use super::device::Device;
+use super::objects::number;
+use super::{cq, cq_ex, device, device_memory, memory, post, qp, report, srq};
+use crate::errno::null;
 use crate::ffi::*;
 
-#[repr(C)]
-pub struct Context {
-    c: UnsafeCell<verbs_context>,
-    pub engine: Arc<engine::Context>,
+pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: the header's contract.
+    let device = unsafe { Device::of(device) };
+    match device.engine.open() {
+        Ok(opened) => {
+            report::begin();
+            Context::give(table(), device.as_c(), opened)
+        }
+        Err(error) => null(number(error)),
+    }
 }
 
-/// The program's pointer is to the last field of the C structure.
-const C_OFFSET: usize = offset_of!(verbs_context, context);
-
-impl Context {
-    pub fn give(device: *mut ibv_device, engine: Arc<engine::Context>) -> *mut ibv_context {
-        let mut c = table();
-        c.context.device = device;
-        c.context.async_fd = engine.async_fd();
-        let object = Box::into_raw(Box::new(Self {
-            c: UnsafeCell::new(c),
-            engine,
-        }));
-        object.cast::<u8>().wrapping_add(C_OFFSET).cast()
-    }
-
-    /// # Safety
-    /// The header's contract.
-    pub unsafe fn of<'a>(pointer: *mut ibv_context) -> &'a Self {
-        // SAFETY: the header's contract; give made the pointer from a Box of Self.
-        unsafe { &*pointer.cast::<u8>().wrapping_sub(C_OFFSET).cast::<Self>() }
-    }
-
-    /// # Safety
-    /// The header's contract; the program does not use the pointer again.
-    pub unsafe fn take(pointer: *mut ibv_context) -> Box<Self> {
-        // SAFETY: as above.
-        unsafe { Box::from_raw(pointer.cast::<u8>().wrapping_sub(C_OFFSET).cast::<Self>()) }
-    }
+pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: the header's contract.
+    unsafe { Context::take(context) };
+    0
 }
 
 /// The slots. Those that are empty make the header's functions answer EOPNOTSUPP.

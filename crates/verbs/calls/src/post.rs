@@ -5,9 +5,11 @@ use std::ffi::c_int;
 use std::slice;
 
 use sluice_verbs as engine;
-use sluice_verbs::{QpType, SendWr, Sge, UdDestination, WrOpcode};
+use sluice_verbs::{QpType, SendWr, Sge, WrOpcode};
 
-use super::objects::{Ah, Mr, Mw, Object, Qp, Srq, number, optional};
+use super::named::{destination, window_binding};
+use super::objects::{Object, Srq, number};
+use super::queue_pair::Qp;
 use crate::ffi::*;
 
 const _: () = assert!(size_of::<ibv_sge>() == size_of::<Sge>());
@@ -81,45 +83,10 @@ unsafe fn convert(request: &ibv_send_wr, qp_type: QpType) -> engine::Result<Send
 }
 
 /// # Safety
-/// The header's contract for the address handle.
-pub unsafe fn destination<'a>(
-    ah: *mut ibv_ah,
-    qpn: u32,
-    qkey: u32,
-) -> engine::Result<UdDestination<'a>> {
-    // SAFETY: the caller's contract.
-    let ah = unsafe { optional::<Ah>(ah) }.ok_or(engine::Error::WrongObject)?;
-    Ok(UdDestination {
-        ah: ah.engine.attr(),
-        qpn,
-        qkey,
-    })
-}
-
-/// # Safety
 /// The header's contract for window and region.
 unsafe fn binding<'a>(bind: &send_wr_bind_mw) -> engine::Result<engine::MwBind<'a>> {
     // SAFETY: the caller's contract.
     unsafe { window_binding(bind.mw, bind.rkey, &bind.bind_info) }
-}
-
-/// # Safety
-/// The header's contract for window and region.
-pub unsafe fn window_binding<'a>(
-    mw: *mut ibv_mw,
-    rkey: u32,
-    info: &ibv_mw_bind_info,
-) -> engine::Result<engine::MwBind<'a>> {
-    // SAFETY: the caller's contract.
-    let (mw, mr) = unsafe { (optional::<Mw>(mw), optional::<Mr>(info.mr)) };
-    Ok(engine::MwBind {
-        mw: &mw.ok_or(engine::Error::WrongObject)?.engine,
-        rkey,
-        mr: mr.map(|mr| &mr.engine),
-        addr: info.addr,
-        length: info.length,
-        access: info.mw_access_flags,
-    })
 }
 
 /// Posts each request of a list; says which one was refused.

@@ -2,24 +2,13 @@
 
 use std::ffi::c_int;
 
-use sluice_verbs::{Wc, WcStatus};
+use sluice_verbs::WcStatus;
 
 use super::cq::{create, publish};
 use super::device::clock_ns;
-use super::objects::{Cq, Object, number};
+use super::objects::{Cq, Current, Object, number};
 use crate::errno::null;
 use crate::ffi::*;
-
-/// The completion that the program looks at, between start_poll and end_poll.
-#[derive(Default)]
-pub struct Current {
-    wc: Wc,
-    /// When it was taken, if the program wants to know; see the clocks below.
-    monotonic_ns: u64,
-    wall_ns: u64,
-    wants_monotonic: bool,
-    wants_wall: bool,
-}
 
 const FLAGS_KNOWN: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM

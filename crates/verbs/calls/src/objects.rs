@@ -110,6 +110,17 @@ object! {
     }
 }
 
+/// The completion that the program looks at, between start_poll and end_poll.
+#[derive(Default)]
+pub struct Current {
+    pub wc: engine::Wc,
+    /// When it was taken, if the program wants to know; see [`crate::cq_ex`].
+    pub monotonic_ns: u64,
+    pub wall_ns: u64,
+    pub wants_monotonic: bool,
+    pub wants_wall: bool,
+}
+
 /// A completion queue. Always with room for the extended structure, whose functions are there
 /// when it was made by `ibv_create_cq_ex`.
 #[repr(C)]
@@ -118,28 +129,11 @@ pub struct Cq {
     pub engine: Arc<engine::Cq>,
     /// The completion that the extended interface is looking at. Only the thread that polls uses
     /// it: between start_poll and end_poll the program keeps others away.
-    pub current: UnsafeCell<super::cq_ex::Current>,
+    pub current: UnsafeCell<Current>,
 }
 
 impl Object for Cq {
     type C = ibv_cq;
-}
-
-/// A queue pair. Always with room for the extended structure, whose functions are there when the
-/// program asked for them.
-#[repr(C)]
-pub struct Qp {
-    pub c: UnsafeCell<ibv_qp_ex>,
-    pub engine: Arc<engine::Qp>,
-    /// What the `ibv_wr_*` calls have put together since `ibv_wr_start`. Only the thread that
-    /// posts uses it: the program keeps others away meanwhile.
-    pub batch: UnsafeCell<super::batch::Batch>,
-    /// Made by `ibv_open_qp`: others have the same QP.
-    pub shared: bool,
-}
-
-impl Object for Qp {
-    type C = ibv_qp;
 }
 
 /// The engine's object behind an optional pointer.

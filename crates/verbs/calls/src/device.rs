@@ -1,4 +1,4 @@
-//! Devices: the list, opening, and what they can do.
+//! Devices: the list, and what they can do.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int, c_void};
@@ -9,9 +9,8 @@ use sluice_sys::errno::Errno;
 use sluice_verbs as engine;
 
 use super::context::Context;
+use super::devices;
 use super::objects::number;
-use super::report;
-use crate::devices;
 use crate::errno::null;
 use crate::ffi::*;
 
@@ -148,24 +147,6 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
 /// The kernel's number for the device: it has none.
 pub extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     -1
-}
-
-pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    // SAFETY: the header's contract.
-    let device = unsafe { Device::of(device) };
-    match device.engine.open() {
-        Ok(opened) => {
-            report::begin();
-            Context::give(device.as_c(), opened)
-        }
-        Err(error) => null(number(error)),
-    }
-}
-
-pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: the header's contract.
-    unsafe { Context::take(context) };
-    0
 }
 
 pub unsafe extern "C" fn ibv_query_device(

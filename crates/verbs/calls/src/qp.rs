@@ -9,7 +9,8 @@ use sluice_verbs::{Gid, QpInit, QpType};
 
 use super::batch::Batch;
 use super::context::Context;
-use super::objects::{Cq, Object, Pd, Qp, Srq, Xrcd, number, optional};
+use super::objects::{Cq, Object, Pd, Srq, Xrcd, number, optional};
+use super::queue_pair::Qp;
 use super::{qp_ex, stats};
 use crate::errno::null;
 use crate::ffi::*;

@@ -6,7 +6,8 @@ use std::slice;
 use sluice_verbs::{QpType, Sge, WrOpcode};
 
 use super::batch::{Batch, Request};
-use super::objects::{Object, Qp, number};
+use super::objects::{Object, number};
+use super::queue_pair::Qp;
 use crate::ffi::*;
 
 /// The operations that a QP of this type has, of `enum ibv_qp_create_send_ops_flags`.

@@ -6,7 +6,8 @@ use std::ptr;
 use sluice_verbs::events::Element;
 
 use super::context::Context;
-use super::objects::{Cq, Object, Qp, Srq, number};
+use super::objects::{Cq, Object, Srq, number};
+use super::queue_pair::Qp;
 use crate::errno::minus_one;
 use crate::ffi::*;
 
