@@ -13,7 +13,7 @@ const TABLES: &[&str] = &[
     "symbols/verbs.txt",
     "symbols/ancient.txt",
     "symbols/private.txt",
-    "src/rdmacm/symbols.txt",
+    "symbols/rdmacm.txt",
 ];
 
 /// One symbol under one version.

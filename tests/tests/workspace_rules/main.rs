@@ -89,7 +89,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "sluice-ibverbs",
+        "sluice-rdmacm",
         &[
             "sluice-sys",
             "sluice-transport-shm",
@@ -97,6 +97,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-verbs-abi",
             "sluice-verbs-calls",
             "sluice-wire",
+        ],
+    ),
+    (
+        "sluice-rsocket",
+        &["sluice-rdmacm", "sluice-verbs-abi", "sluice-verbs-calls"],
+    ),
+    (
+        "sluice-ibverbs",
+        &[
+            "sluice-rdmacm",
+            "sluice-rsocket",
+            "sluice-transport-shm",
+            "sluice-verbs-calls",
         ],
     ),
     (
@@ -148,11 +161,6 @@ const CIRCLES: &[&str] = &[
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
     "sluice-daemon crate: capture, fabric, gateway",
     "sluice-fabric crate: down, engine, lane, up, watched",
-    "sluice-ibverbs rdmacm: agent, device, fabric, object, qp",
-    "sluice-ibverbs rdmacm: cm_calls, multicast",
-    "sluice-ibverbs rdmacm::agent: endpoint, trace",
-    "sluice-ibverbs rdmacm::fabric: connection, format",
-    "sluice-ibverbs rdmacm::rsocket: stream, wire",
     "sluice-lane crate: counts, end, lock, recall, receive, send, wait",
     "sluice-lane crate: pace, thread",
     "sluice-peering crate: config, identity",
