@@ -92,7 +92,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "sluice-rdmacm",
         &[
             "sluice-sys",
-            "sluice-transport-shm",
             "sluice-verbs",
             "sluice-verbs-abi",
             "sluice-verbs-calls",

@@ -12,7 +12,7 @@ use super::channel::EventKind;
 use super::cm_calls::*;
 use super::endpoint::{rdma_create_ep, rdma_freeaddrinfo, rdma_get_request, rdma_getaddrinfo};
 use super::events::*;
-use super::fabric::loopback;
+use super::fabric::{self, loopback};
 use super::object::{Id, agent};
 use super::qp::*;
 use super::{c_address, qp_mask};
@@ -168,7 +168,7 @@ fn param(private: &[u8]) -> rdma_conn_param {
 fn over_wire(id: *mut rdma_cm_id) -> bool {
     // SAFETY: the identifier is valid.
     let key = unsafe { Id::of(id) }.key;
-    agent().unwrap().info(key).unwrap().over_wire
+    agent().unwrap().info(key).unwrap().way == fabric::connector::NAME
 }
 
 fn query(id: *mut rdma_cm_id) -> ibv_qp_attr {

@@ -272,7 +272,7 @@ pub unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Resu
     });
     if this.c.qp_type == IBV_QPT_UD {
         let info = agent()?.info(this.key)?;
-        let device = device::carrying(info.over_wire)?;
+        let device = device::at(info.device)?;
         let gid = device.gid(&info.source.ok_or(Errno::INVAL)?).1;
         let qp_num = match (this.c.qp.is_null(), given) {
             // SAFETY: the program's QP lives as long as it is in the identifier's field.

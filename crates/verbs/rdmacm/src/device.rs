@@ -1,12 +1,17 @@
 //! The devices that identifiers are bound to: opened once for the process, never closed.
 
 use std::ffi::c_int;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use sluice_verbs::transport::Gsi;
+use sluice_verbs::transport::{Gsi, ManagementTrace};
 
 use super::address::Address;
+use super::connector::{Connector, Surroundings};
+use super::fabric::connector::Wire;
+#[cfg(any(test, feature = "testing"))]
+use super::fabric::loopback;
 use super::fabric::port;
+use super::host::Host;
 use super::verbs::{check, check_pointer};
 use super::{Errno, calls};
 use crate::ffi::*;
@@ -29,6 +34,7 @@ pub struct Device {
     ca_guid: u64,
     /// Queue pair 1, where peers are on other hosts.
     gsi: Option<&'static dyn Gsi>,
+    trace: Option<&'static dyn ManagementTrace>,
 }
 
 // SAFETY: libibverbs objects may be used from every thread (ibv_open_device(3) puts no
@@ -52,32 +58,43 @@ pub fn first() -> Result<&'static Device, Errno> {
     all()?.first().ok_or(Errno(libc::ENODEV))
 }
 
-/// The device for peers on other hosts, or for those of this one, or any that there is. All of
-/// them carry all addresses of the host.
-pub fn carrying(over_wire: bool) -> Result<&'static Device, Errno> {
-    let mut fit = all()?.iter();
-    match fit.find(|device| device.gsi.is_some() == over_wire) {
-        Some(device) => Ok(device),
-        None => first(),
-    }
+/// A device by its number ([`ways`]).
+pub fn at(number: usize) -> Result<&'static Device, Errno> {
+    all()?.get(number).ok_or(Errno(libc::ENODEV))
 }
 
-/// What the connection manager must know to reach other hosts; `None` without such a device.
-pub fn fabric() -> Option<port::Config> {
-    let devices = all().ok()?;
-    #[cfg(test)]
-    if let Some(config) = super::fabric::loopback::config(first().ok()?.mtu) {
-        return Some(config);
+/// The ways to peers that the devices bring along. One with a queue pair 1 goes to other hosts, one
+/// without to processes of this host, whose addresses are reached by that if it is there. All of
+/// them carry all addresses of the host.
+pub fn ways(around: &Arc<Surroundings>) -> Vec<Arc<dyn Connector>> {
+    let devices = all().unwrap_or_default();
+    let host = devices.iter().position(|device| device.gsi.is_none());
+    let wire = devices.iter().enumerate().find_map(|(number, device)| {
+        let config = port::Config {
+            gsi: device.gsi?,
+            ca_guid: device.ca_guid,
+            mtu: device.mtu,
+            host_device: host.is_some(),
+        };
+        Some((number, config))
+    });
+    #[cfg(any(test, feature = "testing"))]
+    let (host, wire) = match devices
+        .first()
+        .and_then(|device| loopback::config(device.mtu))
+    {
+        Some(config) => (None, Some((0, config))),
+        None => (host, wire),
+    };
+    let trace = host.and_then(|number| devices[number].trace);
+    let wire = wire.map(|(number, config)| Wire::new(around, number, config));
+    // Without a device of its own it is there for what other processes ask.
+    let by_host: Arc<dyn Connector> = Arc::new(Host::new(around, host.unwrap_or(0), trace));
+    match (host, wire) {
+        (_, None) => vec![by_host],
+        (Some(_), Some(wire)) => vec![by_host, Arc::new(wire)],
+        (None, Some(wire)) => vec![Arc::new(wire), by_host],
     }
-    let (device, gsi) = devices
-        .iter()
-        .find_map(|device| Some((device, device.gsi?)))?;
-    Some(port::Config {
-        gsi,
-        ca_guid: device.ca_guid,
-        mtu: device.mtu,
-        host_device: devices.iter().any(|device| device.gsi.is_none()),
-    })
 }
 
 /// The device of a context that came from here.
@@ -117,6 +134,8 @@ impl Device {
             check((calls.query_device)(context, &raw mut attr))?;
             check((calls.query_port)(context, PORT, &raw mut port))?;
         }
+        // SAFETY: the context is open and is never closed.
+        let transport = unsafe { (calls.transport)(context) };
         let limit = |number: c_int| number.clamp(0, 0xfe) as u8;
         Ok(Self {
             context,
@@ -126,8 +145,8 @@ impl Device {
             initiator_depth_max: limit(attr.max_qp_init_rd_atom),
             mtu: port.active_mtu.clamp(1, 5) as u8,
             ca_guid: u64::from_be(attr.node_guid),
-            // SAFETY: the context is open and is never closed.
-            gsi: unsafe { (calls.gsi)(context) },
+            gsi: transport.gsi(),
+            trace: transport.management_trace(),
         })
     }
 

@@ -1,9 +1,9 @@
 //! librdmacm: connections by address.
 //!
-//! From the inside out: `message` is what processes say to each other, `rendezvous` where
-//! they find each other, `fabric` the messages to and from other hosts, `agent` the connection
-//! manager that the kernel would be, with its event `channel`s. None of them knows what a QP is. On
-//! top of them are the C objects (`object`) and calls: `cm_calls`, `events`, `qp`, `endpoint`,
+//! From the inside out: `message` is what two ends say to each other; `connector` is a way to peers,
+//! of which there are two: `host` for this host, where processes find each other by `rendezvous`, and
+//! `fabric` for others; `agent` is the connection manager that the kernel would be, with its event
+//! `channel`s. None of them knows what a QP is. On top of them are the C objects (`object`) and calls: `cm_calls`, `events`, `qp`, `endpoint`,
 //! `multicast`, which `crates/verbs/ibverbs` exports. They use libibverbs through the table in
 //! `verbs` only.
 #![allow(unsafe_code)]
@@ -16,10 +16,12 @@ pub mod c_address;
 mod c_tests;
 pub mod channel;
 pub mod cm_calls;
+mod connector;
 pub mod device;
 pub mod endpoint;
 pub mod events;
 mod fabric;
+mod host;
 pub mod message;
 pub mod multicast;
 pub mod object;
@@ -28,6 +30,7 @@ mod poller;
 pub mod qp;
 mod qp_mask;
 mod rendezvous;
+mod state;
 mod synchronous;
 pub mod verbs;
 

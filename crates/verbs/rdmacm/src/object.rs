@@ -11,8 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::abi::*;
 use super::address::Address;
-use super::agent::{Agent, Info, Limits};
+use super::agent::{Agent, Info};
 use super::channel::{Channel, Key};
+use super::connector::Limits;
 use super::message::ConnParams;
 use super::path::{HOP_LIMIT, PACKET_LIFE_TIME};
 use super::rendezvous::Rendezvous;
@@ -130,10 +131,7 @@ pub fn agent() -> Result<&'static Agent, Errno> {
     {
         return Ok(running);
     }
-    let started = Agent::start(Rendezvous::open()?, Limits::default())?;
-    if let Some(config) = device::fabric() {
-        started.set_fabric(config);
-    }
+    let started = Agent::start(Rendezvous::open()?, Limits::default(), device::ways)?;
     let started: &'static Agent = Box::leak(Box::new(started));
     let first = agent.is_none();
     *agent = Some((pid, started));
@@ -342,7 +340,7 @@ impl Id {
                 Some(_) => !source.is_any(),
                 None => !source.is_any() && !source.ip.is_loopback(),
             };
-            if has_device && let Ok(device) = device::carrying(info.over_wire) {
+            if has_device && let Ok(device) = device::at(info.device) {
                 addr.addr.sgid = device.gid(source).1;
                 addr.addr.pkey = u16::MAX.to_be();
                 c.verbs = device.context();

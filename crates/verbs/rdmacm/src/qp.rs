@@ -31,7 +31,7 @@ fn zeroed_attr() -> ibv_qp_attr {
 
 /// An address handle to a GID, from the address of the identifier.
 pub fn ah_attr(info: &Info, dgid: [u8; 16]) -> ibv_ah_attr {
-    let (sgid_index, _) = match (device::carrying(info.over_wire), info.source) {
+    let (sgid_index, _) = match (device::at(info.device), info.source) {
         (Ok(device), Some(source)) => device.gid(&source),
         _ => (0, ibv_gid::default()),
     };

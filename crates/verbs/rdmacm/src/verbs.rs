@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use sluice_verbs::transport::Gsi;
+use sluice_verbs::Transport;
 
 use super::Errno;
 use crate::ffi::*;
@@ -18,8 +18,8 @@ pub struct Calls {
     pub open_device: unsafe extern "C" fn(*mut ibv_device) -> Context,
     pub query_device: unsafe extern "C" fn(Context, *mut ibv_device_attr) -> c_int,
     pub query_port: unsafe extern "C" fn(Context, u8, *mut ibv_port_attr) -> c_int,
-    /// Queue pair 1 of the device, which lives as long as the context.
-    pub gsi: unsafe fn(Context) -> Option<&'static dyn Gsi>,
+    /// What the device is over. It lives as long as the context.
+    pub transport: unsafe fn(Context) -> &'static dyn Transport,
     pub query_gid: unsafe extern "C" fn(Context, u8, c_int, *mut ibv_gid) -> c_int,
     pub alloc_pd: unsafe extern "C" fn(Context) -> *mut ibv_pd,
     pub dealloc_pd: unsafe extern "C" fn(*mut ibv_pd) -> c_int,
@@ -61,7 +61,7 @@ pub static LIBIBVERBS: Calls = Calls {
     open_device: open::ibv_open_device,
     query_device: device::ibv_query_device,
     query_port: device::ibv_query_port,
-    gsi,
+    transport,
     query_gid: gid::ibv_query_gid,
     alloc_pd: memory::ibv_alloc_pd,
     dealloc_pd: memory::ibv_dealloc_pd,
@@ -89,10 +89,10 @@ pub static LIBIBVERBS: Calls = Calls {
 
 /// # Safety
 /// The context is open and stays so as long as the answer is used.
-unsafe fn gsi(context: Context) -> Option<&'static dyn Gsi> {
+unsafe fn transport(context: Context) -> &'static dyn Transport {
     // SAFETY: the caller's contract.
     let opened: &'static context::Context = unsafe { context::Context::of(context) };
-    opened.engine.device().transport().gsi()
+    opened.engine.device().transport()
 }
 
 /// A call that returns 0 or a positive error number.

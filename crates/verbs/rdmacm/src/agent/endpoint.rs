@@ -1,18 +1,14 @@
 //! What the connection manager knows about one identifier.
 
-use std::collections::VecDeque;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::state::State;
-use super::trace::{Connection, From};
 use crate::address::Address;
 use crate::channel::{Body, Channel, Event, EventKind, Key};
-use crate::fabric::port::WireLink;
+use crate::connector::{Connector, Conversation, From, Link, Search};
 use crate::message::{ConnParams, Message};
-use crate::poller::Watched;
-use crate::rendezvous::{Candidate, Claim};
+use crate::rendezvous::Claim;
+use crate::state::State;
 
 /// What a program can set before it connects.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,36 +20,14 @@ pub struct Options {
     pub ack_timeout: Option<u8>,
 }
 
-/// A connection attempt: what is still to be tried, and until when.
+/// A connection attempt: what is asked, and of whom.
 pub struct Attempt {
     pub request: Message,
-    pub candidates: VecDeque<Candidate>,
-    pub give_up: Instant,
-    /// Until then a listener may still appear.
-    pub absent_until: Instant,
-    /// The candidates are used up and must be looked for anew.
-    pub look_again: bool,
-    /// The destination is an address of this network namespace.
-    pub destination_is_here: bool,
+    pub search: Box<dyn Search>,
 }
 
-/// The way to the peer.
-pub enum Link {
-    /// A process of this host, by a socket.
-    Host(Watched),
-    /// Over a device that goes to other hosts.
-    Wire(WireLink),
-}
-
-impl Link {
-    /// The socket, if there is one.
-    pub fn raw(&self) -> Option<RawFd> {
-        match self {
-            Self::Host(socket) => Some(socket.raw()),
-            Self::Wire(_) => None,
-        }
-    }
-}
+/// `IBV_MTU_4096`: the largest that there is, of a path that nothing is known of.
+const MTU_MAX: u8 = 5;
 
 pub struct Endpoint {
     pub state: State,
@@ -67,10 +41,9 @@ pub struct Endpoint {
     pub destination: Option<Address>,
     /// Connection requests that may wait to be taken from the channel.
     pub backlog: usize,
-    pub listen_socket: Option<Watched>,
-    pub link: Option<Link>,
-    /// Its device is one whose peers are on other hosts.
-    pub over_wire: bool,
+    /// How its peer is reached.
+    pub way: Arc<dyn Connector>,
+    pub link: Option<Box<dyn Link>>,
     pub attempt: Option<Attempt>,
     /// What this side told the peer.
     pub local: ConnParams,
@@ -83,8 +56,14 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    pub fn new(port_space: u16, qp_type: u8, channel: Arc<Channel>) -> Self {
+    pub fn new(
+        port_space: u16,
+        qp_type: u8,
+        channel: Arc<Channel>,
+        way: Arc<dyn Connector>,
+    ) -> Self {
         Self {
+            way,
             state: State::Idle,
             port_space,
             qp_type,
@@ -94,13 +73,11 @@ impl Endpoint {
             source: None,
             destination: None,
             backlog: 0,
-            listen_socket: None,
             link: None,
-            over_wire: false,
             attempt: None,
             local: ConnParams::default(),
             remote: None,
-            mtu: super::DEFAULT_MTU,
+            mtu: MTU_MAX,
             deadline: None,
         }
     }
@@ -113,22 +90,16 @@ impl Endpoint {
         self.channel.push(Event::with(key, kind, status, body));
     }
 
-    /// Sends on the link. A link that does not take a message is broken, and its hang-up
-    /// tells both sides: a socket holds far more than the few messages of a connection.
+    /// Sends on the link, if there is one.
     pub fn send(&self, message: &Message) {
-        match &self.link {
-            Some(Link::Host(socket)) => {
-                // First, so that no answer stands before it.
-                self.trace(message, From::Us);
-                let _ = sluice_sys::unix::send_with_fds(socket.raw(), &message.emit(), &[]);
-            }
-            // The datagrams themselves are traced, where there is a trace of packets.
-            Some(Link::Wire(link)) => link.send(message),
-            None => {}
+        if let Some(link) = &self.link {
+            // First, so that no answer stands before it.
+            self.trace(message, From::Us);
+            link.send(message);
         }
     }
 
-    /// Shows a message on the link in the trace, if there is one. `from` has said it.
+    /// Shows a message on the link in a trace, if there is one. `from` has said it.
     pub fn trace(&self, message: &Message, from: From) {
         let (Some(own), Some(peer)) = (self.bound_source(), self.destination) else {
             return;
@@ -136,16 +107,19 @@ impl Endpoint {
         // Who asks has bound an address; who is asked has none of his own.
         let is_active = self.claim.is_some();
         let (requester, listener) = if is_active { (own, peer) } else { (peer, own) };
-        let connection = Connection {
-            requester,
-            listener,
-            is_active,
-            port_space: self.port_space,
-            state: self.state,
-            local: self.local,
-            remote: self.remote.unwrap_or_default(),
-        };
-        connection.trace(message, from, self.options.tos);
+        if let Some(link) = &self.link {
+            let conversation = Conversation {
+                requester,
+                listener,
+                is_active,
+                port_space: self.port_space,
+                state: self.state,
+                local: self.local,
+                remote: self.remote.unwrap_or_default(),
+                tos: self.options.tos,
+            };
+            link.trace(&conversation, message, from);
+        }
     }
 
     pub fn bound_source(&self) -> Option<Address> {

@@ -1,30 +1,14 @@
 //! The connection manager's thread: what peers send, hang-ups and timers.
 
-use std::os::fd::RawFd;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_sys::unix;
-
-use super::endpoint::{Endpoint, Link};
-use super::state::State;
-use super::{STRANGERS_MAX, Shared, Stranger, Table, WAKE, same_user, trace};
-use crate::Errno;
+use super::endpoint::Endpoint;
+use super::{Shared, Table};
 use crate::channel::{Body, Event, EventKind, Key};
-use crate::message::{self, ConnParams, MESSAGE_LEN_MAX, Message, PrivateData, SidrReply};
-
-/// Packets taken from one link before the others have their turn.
-const PACKETS_PER_TURN: usize = 8;
-/// Connections taken from one listener before the others have their turn.
-const ACCEPTS_PER_TURN: usize = 32;
-
-/// What came in on a link.
-enum Input {
-    Message(Message),
-    /// The peer is gone, or speaks something else.
-    HangUp,
-    Nothing,
-}
+use crate::connector::{Arrival, Asked, Connector, From, Happening, Link, Offer, WAKE};
+use crate::message::{self, ConnParams, Message, PrivateData, SidrReply};
+use crate::state::State;
 
 impl Shared {
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
@@ -42,27 +26,22 @@ impl Shared {
                 table.asleep_until = next;
                 timeout_ms(next)
             };
-            let ready = self.poller.wait(timeout_ms);
+            let ready = self.around.poller.wait(timeout_ms);
             let mut table = self.table();
             table.asleep_until = None;
-            let wire = ready.contains(&WAKE);
-            for number in ready {
-                if number == WAKE {
-                    self.wake.lower();
-                } else if table.strangers.contains_key(&number) {
-                    self.stranger_ready(&mut table, number);
-                } else if table
-                    .endpoints
-                    .get(&number)
-                    .is_some_and(|endpoint| endpoint.state == State::Listening)
-                {
-                    self.accept_strangers(&mut table, number);
-                } else {
-                    self.link_ready(&mut table, number);
-                }
+            if ready.contains(&WAKE) {
+                self.around.wake.lower();
             }
-            if wire {
-                self.wire_turn(&mut table);
+            for way in &self.ways {
+                way.begin_turn(&ready);
+                while let Some(arrival) = way.next() {
+                    match arrival {
+                        Arrival::Request(offer) => self.asked(&mut table, way, offer),
+                        Arrival::Happened(key, happening) => {
+                            self.happened(&mut table, key, happening);
+                        }
+                    }
+                }
             }
         }
     }
@@ -74,7 +53,7 @@ impl Shared {
         };
         if table.asleep_until.is_none_or(|until| first < until) {
             table.asleep_until = Some(first);
-            self.wake.raise();
+            self.around.wake.raise();
         }
     }
 
@@ -88,13 +67,10 @@ impl Shared {
             table.set_timer(key, None);
             self.timer(table, key, now);
         }
-        table
-            .strangers
-            .retain(|_, stranger| stranger.deadline > now);
-        let strangers = table.strangers.values().map(|stranger| stranger.deadline);
         let timers = table.timers.first().map(|(deadline, _)| *deadline);
-        let wire = self.wire_deadline(table);
-        strangers.chain(timers).chain(wire).min()
+        // Under the table's lock, so that what changes afterwards wakes the thread.
+        let ways = self.ways.iter().filter_map(|way| way.deadline());
+        ways.chain(timers).min()
     }
 
     fn timer(&self, table: &mut Table, key: Key, now: Instant) {
@@ -118,131 +94,96 @@ impl Shared {
     }
 
     /// After a disconnection: the link is done with, TIMEWAIT_EXIT comes later.
-    pub(super) fn wait_out(&self, table: &mut Table, key: Key, now: Instant) {
+    fn wait_out(&self, table: &mut Table, key: Key, now: Instant) {
         if let Ok(endpoint) = table.endpoint(key) {
             endpoint.link = None;
             endpoint.state = State::TimeWait;
-            table.set_timer(key, Some(now + self.limits.time_wait));
+            table.set_timer(key, Some(now + self.around.limits.time_wait));
         }
     }
 
-    /// Sends the request of an attempt to the next listener that may answer. When there
-    /// is none left, the destination says so itself (a service that is not there), or
-    /// nobody knows it.
+    /// Sends the request of an attempt to the next one who may answer.
     pub(super) fn advance(&self, table: &mut Table, key: Key) {
-        let now = Instant::now();
         let Ok(endpoint) = table.endpoint(key) else {
             return;
         };
-        if endpoint.over_wire {
-            return self.ask_on_wire(table, key);
-        }
         endpoint.link = None;
-        let (port_space, destination) = (endpoint.port_space, endpoint.destination);
         let Some(attempt) = endpoint.attempt.as_mut() else {
             return;
         };
-        if std::mem::take(&mut attempt.look_again)
-            && let Some(destination) = &destination
-        {
-            let listeners = self.names.listeners(port_space, destination);
-            attempt.candidates = listeners.unwrap_or_default().into();
-        }
-        while let Some(candidate) = attempt.candidates.pop_front() {
-            match self.names.connect(&candidate) {
-                Ok(link) if same_user(&link) => {
-                    let give_up = attempt.give_up;
-                    let request = attempt.request.clone();
-                    let Ok(link) = self.poller.watch(link, key) else {
-                        continue;
-                    };
-                    endpoint.link = Some(Link::Host(link));
-                    endpoint.send(&request);
-                    table.set_timer(key, Some(give_up));
-                    return;
+        match attempt.search.ask(key) {
+            Asked::On(link, until) => {
+                let request = attempt.request.clone();
+                endpoint.link = Some(link);
+                endpoint.send(&request);
+                if until.is_some() {
+                    table.set_timer(key, until);
                 }
-                Err(Errno::AGAIN) if now < attempt.give_up => {
-                    attempt.candidates.push_front(candidate);
-                    table.set_timer(key, Some(now + self.limits.retry));
-                    return;
-                }
-                // Dead, or a stranger's.
-                Ok(_) | Err(_) => {}
             }
-        }
-        if now < attempt.absent_until {
-            attempt.look_again = true;
-            table.set_timer(key, Some(now + self.limits.retry));
-            return;
-        }
-        let here = attempt.destination_is_here;
-        let (kind, status) = match (here, endpoint.is_datagram()) {
-            (true, true) => (EventKind::Unreachable, i32::from(message::SIDR_UNSUPPORTED)),
-            (true, false) => (
-                EventKind::Rejected,
-                i32::from(message::REJ_INVALID_SERVICE_ID),
-            ),
-            (false, _) => (EventKind::Unreachable, -libc::ETIMEDOUT),
-        };
-        endpoint.end(key, kind, status, Body::None);
-        table.set_timer(key, None);
-    }
-
-    fn accept_strangers(&self, table: &mut Table, listener: Key) {
-        for _ in 0..ACCEPTS_PER_TURN {
-            let Some(socket) = table
-                .endpoints
-                .get(&listener)
-                .and_then(|endpoint| endpoint.listen_socket.as_ref())
-            else {
-                return;
-            };
-            let Ok(link) = unix::accept(socket.raw()) else {
-                return;
-            };
-            // Whoever is not ours, or too many at a time, finds the link closed.
-            if !same_user(&link) || table.strangers.len() >= STRANGERS_MAX {
-                continue;
-            }
-            table.last_key += 1;
-            let key = table.last_key;
-            if let Ok(link) = self.poller.watch(link, key) {
-                let deadline = Instant::now() + self.limits.stranger;
-                let stranger = Stranger {
-                    listener,
-                    link,
-                    deadline,
-                };
-                table.strangers.insert(key, stranger);
+            Asked::Again(when) => table.set_timer(key, Some(when)),
+            Asked::Nobody(kind, status) => {
+                endpoint.end(key, kind, status, Body::None);
+                table.set_timer(key, None);
             }
         }
     }
 
-    /// The first packet of an accepted connection must be a request to its listener.
-    fn stranger_ready(&self, table: &mut Table, key: Key) {
-        let Some(stranger) = table.strangers.remove(&key) else {
+    /// A request came: for which listener?
+    fn asked(&self, table: &mut Table, way: &Arc<dyn Connector>, offer: Box<dyn Offer>) {
+        let listener = offer.listener();
+        let Some(listener) = listener.or_else(|| table.listener_for(offer.message())) else {
+            return offer.nobody_listens();
+        };
+        table.last_key += 1;
+        let key = table.last_key;
+        if let Some((link, message)) = offer.admit(key) {
+            self.request_received(table, key, listener, (way, link), message);
+        }
+    }
+
+    fn happened(&self, table: &mut Table, key: Key, happening: Happening) {
+        let Ok(endpoint) = table.endpoint(key) else {
             return;
         };
-        let message = match receive(stranger.link.raw()) {
-            Input::Message(message) => message,
-            Input::HangUp => return,
-            Input::Nothing => {
-                table.strangers.insert(key, stranger);
-                return;
+        let timed_out = -libc::ETIMEDOUT;
+        match happening {
+            Happening::Message(message) => {
+                endpoint.trace(&message, From::Peer);
+                match endpoint.again(&message) {
+                    Some(again) => {
+                        endpoint.link = None;
+                        table.set_timer(key, Some(again));
+                    }
+                    None => self.message(table, key, message),
+                }
             }
-        };
-        trace::requested(&message);
-        let link = Link::Host(stranger.link);
-        self.request_received(table, key, stranger.listener, link, message);
+            Happening::HungUp => self.hung_up(table, key),
+            Happening::SmallerMtu(mtu) => {
+                if let Some(attempt) = &mut endpoint.attempt
+                    && let Message::Request(request) = &mut attempt.request
+                {
+                    request.mtu = mtu;
+                    endpoint.mtu = mtu;
+                    self.advance(table, key);
+                }
+            }
+            Happening::Unreachable => {
+                endpoint.end(key, EventKind::Unreachable, timed_out, Body::None);
+            }
+            Happening::DisconnectTimedOut => {
+                endpoint.push(key, EventKind::Disconnected, timed_out, Body::None);
+                self.wait_out(table, key, Instant::now());
+            }
+        }
     }
 
     /// Makes an endpoint of a request, under the key that its link tells.
-    pub(super) fn request_received(
+    fn request_received(
         &self,
         table: &mut Table,
         key: Key,
         listening: Key,
-        link: Link,
+        (way, link): (&Arc<dyn Connector>, Box<dyn Link>),
         message: Message,
     ) {
         let Some(listener) = table.endpoints.get(&listening) else {
@@ -263,8 +204,8 @@ impl Shared {
             ),
             _ => return,
         };
-        let mut endpoint = Endpoint::new(port_space, qp_type, listener.channel.clone());
-        endpoint.over_wire = matches!(link, Link::Wire(_));
+        let (channel, way) = (listener.channel.clone(), Arc::clone(way));
+        let mut endpoint = Endpoint::new(port_space, qp_type, channel, way);
         endpoint.link = Some(link);
         endpoint.source = Some(destination);
         endpoint.destination = Some(source);
@@ -309,28 +250,9 @@ impl Shared {
         });
     }
 
-    fn link_ready(&self, table: &mut Table, key: Key) {
-        for _ in 0..PACKETS_PER_TURN {
-            let Ok(endpoint) = table.endpoint(key) else {
-                return;
-            };
-            let Some(socket) = endpoint.link.as_ref().and_then(Link::raw) else {
-                return;
-            };
-            match receive(socket) {
-                Input::Message(message) => {
-                    endpoint.trace(&message, trace::From::Peer);
-                    self.message(table, key, message);
-                }
-                Input::HangUp => return self.hung_up(table, key),
-                Input::Nothing => return,
-            }
-        }
-    }
-
     /// One message on the link of an endpoint. What does not fit the state is a peer that
     /// breaks the protocol: the connection ends as if it had hung up.
-    pub(super) fn message(&self, table: &mut Table, key: Key, message: Message) {
+    fn message(&self, table: &mut Table, key: Key, message: Message) {
         let now = Instant::now();
         let Ok(endpoint) = table.endpoint(key) else {
             return;
@@ -440,9 +362,7 @@ impl Shared {
             State::Established => endpoint.send(&Message::DisconnectRequest),
             _ => {}
         }
-        table
-            .strangers
-            .retain(|_, stranger| stranger.listener != key);
+        self.end_listening(key);
         let dropped = endpoint
             .channel
             .take(|event| event.listener.unwrap_or(event.key) == key);
@@ -453,7 +373,42 @@ impl Shared {
     }
 }
 
+impl Table {
+    /// The listener of this process that a request is for: one with the address before one with
+    /// any.
+    fn listener_for(&self, message: &Message) -> Option<Key> {
+        let (port_space, destination, datagram) = match message {
+            Message::Request(request) => (request.port_space, request.destination, false),
+            Message::SidrRequest(request) => (request.port_space, request.destination, true),
+            _ => return None,
+        };
+        let answers = |endpoint: &Endpoint| {
+            let claim = endpoint.claim.as_ref()?;
+            let address = claim.address();
+            (endpoint.state == State::Listening
+                && endpoint.port_space == port_space
+                && endpoint.is_datagram() == datagram
+                && address.port == destination.port
+                && claim.answers_for(&destination))
+            .then(|| u8::from(address.is_any()) + u8::from(!address.same_family(&destination)))
+        };
+        let listeners = self.endpoints.iter();
+        listeners
+            .filter_map(|(key, endpoint)| answers(endpoint).map(|rank| (rank, *key)))
+            .min()
+            .map(|(_, key)| key)
+    }
+}
+
 impl Endpoint {
+    /// Nobody answers this request, but somebody soon may: when to ask again.
+    fn again(&self, answer: &Message) -> Option<Instant> {
+        let attempt = self.attempt.as_ref()?;
+        (self.state == State::RequestSent)
+            .then(|| attempt.search.again(answer))
+            .flatten()
+    }
+
     /// Turns the peer down, in the form that fits what it asked.
     pub(super) fn refuse(&self, reason: u16, private: PrivateData) {
         let not_here = reason == message::REJ_NOT_MY_ADDRESS;
@@ -518,25 +473,6 @@ impl Endpoint {
             private: PrivateData::default(),
         })
     }
-}
-
-fn receive(link: RawFd) -> Input {
-    // One byte more than the longest message, so that a longer one shows.
-    let mut buffer = [0; MESSAGE_LEN_MAX + 1];
-    // A peer that closes with something unread leaves an error in front of what it sent.
-    for _ in 0..2 {
-        match unix::receive_with_fds(link, &mut buffer) {
-            Ok(received) if received.len == 0 => return Input::HangUp,
-            Ok(received) if received.truncated => return Input::HangUp,
-            Ok(received) => {
-                return Message::parse(&buffer[..received.len])
-                    .map_or(Input::HangUp, Input::Message);
-            }
-            Err(Errno::AGAIN) => return Input::Nothing,
-            Err(_) => {}
-        }
-    }
-    Input::HangUp
 }
 
 /// Rounded up, so that the timer is due when the wait is over. -1 waits for ever.

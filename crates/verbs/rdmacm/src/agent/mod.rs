@@ -2,80 +2,37 @@
 //!
 //! Identifiers are numbers here and know nothing of QPs. Calls change an identifier's
 //! state under one lock and never wait for a peer; one thread, asleep while nothing
-//! happens, takes what peers send and turns it into events.
+//! happens, takes what peers send and turns it into events. How peers are found and reached is the
+//! matter of [ways](crate::connector).
 
 mod endpoint;
 mod handle;
-mod state;
 #[cfg(test)]
 mod tests;
-mod trace;
-mod wire;
 #[cfg(test)]
 mod wire_tests;
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use sluice_sys::unix::{self, Fd};
+use std::time::Instant;
 
 use super::Errno;
 use super::address::Address;
 use super::channel::{Body, Channel, EventKind, Key};
-use super::fabric::port::{self, Fabric};
+use super::connector::{Connector, Limits, Surroundings, Target};
 use super::message::{
     self, ConnParams, Ece, Message, PrivateData, Request, SidrReply, SidrRequest,
 };
-use super::poller::{self, Level, Poller, Watched};
+use super::poller;
 use super::rendezvous::{Claim, Rendezvous};
+use super::state::State;
 pub use endpoint::Options;
-use endpoint::{Attempt, Endpoint, Link};
-pub use state::State;
+use endpoint::{Attempt, Endpoint};
 
-/// The number under which the wake-up descriptor is watched; keys begin after it.
-const WAKE: u64 = 0;
-/// Connections that a listener has accepted and that have not sent their request yet.
-const STRANGERS_MAX: usize = 128;
 /// What a listener's backlog is when a program gives none, and the most it can be.
 const BACKLOG_MAX: i32 = 1024;
-/// `IBV_MTU_4096`, the port's.
-pub const DEFAULT_MTU: u8 = 5;
-
-/// How long things may take.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Until a request or a reply without an answer is given up: the kernel's 16 times
-    /// 4.3 s.
-    pub response: Duration,
-    /// Until a listener with a full backlog is tried again.
-    pub retry: Duration,
-    /// How long a request looks for a listener that is not there. Finding an address and a
-    /// route takes a network some time, and programs rely on it: perftest's server closes
-    /// its listener and opens the next one while its client is on the way.
-    pub absent: Duration,
-    /// Until a DREQ without an answer is given up.
-    pub disconnect: Duration,
-    /// From the disconnection to TIMEWAIT_EXIT.
-    pub time_wait: Duration,
-    /// Until an accepted connection must have sent its request.
-    pub stranger: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            response: Duration::from_secs(69),
-            retry: Duration::from_millis(5),
-            absent: Duration::from_millis(300),
-            disconnect: Duration::from_secs(4),
-            time_wait: Duration::from_secs(2),
-            stranger: Duration::from_secs(5),
-        }
-    }
-}
 
 /// What a program may want to know about an identifier.
 #[derive(Clone, Copy, Debug)]
@@ -88,8 +45,10 @@ pub struct Info {
     pub local: ConnParams,
     pub remote: Option<ConnParams>,
     pub mtu: u8,
-    /// The identifier's device is one whose peers are on other hosts.
-    pub over_wire: bool,
+    /// The name of the way that it takes to its peer.
+    pub way: &'static str,
+    /// The device that carries what is connected this way.
+    pub device: usize,
     /// The local ACK timeout that the two sides have agreed on.
     pub ack_timeout: Option<u8>,
 }
@@ -101,46 +60,39 @@ pub struct Agent {
 
 struct Shared {
     table: Mutex<Table>,
-    poller: Arc<Poller>,
-    wake: Arc<Level>,
-    /// Set once, before there are identifiers.
-    fabric: OnceLock<Arc<Fabric>>,
-    names: Arc<Rendezvous>,
-    limits: Limits,
-}
-
-/// A connection that a listener accepted and whose request is still to come.
-struct Stranger {
-    listener: Key,
-    link: Watched,
-    deadline: Instant,
+    around: Arc<Surroundings>,
+    /// In the order of preference; there is at least one.
+    ways: Vec<Arc<dyn Connector>>,
 }
 
 #[derive(Default)]
 struct Table {
     last_key: Key,
     endpoints: HashMap<Key, Endpoint>,
-    strangers: HashMap<Key, Stranger>,
     timers: BTreeSet<(Instant, Key)>,
     /// The thread sleeps until then; `None` while it is awake or sleeps without a limit.
     asleep_until: Option<Instant>,
-    /// Looks into the directory for other hosts' requests: since when, and how many.
-    looked_up: Option<(Instant, u32)>,
     stop: bool,
 }
 
 impl Agent {
-    /// Starts the connection manager's thread. It takes no signals.
-    pub fn start(names: Arc<Rendezvous>, limits: Limits) -> Result<Self, Errno> {
+    /// Starts the connection manager's thread. It takes no signals. `ways` are the ways to peers,
+    /// those first that are preferred; `ENODEV` without one.
+    pub fn start(
+        names: Arc<Rendezvous>,
+        limits: Limits,
+        ways: impl FnOnce(&Arc<Surroundings>) -> Vec<Arc<dyn Connector>>,
+    ) -> Result<Self, Errno> {
+        let around = Surroundings::new(names, limits)?;
+        let ways = ways(&around);
+        if ways.is_empty() {
+            return Err(Errno(libc::ENODEV));
+        }
         let shared = Arc::new(Shared {
             table: Mutex::default(),
-            poller: Arc::new(Poller::new()?),
-            wake: Arc::new(Level::new()?),
-            fabric: OnceLock::new(),
-            names,
-            limits,
+            around,
+            ways,
         });
-        shared.poller.add(shared.wake.fd(), WAKE)?;
         let for_thread = Arc::clone(&shared);
         let thread = poller::without_signals(|| {
             std::thread::Builder::new()
@@ -155,18 +107,10 @@ impl Agent {
         })
     }
 
-    /// Adds a device whose peers are on other hosts. A second one is not used.
-    pub fn set_fabric(&self, config: port::Config) {
-        let fabric = Fabric::new(config, Arc::clone(&self.shared.wake));
-        // It stays the first one's.
-        let _ = self.shared.fabric.set(fabric);
-    }
-
-    /// The process ends: tells the peers on other hosts, as the kernel would. Those of this host
-    /// see the sockets close.
+    /// The process ends: tells the peers who would not see it otherwise.
     pub fn leave(&self) {
-        if let Some(fabric) = self.shared.fabric.get() {
-            fabric.leave();
+        for way in &self.shared.ways {
+            way.leave();
         }
     }
 
@@ -177,7 +121,9 @@ impl Agent {
     /// A new identifier, whose events go to `channel`.
     pub fn create(&self, port_space: u16, qp_type: u8, channel: &Arc<Channel>) -> Key {
         let mut table = self.table();
-        let endpoint = Endpoint::new(port_space, qp_type, Arc::clone(channel));
+        let endpoint = self
+            .shared
+            .endpoint(port_space, qp_type, Arc::clone(channel));
         table.insert(endpoint)
     }
 
@@ -193,11 +139,9 @@ impl Agent {
             local: endpoint.local,
             remote: endpoint.remote,
             mtu: endpoint.mtu,
-            over_wire: endpoint.over_wire,
-            ack_timeout: match &endpoint.link {
-                Some(Link::Wire(link)) => link.ack_timeout(),
-                _ => None,
-            },
+            way: endpoint.way.name(),
+            device: endpoint.way.device(),
+            ack_timeout: endpoint.link.as_ref().and_then(|link| link.ack_timeout()),
         })
     }
 
@@ -226,7 +170,7 @@ impl Agent {
         let mut table = self.table();
         let endpoint = table.endpoint_in(key, &[State::Idle])?;
         self.shared.bind(endpoint, address)?;
-        self.shared.choose_device(endpoint, None);
+        self.shared.choose_way(endpoint, None);
         endpoint.state = State::Bound;
         Ok(())
     }
@@ -263,7 +207,7 @@ impl Agent {
                     destination
                 });
                 let resolved = endpoint.destination;
-                self.shared.choose_device(endpoint, resolved.as_ref());
+                self.shared.choose_way(endpoint, resolved.as_ref());
                 endpoint.state = State::AddrResolved;
                 endpoint.push(key, EventKind::AddrResolved, 0, Body::None);
             }
@@ -296,12 +240,8 @@ impl Agent {
             1..=BACKLOG_MAX => backlog,
             _ => BACKLOG_MAX,
         };
-        self.shared.listen_on_wire()?;
         let claim = endpoint.claim.as_mut().ok_or(Errno::INVAL)?;
-        // The socket's own queue only has to hold what arrives between two rounds of the
-        // thread.
-        let socket = claim.listen(BACKLOG_MAX)?;
-        endpoint.listen_socket = Some(self.shared.poller.watch(socket, key)?);
+        self.shared.listen(key, claim)?;
         endpoint.backlog = backlog as usize;
         endpoint.state = State::Listening;
         Ok(())
@@ -346,22 +286,14 @@ impl Agent {
         let endpoint = table.endpoint_in(key, &[State::RouteResolved])?;
         let source = endpoint.bound_source().ok_or(Errno::INVAL)?;
         let destination = endpoint.destination.ok_or(Errno::INVAL)?;
-        let candidates = match endpoint.over_wire {
-            true => Vec::new(),
-            false => {
-                let names = &self.shared.names;
-                names.listeners(endpoint.port_space, &destination)?
-            }
-        };
+        let search = endpoint.way.search(&Target {
+            port_space: endpoint.port_space,
+            source,
+            destination,
+            is_datagram: endpoint.is_datagram(),
+        })?;
         let request = message(endpoint, source, destination);
-        endpoint.attempt = Some(Attempt {
-            request,
-            candidates: candidates.into(),
-            give_up: Instant::now() + self.shared.limits.response,
-            absent_until: Instant::now() + self.shared.limits.absent,
-            look_again: false,
-            destination_is_here: destination.is_local(),
-        });
+        endpoint.attempt = Some(Attempt { request, search });
         endpoint.state = State::RequestSent;
         self.shared.advance(&mut table, key);
         self.shared.wake_for_timers(&mut table);
@@ -380,10 +312,8 @@ impl Agent {
         endpoint.local = params;
         endpoint.send(&Message::Reply { params, private });
         endpoint.state = State::ReplySent;
-        // On the wire the messages say how long an answer may take.
-        if !endpoint.over_wire {
-            let deadline = Instant::now() + self.shared.limits.response;
-            table.set_timer(key, Some(deadline));
+        if let Some(time) = endpoint.way.patience().reply {
+            table.set_timer(key, Some(Instant::now() + time));
             self.shared.wake_for_timers(&mut table);
         }
         Ok(())
@@ -438,7 +368,7 @@ impl Agent {
         let endpoint = table.endpoint(key)?;
         match endpoint.state {
             State::ReplySent => {
-                if let Some(Link::Wire(link)) = &endpoint.link {
+                if let Some(link) = &endpoint.link {
                     link.communication_established();
                 }
                 endpoint.state = State::Established;
@@ -463,9 +393,8 @@ impl Agent {
             {
                 endpoint.send(&Message::DisconnectRequest);
                 endpoint.state = State::Disconnecting;
-                if !endpoint.over_wire {
-                    let deadline = Instant::now() + self.shared.limits.disconnect;
-                    table.set_timer(key, Some(deadline));
+                if let Some(time) = endpoint.way.patience().disconnect {
+                    table.set_timer(key, Some(Instant::now() + time));
                     self.shared.wake_for_timers(&mut table);
                 }
                 Ok(())
@@ -519,18 +448,8 @@ impl Agent {
             .values()
             .filter_map(|endpoint| endpoint.claim.as_ref())
             .map(Claim::fd);
-        let listeners = table
-            .endpoints
-            .values()
-            .filter_map(|endpoint| endpoint.listen_socket.as_ref());
-        let links = table
-            .endpoints
-            .values()
-            .filter_map(|endpoint| endpoint.link.as_ref())
-            .filter_map(Link::raw);
-        listeners
-            .map(Watched::raw)
-            .chain(links)
+        let ways = self.shared.ways.iter();
+        ways.flat_map(|way| way.descriptors())
             .chain(claims)
             .collect()
     }
@@ -539,7 +458,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.table().stop = true;
-        self.shared.wake.raise();
+        self.shared.around.wake.raise();
         if let Some(thread) = self.thread.take() {
             // It ends after its round; a panic in it was its own matter.
             let _ = thread.join();
@@ -582,12 +501,40 @@ impl Table {
 }
 
 impl Shared {
+    /// A new endpoint, which goes nowhere yet.
+    fn endpoint(&self, port_space: u16, qp_type: u8, channel: Arc<Channel>) -> Endpoint {
+        Endpoint::new(port_space, qp_type, channel, Arc::clone(&self.ways[0]))
+    }
+
+    /// Decides how an identifier's peers are reached. One without a destination takes the way that
+    /// is preferred; requests come to it by all of them.
+    fn choose_way(&self, endpoint: &mut Endpoint, destination: Option<&Address>) {
+        let leads = self.ways.iter().find(|way| way.leads_to(destination));
+        let way = leads.unwrap_or(&self.ways[0]);
+        endpoint.way = Arc::clone(way);
+        endpoint.mtu = way.mtu();
+    }
+
+    fn listen(&self, key: Key, claim: &mut Claim) -> Result<(), Errno> {
+        let listening = self.ways.iter().try_for_each(|way| way.listen(key, claim));
+        if listening.is_err() {
+            self.end_listening(key);
+        }
+        listening
+    }
+
+    fn end_listening(&self, key: Key) {
+        for way in &self.ways {
+            way.end_listening(key);
+        }
+    }
+
     fn bind(&self, endpoint: &mut Endpoint, address: Address) -> Result<(), Errno> {
         if !address.is_any() && !address.is_local() {
             return Err(Errno(libc::EADDRNOTAVAIL));
         }
         let options = endpoint.options;
-        let claim = self.names.claim(
+        let claim = self.around.names.claim(
             endpoint.port_space,
             address,
             options.reuse,
@@ -597,10 +544,4 @@ impl Shared {
         endpoint.claim = Some(claim);
         Ok(())
     }
-}
-
-/// Whether the process at the other end of a socket is one of this user's.
-fn same_user(link: &Fd) -> bool {
-    unix::peer_credentials(link.raw())
-        .is_ok_and(|peer| peer.uid == unix::effective_uid() || peer.uid == 0)
 }

@@ -3,8 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 
+use std::time::Duration;
+
+use sluice_sys::unix;
+
 use super::*;
 use crate::channel::Event;
+use crate::host::Host;
 
 const TCP: u16 = 0x106;
 const UDP: u16 = 0x111;
@@ -26,7 +31,12 @@ fn limits() -> Limits {
 
 fn side_with(directory: &tempfile::TempDir, netns: u64, limits: Limits) -> Side {
     Side {
-        agent: Agent::start(Rendezvous::for_test(directory.path(), netns), limits).unwrap(),
+        agent: Agent::start(
+            Rendezvous::for_test(directory.path(), netns),
+            limits,
+            |around| vec![Arc::new(Host::new(around, 0, None))],
+        )
+        .unwrap(),
         channel: Arc::new(Channel::new().unwrap()),
     }
 }
@@ -444,7 +454,7 @@ fn migration_takes_waiting_events_along() {
 fn garbage_and_messages_out_of_turn() {
     let (_directory, server, client) = sides();
     let (_, address) = server.listen(TCP, 8);
-    let names = &server.agent.shared.names;
+    let names = &server.agent.shared.around.names;
     let candidate = &names.listeners(TCP, &address).unwrap()[0];
     for bytes in [
         b"garbage".to_vec(),

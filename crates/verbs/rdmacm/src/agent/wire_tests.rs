@@ -4,12 +4,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
 use sluice_verbs::types::Gid;
 
 use super::*;
 use crate::channel::Event;
+use crate::fabric::connector::{self, Lookups, Wire};
+use crate::fabric::port::Config;
+use crate::host::{self, Host};
 
 const TCP: u16 = 0x106;
 const UDP: u16 = 0x111;
@@ -90,19 +94,20 @@ impl Net {
             tag,
             receiver: None,
         });
-        let agent = Agent::start(Rendezvous::for_test(directory.path(), 1), limits).unwrap();
-        agent.set_fabric(port::Config {
-            gsi: Box::leak(Box::new(Port {
-                net: self,
-                host,
-                tag,
-            })),
+        let gsi = Box::leak(Box::new(Port {
+            net: self,
+            host,
+            tag,
+        }));
+        let config = Config {
+            gsi,
             ca_guid: 0x0200_0000_0000_0000 | u64::from(tag),
             mtu,
             host_device: false,
-        });
+        };
         Side {
-            agent,
+            agent: agent_over(directory, limits, config),
+            gsi,
             channel: Arc::new(Channel::new().unwrap()),
             address,
         }
@@ -156,8 +161,23 @@ impl Gsi for Port {
     }
 }
 
+/// An agent with the ways that a process has whose device goes to other hosts.
+fn agent_over(directory: &tempfile::TempDir, limits: Limits, config: Config) -> Agent {
+    let names = Rendezvous::for_test(directory.path(), 1);
+    let ways = |around: &Arc<Surroundings>| -> Vec<Arc<dyn Connector>> {
+        let wire = Arc::new(Wire::new(around, 0, config));
+        let host = Arc::new(Host::new(around, 1, None));
+        match config.host_device {
+            true => vec![host, wire],
+            false => vec![wire, host],
+        }
+    };
+    Agent::start(names, limits, ways).unwrap()
+}
+
 struct Side {
     agent: Agent,
+    gsi: &'static Port,
     channel: Arc<Channel>,
     address: Address,
 }
@@ -297,7 +317,7 @@ fn a_connection_between_hosts_from_request_to_timewait() {
         (here.source, here.destination),
         (there.destination, there.source)
     );
-    assert!(here.over_wire && there.over_wire);
+    assert_eq!([here.way, there.way], [connector::NAME; 2]);
     assert_eq!((here.mtu, there.mtu), (MTU, MTU));
     assert_eq!(here.remote.unwrap().psn, 5);
 
@@ -512,9 +532,9 @@ fn a_process_that_ends_does_not_wait_for_ever() {
 /// A flood of requests that nobody serves is looked up as far as the limit goes, and then again.
 #[test]
 fn lookups_for_others_are_limited() {
-    let mut table = Table::default();
+    let mut lookups = Lookups::default();
     let start = Instant::now();
-    let mut allowed = |at| (0..10_000).filter(|_| table.may_look_up(at)).count();
+    let mut allowed = |at| (0..10_000).filter(|_| lookups.may(at)).count();
     assert_eq!(allowed(start), 100);
     assert_eq!(allowed(start + Duration::from_millis(99)), 0);
     assert_eq!(allowed(start + Duration::from_millis(100)), 100);
@@ -648,23 +668,23 @@ fn addresses_of_this_host_do_not_go_over_the_wire() {
     let net = Net::new();
     let directory = directory();
     let side = net.process(2, &directory, limits());
-    let gsi = side.agent.shared.fabric.get().unwrap().config().gsi;
-    let agent = Agent::start(Rendezvous::for_test(directory.path(), 1), limits()).unwrap();
-    agent.set_fabric(port::Config {
-        gsi,
+    let config = Config {
+        gsi: side.gsi,
         ca_guid: 1,
         mtu: MTU,
         host_device: true,
-    });
+    };
+    let agent = agent_over(&directory, limits(), config);
     let both = Side { agent, ..side };
     let (_, address) = both.listen(TCP, 0, 8);
     let active = both.requested(address, 7);
-    assert!(!both.agent.info(active).unwrap().over_wire);
+    assert_eq!(both.agent.info(active).unwrap().way, host::NAME);
     both.expect(EventKind::ConnectRequest);
     assert_eq!(net.count(REQ), 0);
     // Others do, and groups.
     for elsewhere in [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(239, 1, 2, 3)] {
         let there = both.resolved(UDP, Address::new(elsewhere.into(), 7));
-        assert!(both.agent.info(there).unwrap().over_wire, "{elsewhere}");
+        let way = both.agent.info(there).unwrap().way;
+        assert_eq!(way, connector::NAME, "{elsewhere}");
     }
 }

@@ -1,5 +1,5 @@
 //! What the agent says, as fields of messages on the wire, and back. A trace of what two
-//! processes of one host say to each other has the same fields ([`crate::agent::trace`]).
+//! processes of one host say to each other has the same fields ([`crate::host`]).
 //!
 //! The values are those of Linux's rdma_cm where it has a choice (`cma.c`, `cm.c`), since every
 //! adapter's connection manager has met those.

@@ -15,6 +15,7 @@ use super::format;
 use super::resend::{Due, Resend};
 use super::times::{RESPONSE_TIMEOUT, ibta_time};
 use crate::channel::Key;
+use crate::connector::Happening;
 use crate::message::{ConnParams, Message, PrivateData, SidrReply, SidrRequest};
 use crate::message::{REJ_CONSUMER_DEFINED, Request};
 use crate::path::PACKET_LIFE_TIME;
@@ -48,19 +49,6 @@ pub enum Output {
     /// For the process with this tag, or for all others.
     PassOn(Option<u16>, MadPath, Box<[u8; MAD_BYTES]>),
     Event(Key, Happening),
-}
-
-/// What the owner of a connection gets to know.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Happening {
-    /// What the peer said, as a process of this host would have.
-    Message(Message),
-    /// It did not answer, or there is no way to it.
-    Unreachable,
-    /// It refuses the path's MTU and can do this one, a smaller one.
-    SmallerMtu(u8),
-    /// It did not answer the request to disconnect.
-    DisconnectTimedOut,
 }
 
 /// Datagrams that had no effect, by reason.

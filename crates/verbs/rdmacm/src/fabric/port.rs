@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
 use sluice_verbs::types::Gid;
 
-use super::machine::{Happening, Incoming, Machine, Output};
+use super::machine::{Incoming, Machine, Output};
 use crate::Errno;
 use crate::address::Address;
 use crate::channel::Key;
+use crate::connector::Happening;
 use crate::message::Message;
 use crate::poller::Level;
 
@@ -61,7 +62,7 @@ pub struct WireLink {
     id: u32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,7 +82,7 @@ impl MadReceiver for Inbox {
 }
 
 impl Fabric {
-    /// `wake` is raised when [`Fabric::turn`] has something to do.
+    /// `wake` is raised when there is a datagram, an event or something to do at another time.
     pub fn new(config: Config, wake: Arc<Level>) -> Arc<Fabric> {
         Arc::new(Fabric {
             config,

@@ -9,8 +9,9 @@ use sluice_wire::cm::{
 };
 use sluice_wire::mad::Mad;
 
-use super::{Happening, Machine, Output, PASSED_ON_MAX, RESPONSE_TIME_MAX, RESPONSE_TIME_MIN};
+use super::{Machine, Output, PASSED_ON_MAX, RESPONSE_TIME_MAX, RESPONSE_TIME_MIN};
 use crate::channel::Key;
+use crate::connector::Happening;
 use crate::fabric::connection::{Connection, State};
 use crate::fabric::times::{RESPONSE_TIMEOUT, ibta_time};
 use crate::fabric::{connection, format, reversed};

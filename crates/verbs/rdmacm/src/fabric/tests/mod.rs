@@ -11,9 +11,10 @@ use std::time::Instant;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_verbs::types::Gid;
 
-use super::machine::{Happening, Machine, Output};
+use super::machine::{Machine, Output};
 use crate::address::Address;
 use crate::channel::Key;
+use crate::connector::Happening;
 use crate::message::{ConnParams, Message, PrivateData, Request, SidrRequest};
 
 const TCP: u16 = 0x106;

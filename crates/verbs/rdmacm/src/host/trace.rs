@@ -7,34 +7,24 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use sluice_verbs::transport::ManagementTrace;
+use sluice_verbs::types::Gid;
 use sluice_wire::cm::{self, Drep, Dreq, Rej, RejOf, RejectReason, Rtu};
 use sluice_wire::{Qpn, mad};
 
-use super::state::State;
-use crate::address::Address;
+use crate::connector::{Conversation, From};
 use crate::fabric::format::{self, Names};
 use crate::message::{self, ConnParams, Message};
+use crate::state::State;
 
-/// Who says a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    Us,
-    Peer,
-}
-
-/// The peer has sent a request, for which there is no endpoint yet.
-pub fn requested(message: &Message) {
-    let ends = match message {
-        Message::Request(request) => (request.source, request.destination),
-        Message::SidrRequest(request) => (request.source, request.destination),
+/// The peer has sent a request, for which there is no conversation yet.
+pub fn requested(trace: &dyn ManagementTrace, message: &Message) {
+    let (requester, listener, tos) = match message {
+        Message::Request(request) => (request.source, request.destination, request.tos),
+        Message::SidrRequest(request) => (request.source, request.destination, 0),
         _ => return,
     };
-    let (requester, listener) = ends;
-    let tos = match message {
-        Message::Request(request) => request.tos,
-        _ => 0,
-    };
-    let connection = Connection {
+    let conversation = Conversation {
         requester,
         listener,
         is_active: false,
@@ -43,40 +33,34 @@ pub fn requested(message: &Message) {
         state: State::RequestReceived,
         local: ConnParams::default(),
         remote: ConnParams::default(),
+        tos,
     };
-    connection.trace(message, From::Peer, tos);
+    record(trace, &conversation, message, From::Peer);
 }
 
-/// What is known of a connection when something is said.
-pub struct Connection {
-    pub requester: Address,
-    pub listener: Address,
-    /// This side asked for it.
-    pub is_active: bool,
-    pub port_space: u16,
-    /// Of this side, before the message.
-    pub state: State,
-    pub local: ConnParams,
-    pub remote: ConnParams,
-}
-
-impl Connection {
-    /// Puts a message into the trace, if there is one.
-    pub fn trace(&self, message: &Message, from: From, tos: u8) {
-        if !sluice_transport_shm::is_traced() {
-            return;
-        }
-        let Some(mad) = self.datagram(message, from) else {
-            return;
-        };
-        let (own, peer) = if self.is_active {
-            (&self.requester, &self.listener)
-        } else {
-            (&self.listener, &self.requester)
-        };
-        sluice_transport_shm::trace_management(from == From::Us, own.gid(), peer.gid(), tos, &mad);
+/// Puts a message into the trace, if somebody traces.
+pub fn record(
+    trace: &dyn ManagementTrace,
+    conversation: &Conversation,
+    message: &Message,
+    from: From,
+) {
+    if !trace.is_on() {
+        return;
     }
+    let Some(mad) = conversation.datagram(message, from) else {
+        return;
+    };
+    let ends = (&conversation.requester, &conversation.listener);
+    let (own, peer) = match conversation.is_active {
+        true => ends,
+        false => (ends.1, ends.0),
+    };
+    let gids = [Gid(own.gid()), Gid(peer.gid())];
+    trace.record(from == From::Us, gids, conversation.tos, &mad);
+}
 
+impl Conversation {
     /// A side's name for the connection; never 0.
     fn name(&self, is_active: bool) -> u32 {
         let mut hasher = DefaultHasher::new();
@@ -190,9 +174,10 @@ mod tests {
     use sluice_wire::mad::Mad;
 
     use super::*;
+    use crate::address::Address;
     use crate::message::PrivateData;
 
-    fn connection(is_active: bool, state: State) -> Connection {
+    fn connection(is_active: bool, state: State) -> Conversation {
         let address = |last, port| Address::new(IpAddr::from([192, 0, 2, last]), port);
         let params = |qp_num| ConnParams {
             qp_num,
@@ -205,7 +190,7 @@ mod tests {
         } else {
             (passive, active)
         };
-        Connection {
+        Conversation {
             requester: address(1, 40_000),
             listener: address(2, 7471),
             is_active,
@@ -213,6 +198,7 @@ mod tests {
             state,
             local,
             remote,
+            tos: 0,
         }
     }
 
