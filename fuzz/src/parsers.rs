@@ -19,7 +19,7 @@ pub mod control_message {
 
 /// Connection managers to each other.
 pub mod cm_message {
-    use crate::private::rdmacm::message::{MESSAGE_LEN_MAX, Message};
+    use sluice_rdmacm::message::{MESSAGE_LEN_MAX, Message};
 
     pub fn run(data: &[u8]) {
         if let Ok(message) = Message::parse(data) {
@@ -32,7 +32,7 @@ pub mod cm_message {
 
 /// Stream rsockets to each other: private data and immediate data.
 pub mod rsocket_message {
-    use crate::private::rsocket::wire::{Buffer, ConnData, Message};
+    use sluice_rsocket::wire::{Buffer, ConnData, Message};
 
     pub fn run(data: &[u8]) {
         if let Some(parsed) = ConnData::parse(data) {

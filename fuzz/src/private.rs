@@ -2,9 +2,6 @@
 //! nothing else.
 #![allow(dead_code)]
 
-pub mod rdmacm;
-pub mod rsocket;
-
 #[path = "../../crates/verbs/transport-shm/src/hello.rs"]
 pub mod hello;
 

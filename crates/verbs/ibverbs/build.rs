@@ -13,7 +13,7 @@ const TABLES: &[&str] = &[
     "symbols/verbs.txt",
     "symbols/ancient.txt",
     "symbols/private.txt",
-    "src/rdmacm/symbols.txt",
+    "symbols/rdmacm.txt",
 ];
 
 /// One symbol under one version.
@@ -23,7 +23,7 @@ struct Export {
     /// What a program that is linked today gets (`name@@NODE`); otherwise for programs that ask
     /// for this version (`name@NODE`).
     default: bool,
-    /// A function of this crate, or `byte`.
+    /// A function of this crate or of one that its root takes in, or `byte`.
     target: String,
 }
 

@@ -78,7 +78,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "sluice-ibverbs",
+        "sluice-verbs-calls",
         &[
             "sluice-rendezvous",
             "sluice-sys",
@@ -86,7 +86,29 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-transport-shm",
             "sluice-verbs",
             "sluice-verbs-abi",
+        ],
+    ),
+    (
+        "sluice-rdmacm",
+        &[
+            "sluice-sys",
+            "sluice-verbs",
+            "sluice-verbs-abi",
+            "sluice-verbs-calls",
             "sluice-wire",
+        ],
+    ),
+    (
+        "sluice-rsocket",
+        &["sluice-rdmacm", "sluice-verbs-abi", "sluice-verbs-calls"],
+    ),
+    (
+        "sluice-ibverbs",
+        &[
+            "sluice-rdmacm",
+            "sluice-rsocket",
+            "sluice-transport-shm",
+            "sluice-verbs-calls",
         ],
     ),
     (
@@ -135,12 +157,6 @@ const CIRCLES: &[&str] = &[
     "sluice-cli bench: cgroup, model, session, table, text, verdict, workloads",
     "sluice-cli crate: args, bench, commands, daemon, doctor, gateway, launch, man, run, status, top, verbs, window",
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
-    "sluice-ibverbs api: batch, context, cq, cq_ex, device, device_memory, memory, objects, post, qp, qp_ex, report, srq, stats",
-    "sluice-ibverbs rdmacm: agent, device, fabric, object, qp",
-    "sluice-ibverbs rdmacm: cm_calls, multicast",
-    "sluice-ibverbs rdmacm::agent: endpoint, trace",
-    "sluice-ibverbs rdmacm::fabric: connection, format",
-    "sluice-ibverbs rdmacm::rsocket: stream, wire",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",

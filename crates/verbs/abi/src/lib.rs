@@ -1,5 +1,5 @@
 //! The C structures of `infiniband/verbs.h`, field for field, and the numbers of its enumerations:
-//! for the library that answers programs (`sluice-ibverbs`), and for the program that asks
+//! for the library that answers programs (`sluice-verbs-calls`), and for the program that asks
 //! whichever library there is (`sluice-rdma`).
 //!
 //! Names are those of the header, so that a reader finds them in the man pages. An enumeration is

@@ -127,6 +127,22 @@ pub trait Transport: Send + Sync {
     fn gsi(&self) -> Option<&dyn Gsi> {
         None
     }
+
+    /// Where a trace takes what connection managers say to each other about queue pairs of this
+    /// transport, if no packets of it go over the transport itself.
+    fn management_trace(&self) -> Option<&dyn ManagementTrace> {
+        None
+    }
+}
+
+/// Management datagrams for a trace of a transport that carries none.
+pub trait ManagementTrace: Send + Sync {
+    /// Whether somebody traces.
+    fn is_on(&self) -> bool;
+
+    /// Puts a datagram into the trace, if there is one: to (`outbound`) or from the peer, between
+    /// the GIDs of this end and the other. Does not block.
+    fn record(&self, outbound: bool, gids: [Gid; 2], traffic_class: u8, mad: &[u8; MAD_BYTES]);
 }
 
 /// Bytes of a management datagram (IBTA 13.4.2).

@@ -3,21 +3,18 @@
 //!
 //! The two are one file because the dynamic linker recognises a file by its inode: a program that
 //! loads both gets one engine. What is exported under which version is in the tables of
-//! `symbols/` and `rdmacm/symbols.txt`, of which `build.rs` makes jumps to the functions of this
-//! crate. `ffi` is `sluice-verbs-abi`, the structures of the header;
-//! `api` has the calls.
+//! `symbols/`, of which `build.rs` makes jumps to the functions of the crates that are taken in
+//! here.
 #![allow(unsafe_code)]
 // Nothing calls the exported functions where nothing is exported.
-#![cfg_attr(test, allow(dead_code))]
+#![cfg_attr(test, allow(dead_code, unused_imports))]
 
 mod allocation;
-mod api;
-mod devices;
-mod errno;
-mod rdmacm;
 mod stubs;
 
-use sluice_verbs_abi as ffi;
+use sluice_rdmacm as rdmacm;
+use sluice_rsocket as rsocket;
+use sluice_verbs_calls as calls;
 
 /// Tests are ordinary programs, which have no symbol versions.
 #[cfg(not(test))]

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use crate::errno::set_errno;
+use sluice_verbs_calls::errno::set_errno;
 
 /// For calls that return an error number.
 pub extern "C" fn not_supported() -> c_int {

@@ -35,15 +35,13 @@ use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-pub use crate::tap::{is_traced, management as trace_management};
-
 use sluice_rendezvous as rendezvous;
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
 use sluice_sys::errno::Errno;
 use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::report::TransportReport;
-use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
+use sluice_verbs::transport::{ManagementTrace, NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
 use crate::node::{Links, Node};
@@ -144,6 +142,10 @@ impl Transport for ShmTransport {
 
     fn key_withdrawn(&self, key: &KeyInfo) {
         self.node.withdraw_key(key);
+    }
+
+    fn management_trace(&self) -> Option<&dyn ManagementTrace> {
+        Some(&tap::Management)
     }
 
     fn report(&self) -> TransportReport {

@@ -11,7 +11,7 @@
 
 mod management;
 
-pub use management::{is_traced, management};
+pub use management::Management;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

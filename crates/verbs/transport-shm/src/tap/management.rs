@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use sluice_trace::{Direction, End, Ending, Flow, Kind, Message, Mtu, Psn, Service};
-use sluice_verbs::transport::MAD_BYTES;
+use sluice_verbs::Gid;
+use sluice_verbs::transport::{MAD_BYTES, ManagementTrace};
 
 use super::trace;
 use crate::link::lock;
@@ -18,56 +19,53 @@ const QKEY: u32 = 0x8001_0000;
 /// of hosts; who comes in here counts with the others.
 static NEXT: Mutex<[u32; 2]> = Mutex::new([0; 2]);
 
-/// Whether somebody traces.
-pub fn is_traced() -> bool {
-    trace().is_some()
-}
+/// The process's trace.
+pub struct Management;
 
-/// Puts a management datagram into the trace, if there is one: to (`outbound`) or from the peer,
-/// between the GIDs of the two ends.
-pub fn management(
-    outbound: bool,
-    local: [u8; 16],
-    remote: [u8; 16],
-    traffic_class: u8,
-    mad: &[u8; MAD_BYTES],
-) {
-    let Some(recorder) = trace() else { return };
-    let direction = if outbound {
-        Direction::Outbound
-    } else {
-        Direction::Inbound
-    };
-    let psn = {
-        let mut next = lock(&NEXT);
-        let count = &mut next[usize::from(!outbound)];
-        let psn = Psn::new(*count);
-        *count = count.wrapping_add(1);
-        psn
-    };
-    let flow = Arc::new(Flow {
-        service: Service::Ud,
-        mtu: Mtu::Bytes256,
-        local: End::new(local, GSI),
-        remote: End::new(remote, GSI),
-        traffic_class,
-        flow_label: 0,
-        hop_limit: 0,
-    });
-    let message = Message {
-        flow: &flow,
-        direction,
-        psn,
-        kind: Kind::Send {
-            ending: Ending::Plain,
-            solicited: false,
-            srq: 0,
-            qkey: QKEY,
-        },
-        len: MAD_BYTES as u32,
-    };
-    recorder.record(&message, |offset, bytes| {
-        let part = mad.get(offset..offset + bytes.len());
-        bytes.copy_from_slice(part.unwrap_or(&mad[..bytes.len()]));
-    });
+impl ManagementTrace for Management {
+    fn is_on(&self) -> bool {
+        trace().is_some()
+    }
+
+    fn record(&self, outbound: bool, gids: [Gid; 2], traffic_class: u8, mad: &[u8; MAD_BYTES]) {
+        let Some(recorder) = trace() else { return };
+        let [local, remote] = gids;
+        let direction = if outbound {
+            Direction::Outbound
+        } else {
+            Direction::Inbound
+        };
+        let psn = {
+            let mut next = lock(&NEXT);
+            let count = &mut next[usize::from(!outbound)];
+            let psn = Psn::new(*count);
+            *count = count.wrapping_add(1);
+            psn
+        };
+        let flow = Arc::new(Flow {
+            service: Service::Ud,
+            mtu: Mtu::Bytes256,
+            local: End::new(local.0, GSI),
+            remote: End::new(remote.0, GSI),
+            traffic_class,
+            flow_label: 0,
+            hop_limit: 0,
+        });
+        let message = Message {
+            flow: &flow,
+            direction,
+            psn,
+            kind: Kind::Send {
+                ending: Ending::Plain,
+                solicited: false,
+                srq: 0,
+                qkey: QKEY,
+            },
+            len: MAD_BYTES as u32,
+        };
+        recorder.record(&message, |offset, bytes| {
+            let part = mad.get(offset..offset + bytes.len());
+            bytes.copy_from_slice(part.unwrap_or(&mad[..bytes.len()]));
+        });
+    }
 }
