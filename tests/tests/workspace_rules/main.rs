@@ -106,6 +106,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "sluice-cli",
         &[
+            "sluice-bench-args",
             "sluice-control",
             "sluice-gateway",
             "sluice-peering",
@@ -124,7 +125,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-verbs-testing", &["sluice-verbs"]),
     // A device for guests: it stands alone, as hardware does.
     ("opennic-model", &[]),
-    // Of the benchmark: nobody uses it.
+    ("sluice-bench-args", &[]),
+    // The benchmark: nobody uses it, and it reaches the others by running `sluice`.
+    (
+        "sluice-bench",
+        &["sluice-bench-args", "sluice-control", "sluice-sys"],
+    ),
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
     ("sluice-tests", &[]),
 ];
@@ -133,8 +139,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// circle is taken apart, and its line with it.
 const CIRCLES: &[&str] = &[
     "opennic-model crate: doorbell, qdma",
-    "sluice-cli bench: cgroup, model, session, table, text, verdict, workloads",
-    "sluice-cli crate: args, bench, commands, daemon, doctor, gateway, launch, man, run, status, top, verbs, window",
+    "sluice-cli crate: daemon, status",
+    "sluice-cli crate: launch, run",
     "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
     "sluice-daemon crate: capture, fabric, gateway",
     "sluice-fabric crate: down, engine, lane, up, watched",

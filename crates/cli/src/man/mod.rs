@@ -18,7 +18,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::{Cli, ManArgs};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{Failure, reason};
 use crate::locate;
 

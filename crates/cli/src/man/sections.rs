@@ -36,8 +36,8 @@ const COLOUR_VARIABLE: Block = Entry(
 );
 pub(super) const LIBDIR_VARIABLE: Block = Entry(
     "SLUICE_LIBDIR",
-    "The folder of libsluice_preload.so and sluiced. By default they are looked for beside \
-     sluice and in ../lib/sluice from there.",
+    "The folder of libsluice_preload.so, sluiced and sluice-bench. By default they are looked for \
+     beside sluice and in ../lib/sluice from there.",
 );
 const SOCKETS: [Block; 3] = [
     Entry(
@@ -405,6 +405,10 @@ pub static PAGES: [Page; 13] = [
                         "One failed; standard error has the program's own words.",
                     ),
                     Entry("2", "The command line is wrong."),
+                    Entry(
+                        "125",
+                        "The program that measures, sluice-bench, is not installed or cannot be run.",
+                    ),
                     Entry(
                         "130, 143",
                         "It was interrupted (SIGINT) or told to end (SIGTERM); nothing is left.",

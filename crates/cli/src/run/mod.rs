@@ -8,7 +8,7 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use crate::args::{LogLevel, RunArgs};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
 use crate::terminal::complain;

@@ -12,9 +12,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::args::StatusArgs;
-use crate::commands::{Outcome, print};
 use crate::daemon::{self, Target};
 use crate::error::Failure;
+use crate::error::Outcome;
+use crate::terminal::print;
 use crate::terminal::{self, Style, complain, harmless};
 
 use model::Document;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sluice_verbs::fault::{self, Faults};
 
 use crate::args::{VerbsArgs, VerbsDevice};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
 use crate::locate;
