@@ -139,9 +139,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// circle is taken apart, and its line with it.
 const CIRCLES: &[&str] = &[
     "opennic-model crate: doorbell, qdma",
-    "sluice-cli crate: daemon, status",
-    "sluice-cli crate: launch, run",
-    "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
     "sluice-daemon crate: capture, fabric, gateway",
     "sluice-fabric crate: down, engine, lane, up, watched",
     "sluice-ibverbs api: batch, context, cq, cq_ex, device, device_memory, memory, objects, post, qp, qp_ex, report, srq, stats",

@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Settings, State, client, end, probe};
+use crate::document::Document;
 use crate::error::Failure;
-use crate::status::model::Document;
 use crate::terminal::print;
 
 /// Ends a daemon that `sluice run` has started and that would end by itself. The pid of one that

@@ -1,7 +1,6 @@
 //! `sluice status`: live connections, the path of each, and why; and verbs processes.
 
 pub mod layout;
-pub mod model;
 pub mod peers;
 pub mod table;
 pub mod verbs;
@@ -18,7 +17,7 @@ use crate::error::Outcome;
 use crate::terminal::print;
 use crate::terminal::{self, Style, complain, harmless};
 
-use model::Document;
+use crate::document::Document;
 use verbs::Verbs;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@ use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
 use crate::locate;
-use crate::run::stats::StatsFile;
+use crate::stats::StatsFile;
 use crate::terminal::complain;
 
 /// The variable of the dynamic linker that names folders to look in first.
