@@ -1,4 +1,4 @@
-//! Small programs that some workloads run: hidden subcommands of `sluice bench`.
+//! Small programs that some workloads run: hidden words of `sluice-bench` itself.
 
 #![allow(unsafe_code)]
 

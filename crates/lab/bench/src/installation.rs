@@ -40,10 +40,6 @@ pub fn sluice() -> Result<&'static Path> {
 fn beside(program: &Path) -> Option<PathBuf> {
     let folder = program.parent()?;
     let mut candidates = vec![folder.join(SLUICE)];
-    // Test binaries live one folder below the programs that they test.
-    if folder.ends_with("deps") {
-        candidates.extend(folder.parent().map(|above| above.join(SLUICE)));
-    }
     if folder.ends_with("lib/sluice") {
         let prefix = folder.ancestors().nth(2);
         candidates.extend(prefix.map(|prefix| prefix.join("bin").join(SLUICE)));

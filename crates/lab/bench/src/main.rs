@@ -1,4 +1,5 @@
-//! `sluice bench`: the same real programs over TCP, Unix sockets and lanes, in turn.
+//! `sluice-bench`, the program behind `sluice bench`: the same real programs over TCP, Unix sockets and
+//! lanes, in turn.
 //!
 //! What a reader must be able to trust: every variant is started in the same way, the variants
 //! alternate within one run, warm-up is not counted, and a ratio exists only if every run of both
