@@ -1,14 +1,16 @@
 //! The command line: every subcommand and flag, with the help that the man pages repeat.
 
+mod window;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use sluice_bench_args::BenchArgs;
 use sluice_control::ports::Ports;
 use sluice_verbs::fault::Faults;
 
-use crate::bench::BenchArgs;
-use crate::window::WindowArgs;
+pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
 ///

@@ -1,20 +1,12 @@
 //! From the command line to the command, and from its end to the exit status.
 
-use std::process::ExitCode;
-
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use crate::args::{Cli, Command, CompletionsArgs};
-use crate::bench::BenchArgs;
-use crate::error::{EXIT_OWN_FAILURE, Failure};
-use crate::terminal;
-use crate::{
-    bench as benchmarks, daemon, doctor, exec, gateway, man, run, status, top, verbs, window,
-};
-
-/// What a command ends with: an exit status, or a failure to report.
-pub type Outcome = Result<u8, Failure>;
+use crate::error::{EXIT_OWN_FAILURE, Outcome};
+use crate::terminal::{self, print};
+use crate::{bench, daemon, doctor, gateway, man, run, status, top, verbs, window};
 
 /// Runs the command that the arguments name. Returns the exit status.
 pub fn main() -> u8 {
@@ -45,7 +37,8 @@ pub fn main() -> u8 {
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Bench(args) => Ok(bench(args)),
+        // The program reads the same words again: what is wrong with them is said here.
+        Command::Bench(_) => Err(bench::become_program(std::env::args_os().skip(2).collect())),
         Command::Up(args) => daemon::up(&args),
         Command::Down(args) => daemon::down(&args),
         Command::Gateway(args) => gateway::run(&args),
@@ -62,32 +55,9 @@ pub fn main() -> u8 {
     }
 }
 
-fn bench(args: BenchArgs) -> u8 {
-    // A reader that goes away must not end it by a signal: it has servers to stop first.
-    exec::ignore_broken_pipes();
-    let exit = benchmarks::run(args);
-    // ExitCode does not give its number away.
-    (0..=u8::MAX)
-        .find(|status| ExitCode::from(*status) == exit)
-        .unwrap_or(1)
-}
-
 fn completions(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "sluice", &mut script);
     print(&String::from_utf8_lossy(&script))?;
     Ok(0)
-}
-
-/// Writes to standard output. Returns false if its reader has gone away.
-pub fn print(text: &str) -> Result<bool, Failure> {
-    terminal::print(text).map_err(|error| {
-        Failure::new(
-            format!(
-                "cannot write to standard output: {}",
-                crate::error::reason(&error)
-            ),
-            "check where it is redirected to",
-        )
-    })
 }

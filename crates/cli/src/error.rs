@@ -10,6 +10,9 @@ pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 /// The exit status when the program was not found.
 pub const EXIT_NOT_FOUND: u8 = 127;
 
+/// What a command ends with: an exit status, or a failure to report.
+pub type Outcome = Result<u8, Failure>;
+
 /// An error that ends a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
@@ -28,6 +31,13 @@ impl Failure {
             hint: hint.into(),
             status: 1,
         }
+    }
+
+    /// The same failure with a word on why it may be so.
+    #[must_use]
+    pub fn because(mut self, why: &str) -> Self {
+        self.what = format!("{}: {why}", self.what);
+        self
     }
 
     /// The same failure with another exit status.

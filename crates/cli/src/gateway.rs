@@ -18,10 +18,11 @@ use sluice_gateway::{Options, Server};
 use sluice_sys::capability::{Capability, keep_only};
 
 use crate::args::{GatewayArgs, GatewayCommand, LogLevel};
-use crate::commands::{Outcome, print};
+use crate::error::Outcome;
 use crate::error::{Failure, reason};
 use crate::exec::Image;
 use crate::launch::{Environment, set_variable, variable};
+use crate::terminal::print;
 use crate::{daemon, locate};
 
 /// How long the daemon may take to answer.

@@ -5,11 +5,11 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::PathBuf;
 
-use crate::commands::Outcome;
 use crate::elf::{self, Obstacle};
+use crate::error::Outcome;
 use crate::error::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_OWN_FAILURE, Failure, reason};
 use crate::exec::{Change, Image, Supervisor, die_by};
-use crate::run::stats::StatsFile;
+use crate::stats::StatsFile;
 use crate::terminal::complain;
 
 /// The environment of a program, in order.

@@ -2,6 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use crate::error::{Failure, reason};
+
 /// Columns that text is laid out for when there is no terminal to ask.
 pub const COLUMNS_DEFAULT: usize = 100;
 
@@ -91,12 +93,15 @@ pub fn harmless(text: &str) -> String {
 
 /// Writes to standard output. A reader that went away is no error: `sluice status | head` has
 /// got what it wanted. Returns false then.
-pub fn print(text: &str) -> io::Result<bool> {
+pub fn print(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
+        Err(error) => Err(Failure::new(
+            format!("cannot write to standard output: {}", reason(&error)),
+            "check where it is redirected to",
+        )),
     }
 }
 

@@ -128,6 +128,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "sluice-cli",
         &[
+            "sluice-bench-args",
             "sluice-control",
             "sluice-gateway",
             "sluice-peering",
@@ -146,7 +147,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("sluice-verbs-testing", &["sluice-verbs"]),
     // A device for guests: it stands alone, as hardware does.
     ("opennic-model", &[]),
-    // Of the benchmark: nobody uses it.
+    ("sluice-bench-args", &[]),
+    // The benchmark: nobody uses it, and it reaches the others by running `sluice`.
+    (
+        "sluice-bench",
+        &["sluice-bench-args", "sluice-control", "sluice-sys"],
+    ),
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
     ("sluice-tests", &[]),
 ];
@@ -154,9 +160,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Modules that name each other in a circle, as `package folder: modules`. New ones are not added: a
 /// circle is taken apart, and its line with it.
 const CIRCLES: &[&str] = &[
-    "sluice-cli bench: cgroup, model, session, table, text, verdict, workloads",
-    "sluice-cli crate: args, bench, commands, daemon, doctor, gateway, launch, man, run, status, top, verbs, window",
-    "sluice-cli man: capture, finding, gateway, sections, statistics, verbs, verbs_status, window",
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",

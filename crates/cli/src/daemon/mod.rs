@@ -18,9 +18,10 @@ use sluice_peering::config::{Device, Remark};
 use sluice_sys::capability::{self, Capability};
 
 use crate::args::{DownArgs, LogFormat, LogLevel, UpArgs};
-use crate::commands::{Outcome, print};
+use crate::error::Outcome;
 use crate::error::{Failure, reason, without_numbers};
 use crate::exec::close_descriptors_on_exec;
+use crate::terminal::print;
 use crate::{elf, locate};
 
 pub use client::{check_gateway, fetch_status, probe};

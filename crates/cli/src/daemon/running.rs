@@ -5,9 +5,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{Settings, State, client, end, probe};
-use crate::commands::print;
+use crate::document::Document;
 use crate::error::Failure;
-use crate::status::model::Document;
+use crate::terminal::print;
 
 /// Ends a daemon that `sluice run` has started and that would end by itself. The pid of one that
 /// stays and is as `settings` want it; `None` if there is none (any more).

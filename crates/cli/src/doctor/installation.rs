@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::{Check, Verdict};
 use crate::daemon::{self, State};
+use crate::document::Document;
 use crate::error::{Failure, reason};
 use crate::trial::{self, CHILD_TIMEOUT, Trial};
-use crate::{locate, status::model::Document, units};
+use crate::{locate, units};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -9,8 +9,9 @@ mod verbs;
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
-use crate::commands::{Outcome, print};
 use crate::error::Failure;
+use crate::error::Outcome;
+use crate::terminal::print;
 use crate::terminal::{Style, columns, harmless, wrap};
 
 /// How a check came out.

@@ -15,9 +15,9 @@ use sluice_peering::config::{Discovery, Network, PORT_DEFAULT};
 use sluice_peering::{Config, Event, Identity, Peering};
 
 use super::Check;
+use crate::document::{Fabric, Handshakes, Peer};
 use crate::error::reason;
 use crate::status::Source;
-use crate::status::model::{Fabric, Handshakes, Peer};
 use crate::units;
 
 /// How long something on the way may take.

@@ -1,6 +1,6 @@
 //! What the pages of `sluice up` and `sluice status` say of captured connections.
 
-use super::sections::{
+use super::page::{
     Block::{self, Text},
     Section,
 };

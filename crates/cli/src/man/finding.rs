@@ -1,6 +1,6 @@
 //! What the pages of `sluice up` and `sluice status` say of hosts that are not in the configuration.
 
-use super::sections::{
+use super::page::{
     Block::{self, Text},
     Section,
 };

@@ -1,7 +1,7 @@
 //! The page of `sluice gateway`.
 
-use super::sections::Block::{Entry, Example, Text};
-use super::sections::{LIBDIR_VARIABLE, Page, SOCKET_VARIABLE, Section, USUAL_STATUS};
+use super::page::Block::{Entry, Example, Text};
+use super::page::{LIBDIR_VARIABLE, Page, SOCKET_VARIABLE, Section, USUAL_STATUS};
 
 pub const PAGE: Page = Page {
     name: "sluice-gateway",

@@ -3,6 +3,7 @@
 mod capture;
 mod finding;
 mod gateway;
+mod page;
 mod sections;
 mod statistics;
 mod verbs;
@@ -18,11 +19,11 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::args::{Cli, ManArgs};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{Failure, reason};
 use crate::locate;
 
-use sections::{Block, Section};
+use page::{Block, Section};
 
 /// Writes every page into the directory, which is made if it is missing.
 pub fn run(args: &ManArgs) -> Outcome {

@@ -1,43 +1,13 @@
 //! The sections of the man pages that no program can derive.
 
+use super::page::{Block, LIBDIR_VARIABLE, Page, SOCKET_VARIABLE, Section, USUAL_STATUS};
 use super::{capture, finding, verbs, verbs_status};
-
-/// A section of a page.
-pub struct Section {
-    pub title: &'static str,
-    pub blocks: &'static [Block],
-}
-
-/// A part of a section.
-pub enum Block {
-    /// A paragraph.
-    Text(&'static str),
-    /// A term and what it means.
-    Entry(&'static str, &'static str),
-    /// What an example does, and its commands, one a line.
-    Example(&'static str, &'static str),
-}
-
-/// The sections of one page.
-pub struct Page {
-    pub name: &'static str,
-    pub(super) sections: &'static [Section],
-}
 
 use Block::{Entry, Example, Text};
 
-pub(super) const SOCKET_VARIABLE: Block = Entry(
-    "SLUICE_SOCKET",
-    "The daemon's control socket, if --socket does not name it.",
-);
 const COLOUR_VARIABLE: Block = Entry(
     "NO_COLOR",
     "If set and not empty, output has no colours, whatever the terminal can show.",
-);
-pub(super) const LIBDIR_VARIABLE: Block = Entry(
-    "SLUICE_LIBDIR",
-    "The folder of libsluice_preload.so and sluiced. By default they are looked for beside \
-     sluice and in ../lib/sluice from there.",
 );
 const SOCKETS: [Block; 3] = [
     Entry(
@@ -56,15 +26,6 @@ const SOCKETS: [Block; 3] = [
          closed to others and be no symbolic link; else it is refused.",
     ),
 ];
-pub(super) const USUAL_STATUS: Section = Section {
-    title: "EXIT STATUS",
-    blocks: &[
-        Entry("0", "Success."),
-        Entry("1", "It failed; standard error says why and what to do."),
-        Entry("2", "The command line is wrong."),
-    ],
-};
-
 /// Every page.
 pub static PAGES: [Page; 13] = [
     super::gateway::PAGE,
@@ -405,6 +366,10 @@ pub static PAGES: [Page; 13] = [
                         "One failed; standard error has the program's own words.",
                     ),
                     Entry("2", "The command line is wrong."),
+                    Entry(
+                        "125",
+                        "The program that measures, sluice-bench, is not installed or cannot be run.",
+                    ),
                     Entry(
                         "130, 143",
                         "It was interrupted (SIGINT) or told to end (SIGTERM); nothing is left.",

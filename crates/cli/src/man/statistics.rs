@@ -1,6 +1,6 @@
 //! What the counters of `sluice verbs --stats` mean.
 
-use super::sections::{
+use super::page::{
     Block::{Entry, Text},
     Section,
 };

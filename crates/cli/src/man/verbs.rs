@@ -1,7 +1,7 @@
 //! The sections of `sluice-verbs(1)`.
 
-use super::sections::Block::{Entry, Example, Text};
-use super::sections::{Page, Section};
+use super::page::Block::{Entry, Example, Text};
+use super::page::{Page, Section};
 use super::statistics;
 
 pub(super) const PAGE: Page = Page {

@@ -1,6 +1,6 @@
 //! What the page of `sluice status` says of verbs programs.
 
-use super::sections::{
+use super::page::{
     Block::{Entry, Text},
     Section,
 };

@@ -1,7 +1,7 @@
 //! The page of `sluice window`.
 
-use super::sections::Block::{Entry, Example, Text};
-use super::sections::{Page, Section, USUAL_STATUS};
+use super::page::Block::{Entry, Example, Text};
+use super::page::{Page, Section, USUAL_STATUS};
 
 pub const PAGE: Page = Page {
     name: "sluice-window",

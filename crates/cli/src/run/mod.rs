@@ -1,14 +1,12 @@
 //! `sluice run`: makes sure that a daemon runs, preloads the library, and becomes the program.
 
-pub mod stats;
-
-use std::ffi::{OsStr, OsString};
+pub use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use clap::ValueEnum;
 
 use crate::args::{LogLevel, RunArgs};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
 use crate::terminal::complain;
@@ -16,7 +14,7 @@ use crate::{daemon, locate, trial};
 
 use daemon::State;
 
-use stats::StatsFile;
+use crate::stats::{self, StatsFile};
 
 /// What the library and this program say.
 const LOG_VARIABLE: &str = "SLUICE_LOG";

@@ -1,7 +1,6 @@
 //! `sluice status`: live connections, the path of each, and why; and verbs processes.
 
 pub mod layout;
-pub mod model;
 pub mod peers;
 pub mod table;
 pub mod verbs;
@@ -12,12 +11,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::args::StatusArgs;
-use crate::commands::{Outcome, print};
 use crate::daemon::{self, Target};
 use crate::error::Failure;
+use crate::error::Outcome;
+use crate::terminal::print;
 use crate::terminal::{self, Style, complain, harmless};
 
-use model::Document;
+use crate::document::Document;
 use verbs::Verbs;
 
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

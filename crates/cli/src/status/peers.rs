@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::layout::{Column, Keep, fit_with_reasons, line, titles};
-use super::model::{Captured, Fabric, Handshakes, Peer};
+use crate::document::{Captured, Fabric, Handshakes, Peer};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
@@ -125,7 +125,7 @@ pub fn render(fabric: &Fabric, style: Style, limit: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::model::Lanes;
+    use crate::document::Lanes;
 
     fn fabric() -> Fabric {
         let peer = |name: &str, is_up| Peer {

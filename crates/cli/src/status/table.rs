@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::layout::{Column, Keep, fit_with_reasons, line, titles};
-use super::model::{Connection, Document, Process};
 use super::peers;
+use crate::document::{Connection, Document, Process};
 use crate::terminal::{Style, harmless};
 use crate::units;
 
@@ -175,7 +175,7 @@ pub fn render(document: &Document, style: Style, limit: Option<usize>) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::model::Lanes;
+    use crate::document::Lanes;
 
     fn connection(state: &str, reason: &str) -> Connection {
         Connection {

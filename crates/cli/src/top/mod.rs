@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
 
 use crate::args::TopArgs;
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{Failure, reason};
 use crate::status::Source;
 use crate::terminal::Style;

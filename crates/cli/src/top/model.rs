@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::verbs::Devices;
+use crate::document::Connection;
 use crate::status::Answer;
-use crate::status::model::Connection;
 
 /// A connection's end across looks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -332,7 +332,7 @@ impl Row {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::status::model::{Document, Process};
+    use crate::document::{Document, Process};
 
     /// A program: its name, its pid, and the state and bytes of each connection.
     type Sketch<'a> = (&'a str, u32, &'a [(&'a str, u64)]);

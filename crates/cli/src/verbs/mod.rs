@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use sluice_verbs::fault::{self, Faults};
 
 use crate::args::{VerbsArgs, VerbsDevice};
-use crate::commands::Outcome;
+use crate::error::Outcome;
 use crate::error::{EXIT_OWN_FAILURE, Failure, reason};
 use crate::launch::{self, Environment};
 use crate::locate;
-use crate::run::stats::StatsFile;
+use crate::stats::StatsFile;
 use crate::terminal::complain;
 
 /// The variable of the dynamic linker that names folders to look in first.

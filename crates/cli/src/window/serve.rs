@@ -10,15 +10,17 @@ use sluice_window::Kind;
 use sluice_window::ivshmem::Server;
 use sluice_window::region::Region;
 
-use super::{ServeArgs, failed};
-use crate::commands::{Outcome, print};
+use super::failed;
+use crate::args::WindowServeArgs;
+use crate::error::Outcome;
 use crate::error::{Failure, reason};
+use crate::terminal::print;
 use crate::units;
 
 /// The least that QEMU gives an address.
 const BYTES_MIN: u64 = 1 << 20;
 
-pub(super) fn run(args: &ServeArgs) -> Outcome {
+pub(super) fn run(args: &WindowServeArgs) -> Outcome {
     if !args.size.is_power_of_two() || args.size < BYTES_MIN {
         return Err(Failure::new(
             format!(

@@ -9,9 +9,10 @@ use sluice_window::claim::{BEAT_NS, Table, Word};
 use sluice_window::region::Region;
 
 use super::{describe, failed};
-use crate::commands::{Outcome, print};
 use crate::error::Failure;
+use crate::error::Outcome;
 use crate::terminal::harmless;
+use crate::terminal::print;
 
 /// A holder that lives beats several times in this span.
 const WATCHED: Duration = Duration::from_nanos(3 * BEAT_NS);

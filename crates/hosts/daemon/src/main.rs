@@ -403,11 +403,8 @@ fn start_fabric(
     config: &Config,
     is_eager: bool,
 ) -> Result<Fabric, Box<dyn std::error::Error>> {
-    let library = files::find(VERBS_LIBRARY).map_err(|looked| {
-        format!(
-            "cannot find {VERBS_LIBRARY} (looked in {looked:?}): it carries lanes to other hosts"
-        )
-    })?;
+    let library = files::find(VERBS_LIBRARY)
+        .map_err(|missing| format!("{}: it carries lanes to other hosts", missing.what()))?;
     let fabric = Fabric::start(
         peering,
         &library,

@@ -34,8 +34,6 @@ use orders::{Counts, Heard, Notice, Order, hear, tell};
 /// The hidden option by which sluiced is the relay.
 pub const RELAY_OPTION: &str = "--capture-relay";
 
-const PRELOAD_LIBRARY: &str = "libsluice_preload.so";
-
 /// From the end of a relay to the next one: doubled each time, until one has lived for long.
 const RESTART_MIN: Duration = Duration::from_millis(100);
 const RESTART_MAX: Duration = Duration::from_secs(60);
@@ -406,12 +404,8 @@ impl Capture {
     }
 
     fn start_relay(&mut self) -> io::Result<()> {
-        let library = files::find(PRELOAD_LIBRARY).map_err(|looked| {
-            io::Error::new(
-                io::ErrorKind::NotFound,
-                format!("cannot find {PRELOAD_LIBRARY} (looked in {looked:?})"),
-            )
-        })?;
+        let library = files::find(files::LIBRARY)
+            .map_err(|missing| io::Error::new(io::ErrorKind::NotFound, missing.what()))?;
         let (socket, theirs) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,

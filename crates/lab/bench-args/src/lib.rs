@@ -1,0 +1,140 @@
+//! The command line of `sluice bench`, as `sluice` documents it and `sluice-bench` obeys it: the
+//! program that measures need not be installed for its help, its man page and its completions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+/// The requests that the redis workload can be asked for.
+pub const REDIS_TESTS: [&str; 5] = ["set", "get", "lpush", "lpop", "hset"];
+
+/// Compares TCP, Unix sockets and Sluice with real programs on this machine.
+///
+/// Runs each workload over every variant in turn, several times, prints medians, ratios, CPU
+/// costs and whether every promised floor was reached, and writes a JSON file and an HTML report.
+/// A repetition that other programs disturbed is measured again. Everything that it starts runs
+/// on ports of its own and is gone when it ends.
+///
+/// 'sluice bench verbs' does the same for RDMA programs within one host, 'sluice bench roce' for
+/// RDMA programs on two hosts, 'sluice bench rxe' beside the kernel's software RDMA, 'sluice bench
+/// fabric' for socket programs on two hosts.
+#[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub common: CommonArgs,
+
+    /// Only these variants
+    #[arg(
+        long,
+        value_name = "V",
+        value_delimiter = ',',
+        default_values = ["tcp", "unix", "sluice"]
+    )]
+    pub variants: Vec<VariantArg>,
+
+    /// Numbers of clients for the redis workload
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+    pub clients: Vec<u32>,
+
+    /// Requests for the redis workload
+    #[arg(long, value_name = "T", value_delimiter = ',', value_parser = REDIS_TESTS)]
+    pub tests: Vec<String>,
+
+    #[command(subcommand)]
+    pub command: Option<BenchCommand>,
+}
+
+/// What all kinds of `sluice bench` take.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArgs {
+    /// Only these workloads (see --list)
+    #[arg(long, value_name = "W", value_delimiter = ',')]
+    pub only: Vec<String>,
+
+    /// List the workloads and the programs that they need, then end
+    #[arg(long)]
+    pub list: bool,
+
+    /// Fewer points and three short repetitions: for a first look
+    #[arg(long, conflicts_with = "full")]
+    pub quick: bool,
+
+    /// Five repetitions of three seconds: for numbers to quote
+    #[arg(long)]
+    pub full: bool,
+
+    /// How often each variant is measured [default: 3, with --full 5]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub reps: Option<u16>,
+
+    /// How long one measurement takes, in seconds [default: 1, with --full 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=60))]
+    pub seconds: Option<u32>,
+
+    /// How many repetitions of a point are measured again when other programs disturbed them
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(0..=100))]
+    pub repeats: u16,
+
+    /// The folder for report.json and report.html [default: sluice-bench, for verbs
+    /// sluice-bench-verbs, and so on]
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+
+    /// Write the JSON file here instead
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+
+    /// Write the HTML report here instead
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// Compares verbs programs under 'sluice verbs' with UCX, libfabric and memcpy
+    ///
+    /// Runs perftest over the shared-memory transport beside ucx_perftest (posix and cma),
+    /// fi_pingpong (shm) and a plain copy, and reports as 'sluice bench' does. What is not
+    /// installed is said and left out.
+    Verbs(CommonArgs),
+    /// Compares verbs programs between two hosts, over AF_XDP and UDP, with kernel TCP
+    ///
+    /// The hosts are two network namespaces joined by a veth pair, which this command makes and
+    /// which end with it: it needs root. Runs perftest under 'sluice verbs --device roce' and
+    /// '--device roce-udp' beside sockperf and iperf3 through the same veth pair, and reports as
+    /// 'sluice bench' does.
+    Roce(CommonArgs),
+    /// Compares socket programs between two hosts with a sluiced each with kernel TCP
+    ///
+    /// The hosts are two network namespaces joined by a veth pair, which this command makes and
+    /// which end with it: it needs root. Runs sockperf, redis and iperf3 over TCP and under 'sluice
+    /// run', with CPU time that includes both daemons, and reports as 'sluice bench' does. Without
+    /// --quick also with daemons that put bytes on rings whether that pays or not. 'stall' has a writer
+    /// push to a reader that sleeps, and shows what both hosts hold meanwhile over TCP, under 'sluice
+    /// run', captured, and by a proxy of SK_MSG; that writer stops by itself before it harms the
+    /// machine.
+    Fabric {
+        #[command(flatten)]
+        common: CommonArgs,
+
+        /// Numbers of clients for the redis workload
+        #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+        clients: Vec<u32>,
+    },
+    /// Compares verbs programs over the kernel's own RoCEv2 (rdma_rxe) and over Sluice
+    ///
+    /// Runs perftest over two rxe devices joined by a veth pair, which this command makes in the
+    /// network namespace that it is started in and removes at its end, beside 'sluice verbs
+    /// --device roce' and '--device roce-udp' over such a pair, and reports as 'sluice bench' does.
+    /// It needs root, rdma_rxe in the kernel, and, with most kernels, the first network namespace:
+    /// bench/rxe in the source tree boots a guest that has all that, and runs it there.
+    Rxe(CommonArgs),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum VariantArg {
+    Tcp,
+    Unix,
+    Sluice,
+}

@@ -1,0 +1,88 @@
+//! The workloads, in the order in which they run.
+
+mod connect;
+pub mod fabric;
+pub mod idle;
+mod iperf;
+mod nginx;
+mod one_end;
+pub mod redis;
+pub mod roce;
+pub mod rxe;
+mod sockperf;
+pub mod stall;
+pub mod verbs;
+
+use super::error::Result;
+use super::model::{PointSpec, Sample, Variant};
+use super::session::Session;
+
+/// What the command line asks of workloads.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub variants: Vec<Variant>,
+    /// Leaves out what is not compared.
+    pub brief: bool,
+    pub repetitions: usize,
+    pub seconds: u32,
+    pub redis_clients: Vec<u32>,
+    pub redis_tests: Vec<String>,
+    /// How many connections the idle workload opens, and for how long it watches them.
+    pub idle_connections: u32,
+    pub idle_seconds: u32,
+    /// For how long the reader of the stall workload sleeps.
+    pub stall_seconds: u32,
+    /// How many disturbed repetitions of a cell are measured again.
+    pub repeats_max: usize,
+}
+
+/// Some points that one start of the servers measures together.
+///
+/// The runner goes through the variants in turn, as often as there are repetitions, so that a
+/// machine that grows slower or faster meanwhile does so for all of them.
+pub struct Cell {
+    /// What the progress line says: `redis, 10 clients`.
+    pub title: String,
+    pub variants: Vec<Variant>,
+    pub repetitions: usize,
+    pub points: Vec<PointSpec>,
+    pub run: CellRun,
+}
+
+/// Starts servers, warms them up, measures: one sample for each point, in their order.
+pub type CellRun = Box<dyn Fn(&Session, Variant) -> Result<Vec<Sample>>>;
+
+/// A kind of measurement that can be asked for by name.
+pub struct Workload {
+    pub name: &'static str,
+    pub title: &'static str,
+    pub about: &'static str,
+    /// Programs that must be installed.
+    pub programs: &'static [&'static str],
+    /// Programs without which only a comparison is missing.
+    pub compared_with: &'static [&'static str],
+    /// Why it cannot be run on this machine or by this build, apart from missing programs.
+    pub obstacle: Option<fn() -> Option<String>>,
+    pub cells: fn(&Options) -> Vec<Cell>,
+}
+
+/// Every workload of sockets.
+pub const ALL: [Workload; 8] = [
+    redis::WORKLOAD,
+    sockperf::WORKLOAD,
+    iperf::WORKLOAD,
+    nginx::WORKLOAD,
+    connect::WORKLOAD,
+    one_end::WORKLOAD,
+    idle::WORKLOAD,
+    stall::WORKLOAD,
+];
+
+impl Options {
+    /// The variants that were asked for, among those that a workload has.
+    fn variants_of(&self, possible: &[Variant]) -> Vec<Variant> {
+        let mut variants = self.variants.clone();
+        variants.retain(|variant| possible.contains(variant));
+        variants
+    }
+}

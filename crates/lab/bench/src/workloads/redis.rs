@@ -1,0 +1,270 @@
+//! redis-server and redis-benchmark: many small requests, and how that scales with clients.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Cell, Options, Workload};
+use crate::error::{BenchError, Result};
+use crate::figures::counted;
+use crate::machine;
+use crate::model::{Better, CostUnit, PointSpec, Sample, Variant};
+use crate::parse;
+use crate::process::{Output, Process, Ready};
+use crate::session::Session;
+use crate::words::{path_text, words};
+
+pub(super) const WORKLOAD: Workload = Workload {
+    name: "redis",
+    title: "redis-server and redis-benchmark, values of 2,048 bytes",
+    about: "A new server without persistence for every run, filled with all keys before \
+            anything is measured. A GET run with the same clients, whose result is dropped, warms \
+            up and chooses the number of requests. CPU time covers server, client and sluiced.",
+    programs: &["redis-server", "redis-benchmark"],
+    compared_with: &[],
+    obstacle: None,
+    cells,
+};
+
+/// The clients of the curve, and its requests.
+pub const CLIENTS: [u32; 8] = [1, 10, 30, 40, 50, 100, 500, 1_000];
+pub use sluice_bench_args::REDIS_TESTS as TESTS;
+
+/// Why a run is refused: a GET that finds no key is answered by five bytes.
+pub const KEYS_MISSING: &str = "redis answered GET without a value: the keys were not all there";
+
+const VALUE_BYTES: u32 = 2_048;
+const KEYS: u32 = 10_000;
+/// The shortest run that counts; fewer requests would measure the start of the clients.
+const REQUESTS_MIN: f64 = 2_000.0;
+const FILL_BATCH: u32 = 100;
+const FILL_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn cells(options: &Options) -> Vec<Cell> {
+    let variants = options.variants_of(&[Variant::Tcp, Variant::Unix, Variant::Sluice]);
+    let cell = |&clients: &u32| {
+        let tests = options.redis_tests.clone();
+        Cell {
+            title: format!("redis, {}", counted(clients, "client")),
+            variants: variants.clone(),
+            repetitions: options.repetitions,
+            points: points(&tests, clients),
+            run: Box::new(move |session, variant| measure(session, variant, clients, &tests)),
+        }
+    };
+    options.redis_clients.iter().map(cell).collect()
+}
+
+/// One point for each test, with this number of clients.
+pub(super) fn points(tests: &[String], clients: u32) -> Vec<PointSpec> {
+    let point = |test: &String| PointSpec {
+        group: test.to_uppercase(),
+        label: counted(clients, "client"),
+        x: Some(f64::from(clients)),
+        unit: "requests/s",
+        better: Better::Higher,
+        cost_unit: CostUnit::Operation,
+        paired: false,
+        baseline: Variant::Tcp,
+    };
+    tests.iter().map(point).collect()
+}
+
+/// Starts a server and runs the tests against it, one after the other.
+pub(super) fn measure(
+    session: &Session,
+    variant: Variant,
+    clients: u32,
+    tests: &[String],
+) -> Result<Vec<Sample>> {
+    let place = Place::new(session, variant)?;
+    let server = place.start_server(session, variant)?;
+    let at = SocketAddrV4::new(Ipv4Addr::LOCALHOST, place.port);
+    fill(at)?;
+    let words = place.client_words("get", clients, pilot_requests(clients));
+    let pilot = session.client(variant, &words, session.seconds)?;
+    let pilot = pilot.read(|text| parse::redis(text, "GET"))?;
+    let requests = requests_for(pilot.requests_per_s, session.seconds);
+    let misses_before = get_misses(at)?;
+    let mut samples = Vec::with_capacity(tests.len());
+    for test in tests {
+        samples.push(run_test(
+            session,
+            variant,
+            &place,
+            &server,
+            (test, clients, requests),
+        )?);
+    }
+    // A GET that finds no key answers five bytes instead of 2 KiB.
+    if get_misses(at)? != misses_before {
+        return Err(BenchError::Failed(KEYS_MISSING.to_owned()));
+    }
+    Ok(samples)
+}
+
+/// Requests of the run that warms up.
+pub fn pilot_requests(clients: u32) -> f64 {
+    f64::from(clients.saturating_mul(20)).max(REQUESTS_MIN)
+}
+
+fn run_test(
+    session: &Session,
+    variant: Variant,
+    place: &Place,
+    server: &Process,
+    (test, clients, requests): (&str, u32, f64),
+) -> Result<Sample> {
+    let words = place.client_words(test, clients, requests);
+    let (output, measured) = session.measured(variant, &[server], &words)?;
+    sample(&output, measured, test, requests)
+}
+
+/// Puts what redis-benchmark said of a test to the sample.
+pub fn sample(output: &Output, mut sample: Sample, test: &str, requests: f64) -> Result<Sample> {
+    let result = output.read(|text| parse::redis(text, &test.to_uppercase()))?;
+    sample.value = result.requests_per_s;
+    sample.operations = requests.floor();
+    sample.bytes = sample.operations * f64::from(VALUE_BYTES);
+    sample
+        .details
+        .insert("latency_avg_ms", result.latency_avg_ms);
+    sample
+        .details
+        .insert("latency_p50_ms", result.latency_p50_ms);
+    sample
+        .details
+        .insert("latency_p99_ms", result.latency_p99_ms);
+    Ok(sample)
+}
+
+/// Where a server is reached.
+struct Place {
+    port: u16,
+    folder: std::path::PathBuf,
+    unix: Option<String>,
+}
+
+impl Place {
+    fn new(session: &Session, variant: Variant) -> Result<Self> {
+        let port = session.free_port()?;
+        let folder = session.folder("redis")?;
+        let unix = (variant == Variant::Unix).then(|| path_text(&folder.join("redis.sock")));
+        Ok(Self { port, folder, unix })
+    }
+
+    fn start_server(&self, session: &Session, variant: Variant) -> Result<Process> {
+        let mut words = words![
+            "redis-server",
+            "--port",
+            self.port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--dir",
+            path_text(&self.folder),
+        ];
+        if let Some(path) = &self.unix {
+            words.extend(words!["--unixsocket", path]);
+        }
+        let mut server = session.server(variant, &words, &Ready::Tcp(self.port))?;
+        if let Some(path) = &self.unix {
+            server.wait_ready(&Ready::Unix(Path::new(path).to_owned()))?;
+        }
+        Ok(server)
+    }
+
+    fn client_words(&self, test: &str, clients: u32, requests: f64) -> Vec<String> {
+        let mut words = words!["redis-benchmark"];
+        match &self.unix {
+            Some(path) => words.extend(words!["-s", path]),
+            None => words.extend(words!["-h", "127.0.0.1", "-p", self.port]),
+        }
+        words.extend(benchmark_words(test, clients, requests));
+        words
+    }
+}
+
+/// What redis-benchmark is to do.
+pub fn benchmark_words(test: &str, clients: u32, requests: f64) -> Vec<String> {
+    let mut words = words!["-t", test, "-d", VALUE_BYTES, "-r", KEYS];
+    words.extend(words!["-c", clients, "-n", requests.floor(), "--csv"]);
+    words
+}
+
+/// Requests for a run of `seconds`, bounded by memory: LPUSH keeps every value.
+pub fn requests_for(rate_per_s: f64, seconds: u32) -> f64 {
+    let room_bytes = machine::memory_available_bytes() / 8;
+    let room_requests = (room_bytes / u64::from(VALUE_BYTES)) as f64;
+    (rate_per_s * f64::from(seconds))
+        .min(room_requests)
+        .max(REQUESTS_MIN)
+}
+
+/// Writes every key that redis-benchmark may ask for (`key:` and twelve digits).
+pub fn fill(at: SocketAddrV4) -> Result<()> {
+    let value = "x".repeat(VALUE_BYTES as usize);
+    let mut connection = connect(at)?;
+    for first in (0..KEYS).step_by(FILL_BATCH as usize) {
+        let last = (first + FILL_BATCH).min(KEYS);
+        let mut batch = String::new();
+        for key in first..last {
+            let name = format!("key:{key:012}");
+            batch.push_str(&format!("*3\r\n$3\r\nSET\r\n${}\r\n{name}\r\n", name.len()));
+            batch.push_str(&format!("${}\r\n{value}\r\n", value.len()));
+        }
+        let mut answers = vec![0_u8; "+OK\r\n".len() * (last - first) as usize];
+        connection
+            .write_all(batch.as_bytes())
+            .and_then(|()| connection.read_exact(&mut answers))
+            .map_err(|error| BenchError::io("fill redis with keys", &error))?;
+        if !answers.chunks(5).all(|answer| answer == b"+OK\r\n") {
+            let said = String::from_utf8_lossy(&answers).into_owned();
+            return Err(BenchError::Failed(format!("redis refused a key: {said}")));
+        }
+    }
+    Ok(())
+}
+
+/// How many reads have found no key so far, by the server's own count.
+pub fn get_misses(at: SocketAddrV4) -> Result<u64> {
+    let mut connection = connect(at)?;
+    let mut answer = String::new();
+    // QUIT makes the server close, so that the answer has an end.
+    connection
+        .write_all(b"INFO stats\r\nQUIT\r\n")
+        .and_then(|()| connection.read_to_string(&mut answer))
+        .map_err(|error| BenchError::io("ask redis for its counters", &error))?;
+    answer
+        .lines()
+        .find_map(|line| line.strip_prefix("keyspace_misses:"))
+        .and_then(|count| count.trim().parse().ok())
+        .ok_or_else(|| BenchError::Failed(format!("redis does not count misses; it said {answer}")))
+}
+
+fn connect(at: SocketAddrV4) -> Result<TcpStream> {
+    TcpStream::connect(at)
+        .and_then(|stream| {
+            stream.set_read_timeout(Some(FILL_TIMEOUT))?;
+            stream.set_write_timeout(Some(FILL_TIMEOUT))?;
+            Ok(stream)
+        })
+        .map_err(|error| BenchError::io("connect to redis", &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn number_of_requests_follows_the_rate_within_bounds() {
+        assert_eq!(requests_for(10.0, 1), REQUESTS_MIN);
+        assert_eq!(requests_for(9_600.0, 2), 19_200.0);
+        let bounded = requests_for(1e12, 3);
+        assert!(bounded < 1e12, "{bounded}");
+    }
+}
