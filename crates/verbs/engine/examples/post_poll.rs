@@ -46,7 +46,7 @@ impl Transport for Nothing {
 }
 
 impl CqTransport for Nothing {
-    fn progress(&self, _: &Cq) {}
+    fn progress(&self, _: &Cq, _: &mut Aftermath) {}
 }
 
 impl QpTransport for Nothing {
@@ -56,11 +56,11 @@ impl QpTransport for Nothing {
         Posted::Done(SendDone::ok(wqe.length as u32))
     }
 
-    fn modify(&self, _: &Qp, _: &QpChange<'_>) -> Result<()> {
+    fn modify(&self, _: &Qp, _: &QpChange<'_>, _: &mut Aftermath) -> Result<()> {
         Ok(())
     }
 
-    fn destroy(&self) {}
+    fn destroy(&self, _: &mut Aftermath) {}
 }
 
 fn ready(qp: &Qp) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::aftermath::settled;
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
 use crate::types::{EventType, Wc, WcStatus};
@@ -259,7 +260,7 @@ impl Cq {
     #[inline]
     fn take(&self, from: impl FnOnce(&mut Ring)) {
         if self.filled.load(Ordering::Acquire) == 0 {
-            self.transport.progress(self);
+            settled(|after| self.transport.progress(self, after));
             if self.filled.load(Ordering::Acquire) == 0 {
                 return;
             }
@@ -271,7 +272,7 @@ impl Cq {
         let busy = ring.polls.is_multiple_of(PROGRESS_EVERY);
         drop(ring);
         if busy {
-            self.transport.progress(self);
+            settled(|after| self.transport.progress(self, after));
         }
     }
 

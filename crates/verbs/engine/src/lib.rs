@@ -48,6 +48,7 @@
 //! that wants to sleep arms the CQ and reads its [`Channel`]'s fd; while a CQ is armed the
 //! transport's own thread makes the progress.
 
+pub mod aftermath;
 pub mod ah;
 pub mod channel;
 pub mod context;
@@ -79,6 +80,7 @@ pub mod types;
 pub mod wr;
 pub mod xrcd;
 
+pub use aftermath::{Aftermath, settled};
 pub use ah::Ah;
 pub use channel::Channel;
 pub use context::Context;

@@ -1,6 +1,7 @@
 //! `ibv_modify_qp`: from checked attributes to a new state, and what a QP does when it breaks.
 
 use crate::Device;
+use crate::aftermath::settled;
 use crate::device::check_port;
 use crate::error::{Error, Result};
 use crate::qp::{Control, Qp};
@@ -148,7 +149,7 @@ impl Qp {
             QpState::Err => self.stop(&change),
             QpState::Reset => self.reset(&change),
             _ => {
-                self.transport().modify(self, &change)?;
+                settled(|after| self.transport().modify(self, &change, after))?;
                 self.adopt(&change);
             }
         }
@@ -177,7 +178,7 @@ impl Qp {
             self.pump();
         }
         if change.to == QpState::Rtr {
-            self.transport().receives_posted();
+            settled(|after| self.transport().receives_posted(after));
         }
     }
 
@@ -195,7 +196,7 @@ impl Qp {
             }
             self.store_state(change.to);
         }
-        let _ = self.transport().modify(self, change);
+        let _ = settled(|after| self.transport().modify(self, change, after));
         self.flush_sends();
         if change.to == QpState::Err {
             self.flush_receives();
@@ -215,7 +216,7 @@ impl Qp {
             receive.state = QpState::Reset;
             self.store_state(QpState::Reset);
         }
-        let _ = self.transport().modify(self, change);
+        let _ = settled(|after| self.transport().modify(self, change, after));
         crate::mw::invalidate_all_of(self.context().device(), self.num());
         let mut send = self.lock_send();
         let mut receive = self.lock_receive();
@@ -225,13 +226,18 @@ impl Qp {
         self.mirror(change.attr);
     }
 
-    /// The QP breaks by itself. Never waits for another transition: one that is under way does
-    /// this when it is done.
-    pub(crate) fn break_down(&self, to: QpState) {
+    /// The QP breaks by itself, unless it has been in RESET since `incarnation`. Never waits for
+    /// another transition: one that is under way does this when it is done.
+    pub(crate) fn break_down(&self, to: QpState, incarnation: u32) {
+        if self.incarnation() != incarnation {
+            return;
+        }
         let Some(control) = self.try_begin_transition(to) else {
             return;
         };
-        self.break_down_now(&control, to);
+        if self.incarnation() == incarnation {
+            self.break_down_now(&control, to);
+        }
         self.end_transition(None);
     }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::aftermath::{Aftermath, settled};
 use crate::cq::{Completion, Credit, Overrun, Release};
 use crate::device::{GROUPS_PER_QP, QUEUE_MAX};
 use crate::events::{About, Acks};
@@ -45,6 +46,10 @@ pub struct Qp {
     transition_over: Condvar,
     groups: Mutex<Vec<Gid>>,
     acks: Arc<Acks>,
+    /// It is to move to ERR, and the program knows.
+    breaking: AtomicBool,
+    /// How often it was in RESET.
+    incarnation: AtomicU32,
     pub(crate) communicating: AtomicBool,
     pub(crate) tally: Tally,
     pub(crate) sent: SendTally,
@@ -269,6 +274,8 @@ impl Qp {
             transition_over: Condvar::new(),
             groups: Mutex::default(),
             acks: Acks::new(init.cookie),
+            breaking: AtomicBool::new(false),
+            incarnation: AtomicU32::new(0),
             communicating: AtomicBool::new(false),
             tally: Tally::default(),
             sent: SendTally::default(),
@@ -396,7 +403,7 @@ impl Qp {
         }
         drop(queue);
         if starved {
-            self.transport.receives_posted();
+            settled(|after| self.transport.receives_posted(after));
         }
         Ok(())
     }
@@ -476,7 +483,7 @@ impl Qp {
                 attr: &attr,
             });
             self.lock_control().now.destroyed = true;
-            self.transport.destroy();
+            settled(|after| self.transport.destroy(after));
             self.leave();
         }
         self.end_transition(None);
@@ -489,7 +496,7 @@ impl Qp {
         if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
             self.transport.linger();
             // Whoever clears the way may not have got to it yet.
-            self.resume();
+            settled(|after| self.resume(after));
         }
     }
 
@@ -532,25 +539,37 @@ impl Qp {
     }
 
     /// Ends the request `seq` that was [`crate::Posted::Pending`]. Requests may end in any
-    /// order; an unknown or flushed `seq` is ignored. May call [`QpTransport::post`] and, after
-    /// a failure, [`QpTransport::modify`] from inside.
-    pub fn complete_send(&self, seq: u64, done: SendDone) {
+    /// order; an unknown or flushed `seq` is ignored.
+    pub fn complete_send(&self, seq: u64, done: SendDone, after: &mut Aftermath) {
+        self.complete_sends(&[(seq, done)], after);
+    }
+
+    /// Ends several requests, each as [`Qp::complete_send`] does.
+    pub fn complete_sends(&self, ended: &[(u64, SendDone)], after: &mut Aftermath) {
         let mut queue = self.lock_send();
-        if !queue.end_pending(seq, done) {
+        let mut any = false;
+        for (seq, done) in ended {
+            any |= queue.end_pending(*seq, *done);
+        }
+        if !any {
             return;
         }
-        let after = queue.pump(self);
+        let retired = queue.retire_ended(self);
+        let hands_over = queue.can_hand_over();
         drop(queue);
-        self.act(after);
+        self.leave_to(after, retired);
+        if hands_over {
+            after.hand_over(self);
+        }
     }
 
     /// There is room again after [`crate::Posted::Busy`].
-    pub fn resume(&self) {
+    pub fn resume(&self, after: &mut Aftermath) {
         let mut queue = self.lock_send();
         queue.no_longer_busy();
-        let after = queue.pump(self);
-        drop(queue);
-        self.act(after);
+        if queue.can_hand_over() {
+            after.hand_over(self);
+        }
     }
 
     /// Looks at a pending request again; None when it is complete or flushed. Runs with the
@@ -559,17 +578,18 @@ impl Qp {
         self.lock_send().look(seq, look)
     }
 
-    /// The QP breaks by itself: it moves to ERR, flushes, and raises `event` if there is one
-    /// (a transport whose peer died completes the oldest request with RETRY_EXC_ERR instead, if
-    /// there is a request).
-    pub fn fail(&self, event: Option<EventType>) {
-        if matches!(self.state(), QpState::Err | QpState::Reset) {
+    /// The QP breaks by itself: it raises `event` if there is one, and moves to ERR and flushes when
+    /// the aftermath is settled (a transport whose peer died completes the oldest request with
+    /// RETRY_EXC_ERR instead, if there is a request).
+    pub fn fail(&self, event: Option<EventType>, after: &mut Aftermath) {
+        let is_over = matches!(self.state(), QpState::Err | QpState::Reset);
+        if is_over || self.breaking.swap(true, Ordering::Relaxed) {
             return;
         }
         if let Some(event) = event {
             self.raise(event);
         }
-        self.break_down(QpState::Err);
+        after.break_down(self, QpState::Err);
     }
 }
 
@@ -599,7 +619,14 @@ impl Qp {
         self.state.store(state as u32, Ordering::Release);
         if state == QpState::Reset {
             self.communicating.store(false, Ordering::Relaxed);
+            self.breaking.store(false, Ordering::Relaxed);
+            self.incarnation.fetch_add(1, Ordering::Release);
         }
+    }
+
+    /// Counts the times that it was in RESET.
+    pub(crate) fn incarnation(&self) -> u32 {
+        self.incarnation.load(Ordering::Acquire)
     }
 
     pub(crate) fn raise(&self, event: EventType) {
@@ -620,20 +647,33 @@ impl Qp {
     }
 
     #[cold]
-    fn act_slowly(&self, after: After) {
-        if after.drained {
+    fn act_slowly(&self, what: After) {
+        settled(|after| self.leave_slowly(after, what));
+    }
+
+    /// The same where the transport's locks may be held.
+    #[inline]
+    fn leave_to(&self, after: &mut Aftermath, what: After) {
+        if !what.is_nothing() {
+            self.leave_slowly(after, what);
+        }
+    }
+
+    #[cold]
+    fn leave_slowly(&self, after: &mut Aftermath, what: After) {
+        if what.drained {
             self.raise(EventType::SqDrained);
         }
-        if after.overrun {
-            self.overrun();
-        } else if after.broken {
-            self.break_down(self.after_failed_send());
+        if what.overrun {
+            self.overrun(after);
+        } else if what.broken {
+            after.break_down(self, self.after_failed_send());
         }
     }
 
     /// A completion was lost: the work queue is beyond repair (IBTA 11.6.3.2).
-    pub(crate) fn overrun(&self) {
-        self.fail(Some(EventType::QpFatal));
+    pub(crate) fn overrun(&self, after: &mut Aftermath) {
+        self.fail(Some(EventType::QpFatal), after);
     }
 
     /// Completes and hands over what can be.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::aftermath::Aftermath;
 use crate::cq::{Completion, Release};
 use crate::error::{LocalFault, NakReason};
 use crate::keys::KeyTable;
@@ -356,7 +357,7 @@ impl Qp {
 
     /// The receive for the next message. Takes for one QP must be completed in order, and
     /// before waiting for anything: `dereg_mr` waits for them.
-    pub fn take_recv(&self, into: &mut RecvWqe) -> Result<(), TakeError> {
+    pub fn take_recv(&self, into: &mut RecvWqe, after: &mut Aftermath) -> Result<(), TakeError> {
         debug_assert!(!into.is_taken());
         if !receives(self.state()) {
             // The way out of INIT looks at this.
@@ -382,11 +383,16 @@ impl Qp {
                 (filled, Source::Own)
             }
         };
-        self.taken(into, filled, source)
+        self.taken(into, filled, source, after)
     }
 
     /// The same for an XRC target: from the SRQ that the message names.
-    pub fn take_recv_xrc(&self, srqn: u32, into: &mut RecvWqe) -> Result<(), TakeError> {
+    pub fn take_recv_xrc(
+        &self,
+        srqn: u32,
+        into: &mut RecvWqe,
+        after: &mut Aftermath,
+    ) -> Result<(), TakeError> {
         debug_assert!(!into.is_taken());
         if !receives(self.state()) {
             return Err(TakeError::NotReady);
@@ -398,7 +404,7 @@ impl Qp {
         let keys = &self.context().device().keys;
         let pd = srq.pd().id();
         let filled = srq.take(self, |wr_id, pieces| into.fill(keys, pd, wr_id, pieces));
-        self.taken(into, filled, Source::Xrc(srq))
+        self.taken(into, filled, Source::Xrc(srq), after)
     }
 
     fn taken(
@@ -406,6 +412,7 @@ impl Qp {
         into: &mut RecvWqe,
         filled: Option<Result<(), LocalFault>>,
         source: Source,
+        after: &mut Aftermath,
     ) -> Result<(), TakeError> {
         let Some(filled) = filled else {
             self.tally.rnr.fetch_add(1, Ordering::Relaxed);
@@ -413,13 +420,13 @@ impl Qp {
         };
         into.source = source;
         filled.map_err(|fault| {
-            self.complete_recv(into, &RecvDone::failed(fault.status()));
+            self.complete_recv(into, &RecvDone::failed(fault.status()), after);
             TakeError::Bad(NakReason::RemoteOperation)
         })
     }
 
     /// Ends a taken receive: completion, events. A failure moves an RC QP to ERR.
-    pub fn complete_recv(&self, recv: &mut RecvWqe, done: &RecvDone) {
+    pub fn complete_recv(&self, recv: &mut RecvWqe, done: &RecvDone, after: &mut Aftermath) {
         recv.let_go(&self.context().device().keys);
         let source = core::mem::replace(&mut recv.source, Source::Nowhere);
         let (place, release) = match &source {
@@ -465,11 +472,11 @@ impl Qp {
             },
         );
         if pushed.is_err() {
-            self.overrun();
+            self.overrun(after);
         } else if failed && done.status != WcStatus::WrFlushErr {
             // A datagram that does not fit harms nobody else (IBTA 9.9.3: UD and UC receive on).
             if matches!(self.qp_type(), QpType::Rc | QpType::XrcRecv) {
-                self.break_down(QpState::Err);
+                after.break_down(self, QpState::Err);
             }
         }
     }
@@ -486,16 +493,17 @@ impl Qp {
     /// A request of the peer was refused: the QP moves to ERR and the program gets the
     /// asynchronous event that belongs to the reason (IBTA 11.6.3). Nothing happens on UC and
     /// UD.
-    pub fn responder_failed(&self, reason: NakReason) {
+    pub fn responder_failed(&self, reason: NakReason, after: &mut Aftermath) {
         if !matches!(self.qp_type(), QpType::Rc | QpType::XrcRecv) {
             return;
         }
-        self.fail(match reason {
+        let event = match reason {
             NakReason::RemoteAccess => Some(EventType::QpAccessErr),
             NakReason::InvalidRequest => Some(EventType::QpReqErr),
             // The bad receive's own completion says it.
             NakReason::RemoteOperation => None,
-        });
+        };
+        self.fail(event, after);
     }
 
     /// The SRQ of this QP's XRC domain with this number.

@@ -491,11 +491,39 @@ impl SendQueue {
                 break;
             }
         }
+        self.note_drained(&mut after);
+        after
+    }
+
+    /// Completes what is done, as far as that goes without handing anything over.
+    pub fn retire_ended(&mut self, qp: &Qp) -> After {
+        let mut after = After::default();
+        if matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead {
+            after = self.retire(qp);
+        }
+        self.note_drained(&mut after);
+        after
+    }
+
+    fn note_drained(&mut self, after: &mut After) {
         if self.state == QpState::Sqd && self.drain_event && self.head == self.handed {
             self.drain_event = false;
             after.drained = true;
         }
-        after
+    }
+
+    /// Whether the next held request can go out now.
+    pub fn can_hand_over(&self) -> bool {
+        if self.handed == self.tail
+            || self.state != QpState::Rts
+            || self.busy
+            || self.stuck
+            || self.dead
+        {
+            return false;
+        }
+        let at = self.index(self.handed);
+        self.reads == 0 || self.slots[at].flags & send_flags::FENCE == 0
     }
 
     fn hand_held(&mut self, qp: &Qp) {

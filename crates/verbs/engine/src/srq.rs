@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::aftermath::settled;
 use crate::cq::Credit;
 use crate::device::QUEUE_MAX;
 use crate::events::{About, Acks};
@@ -112,7 +113,7 @@ impl Srq {
         for qp in starved.iter().filter_map(Weak::upgrade) {
             // One that was reset or destroyed meanwhile has nothing to try again.
             if qp.state() != QpState::Reset {
-                qp.transport().receives_posted();
+                settled(|after| qp.transport().receives_posted(after));
             }
         }
         Ok(())

@@ -6,14 +6,21 @@
 //!
 //! | side | calls |
 //! |---|---|
-//! | requester | [`Qp::complete_send`], [`Qp::resume`], [`Qp::with_wqe`] |
+//! | requester | [`Qp::complete_send`], [`Qp::complete_sends`], [`Qp::resume`], [`Qp::with_wqe`] |
 //! | responder | [`Qp::check_remote`], [`Qp::take_recv`], [`Qp::take_recv_xrc`], [`Qp::complete_recv`], [`Qp::invalidate`], [`Qp::responder_failed`] |
 //! | both | [`Qp::state`], [`Qp::attr`], [`Qp::fail`] |
 //!
+//! **The way is one-way.** No call of a transport into the engine leads back into the transport. What
+//! follows from it, requests that can be handed over now and queue pairs that break, is written
+//! down in an [`Aftermath`], which is settled when no lock of the transport is held: by the engine
+//! behind the calls that it gives one along, by the transport's own threads at the end of their
+//! turns. Until then the queue pair is in the state that it was in: a transport that has let it fail
+//! does no more for it by itself.
+//!
 //! **Locks.** The engine calls [`QpTransport::post`] with the send half's lock held, and every
 //! other method with none, except where a method says so. `complete_send` and `resume` take that
-//! lock and may call `post` from inside: call them without any lock that `post` takes. All calls
-//! of a transport into the engine are short and none waits for a peer.
+//! lock: call them without any lock that `post` takes. All calls of a transport into the engine
+//! are short and none waits for a peer.
 //!
 //! **References.** A transport may keep the `Arc<Qp>` that [`QpTransport::bind`] gave it until
 //! [`QpTransport::destroy`]; then it must let go of it. Afterwards calls into that QP are
@@ -21,6 +28,7 @@
 
 use std::sync::Arc;
 
+use crate::aftermath::Aftermath;
 use crate::error::Result;
 use crate::keys::KeyInfo;
 use crate::report::TransportReport;
@@ -192,7 +200,7 @@ pub trait CqTransport: Send + Sync {
     /// [`Cq::poll`] found nothing, or was called often and always found something: do what can
     /// be done now for the QPs of this CQ, without waiting. Called without any lock, by any
     /// number of threads at once.
-    fn progress(&self, cq: &Cq);
+    fn progress(&self, cq: &Cq, after: &mut Aftermath);
 
     /// The program armed the CQ: from now on somebody must make progress for it without being
     /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
@@ -269,10 +277,10 @@ pub trait QpTransport: Send + Sync {
     /// of handed-over requests (ERR, RESET: also of taken receives, each given back by
     /// [`Qp::complete_recv`]); what it has not completed the engine flushes. `complete_send`
     /// for those is ignored from then on. It must not wait for a peer that may be dead.
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()>;
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()>;
 
     /// The program posted receives while a message had found none ([`crate::responder::TakeError::Empty`]).
-    fn receives_posted(&self) {}
+    fn receives_posted(&self, _after: &mut Aftermath) {}
 
     /// UD: messages to this group are to come to the QP now.
     fn attach_multicast(&self, _gid: &Gid) -> Result<()> {
@@ -288,5 +296,5 @@ pub trait QpTransport: Send + Sync {
     fn linger(&self) {}
 
     /// The QP is in RESET and about to be gone. Let go of the `Arc` from `bind`.
-    fn destroy(&self);
+    fn destroy(&self, after: &mut Aftermath);
 }

@@ -64,7 +64,7 @@ struct LoopCq {
 }
 
 impl CqTransport for LoopCq {
-    fn progress(&self, _: &Cq) {
+    fn progress(&self, _: &Cq, _: &mut Aftermath) {
         let seen = self.progressed.load(Ordering::Relaxed);
         self.progressed.store(seen + 1, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl QpTransport for Handle {
         self.0.post(qp, wqe)
     }
 
-    fn modify(&self, _: &Qp, change: &QpChange<'_>) -> Result<()> {
+    fn modify(&self, _: &Qp, change: &QpChange<'_>, _: &mut Aftermath) -> Result<()> {
         let fabric = self.0.fabric.as_ref().unwrap();
         if fabric.refuse_transition.swap(false, Ordering::SeqCst) {
             return Err(Error::NoResources);
@@ -168,7 +168,7 @@ impl QpTransport for Handle {
         Ok(())
     }
 
-    fn receives_posted(&self) {
+    fn receives_posted(&self, _: &mut Aftermath) {
         let waiting = std::mem::take(&mut *self.0.starved.lock().unwrap());
         let fabric = self.0.fabric.as_ref().unwrap();
         for (qpn, seq) in waiting {
@@ -191,7 +191,7 @@ impl QpTransport for Handle {
         self.0.groups.lock().unwrap().retain(|group| group != gid);
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, _: &mut Aftermath) {
         *self.0.engine.lock().unwrap() = None;
         let fabric = self.0.fabric.as_ref().unwrap();
         fabric.qps.lock().unwrap().remove(&self.0.qpn);
@@ -218,13 +218,13 @@ impl LoopQp {
                 None => return false,
             }
         };
-        self.engine().unwrap().complete_send(seq, done);
+        settled(|after| self.engine().unwrap().complete_send(seq, done, after));
         true
     }
 
     pub fn make_room(&self, requests: i64) {
         self.room.store(requests, Ordering::SeqCst);
-        self.engine().unwrap().resume();
+        settled(|after| self.engine().unwrap().resume(after));
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
@@ -252,7 +252,7 @@ impl LoopQp {
         let qp = self.engine().unwrap();
         let outcome = qp.with_wqe(seq, |wqe| self.carry_out(&qp, wqe));
         if let Some(Outcome::Done(done)) = outcome {
-            qp.complete_send(seq, done);
+            settled(|after| qp.complete_send(seq, done, after));
         }
     }
 
@@ -280,7 +280,7 @@ impl LoopQp {
                 Outcome::Done(SendDone::ok(wqe.length as u32))
             }
             Err(Refusal::Nak(reason)) => {
-                target.engine().unwrap().responder_failed(reason);
+                settled(|after| target.engine().unwrap().responder_failed(reason, after));
                 Outcome::Done(SendDone::failed(reason.requester_status()))
             }
             Err(Refusal::NotReady) => Outcome::Done(SendDone::failed(WcStatus::RetryExcErr)),
@@ -328,8 +328,8 @@ impl LoopQp {
         }
         let mut recv = self.recv.lock().unwrap();
         let taken = match qp.qp_type() {
-            QpType::XrcRecv => qp.take_recv_xrc(wqe.wr.xrc_srqn, &mut recv),
-            _ => qp.take_recv(&mut recv),
+            QpType::XrcRecv => settled(|after| qp.take_recv_xrc(wqe.wr.xrc_srqn, &mut recv, after)),
+            _ => settled(|after| qp.take_recv(&mut recv, after)),
         };
         taken.map_err(|error| match error {
             TakeError::Empty => Refusal::Rnr,
@@ -366,7 +366,9 @@ impl LoopQp {
         }
         if facts.remote.is_none() {
             if wqe.length + at > recv.room() {
-                qp.complete_recv(recv, &RecvDone::failed(WcStatus::LocLenErr));
+                settled(|after| {
+                    qp.complete_recv(recv, &RecvDone::failed(WcStatus::LocLenErr), after)
+                });
                 return Err(Refusal::Nak(NakReason::InvalidRequest));
             }
             for piece in wqe.wr.sges {
@@ -381,10 +383,10 @@ impl LoopQp {
         if facts.invalidates
             && let Err(reason) = qp.invalidate(wqe.wr.imm)
         {
-            qp.complete_recv(recv, &RecvDone::failed(WcStatus::WrFlushErr));
+            settled(|after| qp.complete_recv(recv, &RecvDone::failed(WcStatus::WrFlushErr), after));
             return Err(Refusal::Nak(reason));
         }
-        qp.complete_recv(recv, &done);
+        settled(|after| qp.complete_recv(recv, &done, after));
         Ok(())
     }
 }
