@@ -52,7 +52,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("sluice-preload", &["sluice-preload-core"]),
-    ("sluice-verbs", &["sluice-sys"]),
+    ("sluice-verbs-model", &["sluice-sys"]),
+    ("sluice-verbs", &["sluice-sys", "sluice-verbs-model"]),
     (
         "sluice-transport-shm",
         &[
@@ -165,7 +166,7 @@ const CIRCLES: &[&str] = &[
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",
-    "sluice-verbs crate: ah, channel, context, cq, device, error, events, gids, keys, memory, moderator, modify, mr, mw, opcode, pd, qp, report, responder, rq, sq, srq, states, transport, types, wr, xrcd",
+    "sluice-verbs crate: ah, channel, context, cq, device, moderator, modify, mr, mw, pd, qp, report, sq, srq, transport, wr, xrcd",
 ];
 
 /// Licences of other people's code that may go into our binaries. An expression

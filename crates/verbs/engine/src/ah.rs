@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::types::AhAttr;
 use crate::{Pd, Result};
+use sluice_verbs_model::types::AhAttr;
 
 /// An address handle (`ibv_ah`). Requests copy what they need of it, so it may be destroyed
 /// while they are under way.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::events::{About, AsyncQueue};
-use crate::types::{EventType, QpInit, QpType};
-use crate::{AsyncEvent, Channel, Cq, Device, Error, Pd, Qp, Result, Xrcd};
+use crate::qp::QpInit;
+use crate::{Channel, Cq, Device, Error, Pd, Qp, Result, Xrcd};
+use sluice_verbs_model::events::AsyncEvent;
+use sluice_verbs_model::types::{EventType, QpType};
 
 /// An opened device (`ibv_context`).
 pub struct Context {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::aftermath::settled;
 use crate::device::CQES_MAX;
 use crate::events::{About, Acks};
-use crate::types::{EventType, Wc, WcStatus};
 use crate::{Channel, Context, CqTransport, Error, Qp, Result};
+use sluice_verbs_model::types::{EventType, Wc, WcStatus};
 
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.

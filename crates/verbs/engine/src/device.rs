@@ -4,14 +4,16 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-pub use crate::gids::{GIDS_MAX, GidEntry};
-use crate::gids::{host, link_local, merge, needed};
-use crate::keys::{KEYS_MAX, KeyTable};
+use crate::gids::host;
+use crate::keys::KeyTable;
 use crate::moderator::Moderator;
 use crate::report::Census;
-use crate::responder::MAX_SGE;
-use crate::types::{DeviceAttr, Gid, PortAttr};
 use crate::{Context, Error, Mw, Qp, Result, Srq, Transport, Xrcd};
+pub use sluice_verbs_model::gids::{GIDS_MAX, GidEntry};
+use sluice_verbs_model::gids::{link_local, merge, needed};
+use sluice_verbs_model::keys::KEYS_MAX;
+use sluice_verbs_model::responder::MAX_SGE;
+use sluice_verbs_model::types::{DeviceAttr, Gid, PortAttr};
 
 /// Requests that one queue can hold.
 pub const QUEUE_MAX: u32 = 1 << 15;

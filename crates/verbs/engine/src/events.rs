@@ -13,25 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
-use crate::error::Result;
-use crate::types::EventType;
-
-/// What an event is about; the number is the object's cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Element {
-    Cq(u64),
-    Qp(u64),
-    Srq(u64),
-    Port(u8),
-    Device,
-}
-
-/// `ibv_async_event`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncEvent {
-    pub event: EventType,
-    pub element: Element,
-}
+use sluice_verbs_model::error::Result;
+pub use sluice_verbs_model::events::{AsyncEvent, Element};
+use sluice_verbs_model::types::EventType;
 
 /// An eventfd in semaphore mode.
 struct Semaphore {
@@ -263,7 +247,7 @@ impl EventQueue<(EventType, About)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
+    use sluice_verbs_model::error::Error;
 
     fn set_nonblocking(fd: RawFd) {
         // SAFETY: fcntl on a descriptor of ours, without pointers.

@@ -9,39 +9,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Result};
 use crate::random::random_u32;
-
-/// What a key opens, for a transport that lets peers reach memory by themselves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyInfo {
-    /// A small number of its own for every key that exists, below [`SLOTS`].
-    pub slot: u32,
-    /// The remote key (and, for a region, the local one).
-    pub key: u32,
-    /// [`crate::Pd::id`].
-    pub pd: u32,
-    /// A type 2 window is for this QP only; 0: any QP of the domain.
-    pub qpn: u32,
-    /// The address by which peers name the first byte.
-    pub iova: u64,
-    /// Bytes.
-    pub len: u64,
-    /// The first byte's address in this process.
-    pub host: u64,
-    /// [`crate::types::access`].
-    pub access: u32,
-}
-
-/// Places for keys in a device. Half of them can be in use, so that a free one is soon found.
-pub const SLOTS: u32 = 1 << 17;
-pub const KEYS_MAX: u32 = SLOTS / 2;
+use sluice_verbs_model::error::{Error, Result};
+pub use sluice_verbs_model::keys::KeyInfo;
+use sluice_verbs_model::keys::{KEYS_MAX, SLOTS, WINDOW, place};
 
 /// Places are made in pieces of this many, when they are first needed.
 const CHUNK: u32 = 64;
-
-/// Marks a window, whose key is no local key. Not among the numbers of the C interface.
-pub(crate) const WINDOW: u32 = 1 << 31;
 
 #[derive(Default)]
 #[repr(align(64))]
@@ -87,19 +61,6 @@ struct Places {
 pub(crate) struct KeyTable {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
     places: Mutex<Places>,
-}
-
-/// The place that a key names.
-const fn place(key: u32) -> u32 {
-    (key >> 8) & (SLOTS - 1)
-}
-
-/// The host address of `addr`, if the whole range is inside.
-#[inline]
-fn inside(info: &KeyInfo, addr: u64, len: u64) -> Option<u64> {
-    let offset = addr.checked_sub(info.iova)?;
-    let room = info.len.checked_sub(offset)?;
-    (len <= room).then(|| info.host + offset)
 }
 
 impl KeyTable {
@@ -214,11 +175,11 @@ impl KeyTable {
         if slot.closed.load(Ordering::Relaxed) != closed {
             return None;
         }
-        let right = crate::types::access::LOCAL_WRITE;
+        let right = sluice_verbs_model::types::access::LOCAL_WRITE;
         if info.pd != pd || info.access & WINDOW != 0 || (write && info.access & right == 0) {
             return None;
         }
-        inside(&info, addr, u64::from(len))
+        info.translate(addr, u64::from(len))
     }
 
     /// Pins a key's place and says what it opens; [`KeyTable::unpin`] must follow.
@@ -248,23 +209,15 @@ impl KeyTable {
     #[inline]
     pub fn pin_local(&self, key: u32, pd: u32, addr: u64, len: u32) -> Option<(u32, u64)> {
         let info = self.pin(key)?;
-        let right = crate::types::access::LOCAL_WRITE;
+        let right = sluice_verbs_model::types::access::LOCAL_WRITE;
         let good = info.pd == pd && info.access & WINDOW == 0 && info.access & right != 0;
-        match inside(&info, addr, u64::from(len)) {
+        match info.translate(addr, u64::from(len)) {
             Some(host) if good => Some((info.slot, host)),
             _ => {
                 self.unpin(info.slot);
                 None
             }
         }
-    }
-}
-
-impl KeyInfo {
-    /// The host address of a range that a peer names, if the whole of it is inside.
-    #[inline]
-    pub fn translate(&self, addr: u64, len: u64) -> Option<u64> {
-        inside(self, addr, len)
     }
 }
 
@@ -282,7 +235,7 @@ mod tests {
             iova: 0x1000,
             len: 0x100,
             host: 0x9000,
-            access: crate::types::access::LOCAL_WRITE,
+            access: sluice_verbs_model::types::access::LOCAL_WRITE,
             ..KeyInfo::default()
         };
         table.publish(&info);

@@ -3,7 +3,7 @@
 
 use crate::Qp;
 use crate::keys::KeyTable;
-use crate::types::{Sge, access};
+use sluice_verbs_model::types::{Sge, access};
 
 /// A piece of registered memory that cannot be deregistered while this lives: drop it before any
 /// other call into the engine.

@@ -4,8 +4,8 @@
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
 
-use crate::error::{Error, Result};
-use crate::types::Sge;
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::types::Sge;
 
 const PAGE: u64 = 4096;
 const MADV_POPULATE_READ: usize = 22;

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::keys::{KeyInfo, KeyTable};
-use crate::types::{access, rereg};
+use crate::keys::KeyTable;
 use crate::{Error, Pd, Result, memory};
+use sluice_verbs_model::keys::KeyInfo;
+use sluice_verbs_model::types::{access, rereg};
 
 /// A registered range of the process's memory.
 pub struct Mr {
@@ -123,7 +124,7 @@ impl Mr {
         self.lock().info
     }
 
-    /// `ibv_rereg_mr`: `flags` of [`crate::types::rereg`] say what changes. EBUSY while windows
+    /// `ibv_rereg_mr`: `flags` of [`sluice_verbs_model::types::rereg`] say what changes. EBUSY while windows
     /// are bound.
     ///
     /// The keys stay, so that peers that have them go on, as with Linux's rxe and mlx5 (the

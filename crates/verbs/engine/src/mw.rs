@@ -2,19 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::error::NakReason;
-use crate::keys::{KeyInfo, KeyTable, WINDOW};
-use crate::types::{WcStatus, access};
+use crate::keys::KeyTable;
 use crate::wr::MwBind;
 use crate::{Device, Error, Mr, Pd, Result};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MwType {
-    /// Bound by `ibv_bind_mw`, for every QP of the domain.
-    Type1,
-    /// Bound by a work request, for its QP; taken away by an invalidation.
-    Type2,
-}
+use sluice_verbs_model::keys::{KeyInfo, WINDOW};
+use sluice_verbs_model::refusal::NakReason;
+use sluice_verbs_model::types::{MwType, WcStatus, access};
 
 /// A window on a region, with a key of its own.
 pub struct Mw {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::types::{AhAttr, QpInit, QpType, SrqInit};
-use crate::{Ah, Context, Error, Mr, Mw, MwType, Qp, Result, Srq};
+use crate::qp::QpInit;
+use crate::srq::SrqInit;
+use crate::{Ah, Context, Error, Mr, Mw, Qp, Result, Srq};
+use sluice_verbs_model::types::{AhAttr, MwType, QpType};
 
 /// A protection domain: its QPs reach the memory that was registered in it, and no other.
 pub struct Pd {
@@ -32,7 +34,7 @@ impl Pd {
     }
 
     /// Registers `len` bytes at `addr`, which peers and work requests will call `iova`
-    /// (`ibv_reg_mr`: `iova` = `addr`). `access` is [`crate::types::access`]. Brings the pages
+    /// (`ibv_reg_mr`: `iova` = `addr`). `access` is [`sluice_verbs_model::types::access`]. Brings the pages
     /// in, as a registration with hardware does: EFAULT if they are not the program's.
     pub fn reg_mr(
         self: &Arc<Self>,

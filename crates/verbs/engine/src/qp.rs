@@ -7,16 +7,17 @@ use crate::aftermath::{Aftermath, settled};
 use crate::cq::{Completion, Credit, Overrun, Release};
 use crate::device::{GROUPS_PER_QP, QUEUE_MAX};
 use crate::events::{About, Acks};
-use crate::responder::MAX_SGE;
 use crate::rq::RecvQueue;
 use crate::sq::{After, SendQueue, SendTally};
-use crate::states::{Posting, receiving};
-use crate::transport::{QpChange, QpParams, SendDone, TransportCaps};
-use crate::types::{
-    EventType, Gid, QpAttr, QpCap, QpInit, QpState, QpType, Sge, Wc, WcOpcode, WcStatus, qp_mask,
-};
 use crate::wr::{SendWr, Wqe};
 use crate::{Context, Cq, Error, Pd, QpTransport, Result, Srq, Xrcd};
+use sluice_verbs_model::report::QpCounters;
+use sluice_verbs_model::responder::MAX_SGE;
+use sluice_verbs_model::states::{Posting, receiving};
+use sluice_verbs_model::transport::{QpChange, QpParams, SendDone, TransportCaps};
+use sluice_verbs_model::types::{
+    EventType, Gid, QpAttr, QpCap, QpState, QpType, Sge, Wc, WcOpcode, WcStatus, qp_mask,
+};
 
 /// A queue pair.
 pub struct Qp {
@@ -55,6 +56,39 @@ pub struct Qp {
     pub(crate) sent: SendTally,
 }
 
+/// What [`crate::Pd::create_qp`] makes.
+pub struct QpInit {
+    pub qp_type: QpType,
+    pub send_cq: Option<Arc<Cq>>,
+    pub recv_cq: Option<Arc<Cq>>,
+    pub srq: Option<Arc<Srq>>,
+    /// The domain of an XRC target; needs no CQs and no PD.
+    pub xrcd: Option<Arc<Xrcd>>,
+    pub cap: QpCap,
+    /// Every send is signalled, whatever its flags.
+    pub sq_sig_all: bool,
+    /// Multicast messages that this QP sends do not come back to it.
+    pub block_multicast_loopback: bool,
+    /// The program's own word (`qp_context`), kept and given back.
+    pub cookie: u64,
+}
+
+impl QpInit {
+    pub fn new(qp_type: QpType) -> QpInit {
+        QpInit {
+            qp_type,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: None,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+            block_multicast_loopback: false,
+            cookie: 0,
+        }
+    }
+}
+
 /// What a transition works with.
 #[derive(Clone, Copy)]
 pub(crate) struct Control {
@@ -76,22 +110,6 @@ pub(crate) struct Tally {
     pub receive_bytes: AtomicU64,
     pub rnr: AtomicU64,
     pub refused: AtomicU64,
-}
-
-/// What a QP has done, for statistics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QpCounters {
-    pub sends_posted: u64,
-    /// Of successful requests.
-    pub send_bytes: u64,
-    pub sends_failed: u64,
-    pub receives_posted: u64,
-    pub receives_done: u64,
-    pub receive_bytes: u64,
-    /// A message found no receive.
-    pub rnr: u64,
-    /// Requests of the peer that were refused.
-    pub refused: u64,
 }
 
 /// The send half, locked for posting several requests at once.

@@ -1,7 +1,7 @@
 //! A queue of receives, of a QP or an SRQ.
 
-use crate::error::{Error, Result};
-use crate::types::{QpState, Sge};
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::types::{QpState, Sge};
 
 #[derive(Clone, Copy, Default)]
 struct Slot {

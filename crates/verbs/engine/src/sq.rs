@@ -8,14 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cq::{Completion, Credit, Release};
-use crate::error::{Error, LocalFault, Result};
 use crate::keys::KeyTable;
-use crate::opcode::{Facts, facts};
-use crate::states::{Posting, sending};
-use crate::transport::{Posted, SendDone};
-use crate::types::{AhAttr, QpCap, QpState, QpType, Sge, Wc, WcStatus, WrOpcode, send_flags};
 use crate::wr::{MwBind, SendWr, UdDestination, Wqe};
 use crate::{Mr, Mw, Qp, memory, mw};
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::opcode::{Facts, facts};
+use sluice_verbs_model::refusal::LocalFault;
+use sluice_verbs_model::states::{Posting, sending};
+use sluice_verbs_model::transport::{Posted, SendDone};
+use sluice_verbs_model::types::{
+    AhAttr, QpCap, QpState, QpType, Sge, Wc, WcStatus, WrOpcode, send_flags,
+};
 
 /// What the QP must do once the queue's lock is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,7 +199,7 @@ impl SendQueue {
             dead: false,
             flushed: false,
             always: if always { send_flags::SIGNALED } else { 0 },
-            type_bit: crate::opcode::type_bit(qp_type),
+            type_bit: sluice_verbs_model::opcode::type_bit(qp_type),
             max_wr: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: cap.max_inline_data,
@@ -319,7 +322,7 @@ impl SendQueue {
         if length > self.max_length {
             return Err(Error::MessageTooLong);
         }
-        if self.type_bit == crate::opcode::UD && wr.ud.is_none() {
+        if self.type_bit == sluice_verbs_model::opcode::UD && wr.ud.is_none() {
             return Err(Error::WrongObject);
         }
         if facts.local && wr.opcode == WrOpcode::BindMw {

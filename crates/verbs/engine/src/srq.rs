@@ -7,10 +7,20 @@ use crate::aftermath::settled;
 use crate::cq::Credit;
 use crate::device::QUEUE_MAX;
 use crate::events::{About, Acks};
-use crate::responder::MAX_SGE;
 use crate::rq::RecvQueue;
-use crate::types::{EventType, QpState, Sge, SrqAttr, SrqInit, srq_mask};
 use crate::{Cq, Error, Pd, Qp, Result, Xrcd};
+use sluice_verbs_model::responder::MAX_SGE;
+use sluice_verbs_model::types::{EventType, QpState, Sge, SrqAttr, srq_mask};
+
+/// What [`crate::Pd::create_srq`] makes.
+#[derive(Default)]
+pub struct SrqInit {
+    pub attr: SrqAttr,
+    /// With a domain and a CQ it is an XRC SRQ.
+    pub xrcd: Option<Arc<Xrcd>>,
+    pub cq: Option<Arc<Cq>>,
+    pub cookie: u64,
+}
 
 /// A shared receive queue, plain or for XRC.
 pub struct Srq {
@@ -119,7 +129,7 @@ impl Srq {
         Ok(())
     }
 
-    /// `mask` of [`crate::types::srq_mask`].
+    /// `mask` of [`sluice_verbs_model::types::srq_mask`].
     pub fn modify(&self, attr: &SrqAttr, mask: u32) -> Result<()> {
         if mask == 0 || mask & !(srq_mask::MAX_WR | srq_mask::LIMIT) != 0 {
             return Err(Error::BadMask);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::Mw;
-use crate::types::{AhAttr, Sge, WrOpcode, send_flags};
+use sluice_verbs_model::types::{AhAttr, Sge, WrOpcode, send_flags};
 
 /// A send request. Build it with [`SendWr::new`] and set what the opcode needs; nothing is
 /// copied until the engine must keep it.

@@ -36,6 +36,7 @@ pub const UD: u8 = 1 << 2;
 pub const XRC: u8 = 1 << 3;
 
 /// The bit of a QP type that can send.
+#[inline]
 pub const fn type_bit(qp_type: QpType) -> u8 {
     match qp_type {
         QpType::Rc => RC,

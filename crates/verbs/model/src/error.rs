@@ -4,14 +4,12 @@ use core::fmt;
 
 use sluice_sys::errno::Errno;
 
-use crate::types::WcStatus;
-
 /// Why a call was refused. Nothing has happened then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Error {
     /// A number that no enumeration has.
     UnknownNumber,
-    /// A request for more than [`crate::Device::attr`] allows, or for nothing at all.
+    /// A request for more than the device's attributes allow, or for nothing at all.
     BadCapability,
     /// The QP's state does not allow this call.
     WrongState,
@@ -142,55 +140,6 @@ impl From<Errno> for Error {
 
 pub type Result<T, E = Error> = core::result::Result<T, E>;
 
-/// Why a responder refuses a request (IBTA 9.9.3). The transport carries it to the requester,
-/// whose completion status is [`NakReason::requester_status`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NakReason {
-    /// Unknown key, other protection domain, out of bounds, missing permission.
-    RemoteAccess,
-    /// Unaligned atomic, an operation that this QP does not take, a message longer than the
-    /// receive.
-    InvalidRequest,
-    /// The responder could not: its own receive was bad.
-    RemoteOperation,
-}
-
-impl NakReason {
-    pub const ALL: &'static [NakReason] = &[
-        NakReason::RemoteAccess,
-        NakReason::InvalidRequest,
-        NakReason::RemoteOperation,
-    ];
-
-    pub const fn requester_status(self) -> WcStatus {
-        match self {
-            NakReason::RemoteAccess => WcStatus::RemAccessErr,
-            NakReason::InvalidRequest => WcStatus::RemInvReqErr,
-            NakReason::RemoteOperation => WcStatus::RemOpErr,
-        }
-    }
-}
-
-/// Why a local scatter or gather list is bad. It becomes the status of the completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LocalFault {
-    /// Unknown key, other protection domain, out of bounds, missing permission.
-    Protection,
-    /// The length does not fit the operation (atomics: 8 bytes).
-    Length,
-}
-
-impl LocalFault {
-    pub const ALL: &'static [LocalFault] = &[LocalFault::Protection, LocalFault::Length];
-
-    pub const fn status(self) -> WcStatus {
-        match self {
-            LocalFault::Protection => WcStatus::LocProtErr,
-            LocalFault::Length => WcStatus::LocLenErr,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,40 +162,5 @@ mod tests {
         }
         let texts: HashSet<String> = Error::ALL.iter().map(|error| error.to_string()).collect();
         assert_eq!(texts.len(), Error::ALL.len(), "each says something else");
-    }
-
-    #[test]
-    fn every_refusal_has_its_status() {
-        let remote = NakReason::ALL
-            .iter()
-            .map(|reason| reason.requester_status());
-        let local = LocalFault::ALL.iter().map(|fault| fault.status());
-        let statuses: Vec<WcStatus> = remote.chain(local).collect();
-        assert_eq!(
-            statuses,
-            [
-                WcStatus::RemAccessErr,
-                WcStatus::RemInvReqErr,
-                WcStatus::RemOpErr,
-                WcStatus::LocProtErr,
-                WcStatus::LocLenErr,
-            ]
-        );
-    }
-
-    #[test]
-    fn numbers_convert_both_ways() {
-        for status in WcStatus::ALL {
-            assert_eq!(WcStatus::try_from(*status as u32), Ok(*status));
-        }
-        assert_eq!(WcStatus::try_from(22), Err(Error::UnknownNumber));
-        for opcode in crate::types::WrOpcode::ALL {
-            assert_eq!(
-                crate::types::WrOpcode::try_from(*opcode as u32),
-                Ok(*opcode)
-            );
-        }
-        assert!(crate::types::WrOpcode::try_from(10).is_err());
-        assert!(crate::types::QpType::try_from(1).is_err());
     }
 }

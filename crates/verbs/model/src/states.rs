@@ -145,6 +145,7 @@ pub const TABLE: [Transition; 9] = [
 ];
 
 /// Place of a type in [`Transition::per_type`].
+#[inline]
 pub const fn column(qp_type: QpType) -> usize {
     match qp_type {
         QpType::Rc => 0,
@@ -188,6 +189,7 @@ pub enum Posting {
 }
 
 /// Of sends (IBTA 10.3.1.2 to 10.3.1.7).
+#[inline]
 pub const fn sending(state: QpState) -> Posting {
     match state {
         Reset | Init | Rtr => Posting::Refused,
@@ -198,6 +200,7 @@ pub const fn sending(state: QpState) -> Posting {
 }
 
 /// Of receives.
+#[inline]
 pub const fn receiving(state: QpState) -> Posting {
     match state {
         Reset => Posting::Refused,

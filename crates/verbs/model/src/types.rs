@@ -62,6 +62,7 @@ macro_rules! numbers {
         impl TryFrom<u32> for $name {
             type Error = Error;
 
+            #[inline]
             fn try_from(number: u32) -> Result<Self, Error> {
                 match number {
                     $($value => Ok($name::$item),)+
@@ -253,6 +254,7 @@ pub struct Gid(pub [u8; 16]);
 impl Gid {
     /// An IPv6 group, or one of IPv4 mapped into IPv6 (224.0.0.0/4), as RoCEv2 writes it (IBTA
     /// annex A17).
+    #[inline]
     pub const fn is_multicast(&self) -> bool {
         match self.0 {
             [0xff, ..] => true,
@@ -261,6 +263,7 @@ impl Gid {
         }
     }
 
+    #[inline]
     pub fn is_zero(&self) -> bool {
         self.0 == [0; 16]
     }
@@ -427,47 +430,13 @@ pub struct PortAttr {
 
 const _: () = assert!(size_of::<PortAttr>() == 52);
 
-/// What [`crate::Pd::create_qp`] makes.
-pub struct QpInit {
-    pub qp_type: QpType,
-    pub send_cq: Option<std::sync::Arc<crate::Cq>>,
-    pub recv_cq: Option<std::sync::Arc<crate::Cq>>,
-    pub srq: Option<std::sync::Arc<crate::Srq>>,
-    /// The domain of an XRC target; needs no CQs and no PD.
-    pub xrcd: Option<std::sync::Arc<crate::Xrcd>>,
-    pub cap: QpCap,
-    /// Every send is signalled, whatever its flags.
-    pub sq_sig_all: bool,
-    /// Multicast messages that this QP sends do not come back to it.
-    pub block_multicast_loopback: bool,
-    /// The program's own word (`qp_context`), kept and given back.
-    pub cookie: u64,
-}
-
-impl QpInit {
-    pub fn new(qp_type: QpType) -> QpInit {
-        QpInit {
-            qp_type,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            xrcd: None,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-            block_multicast_loopback: false,
-            cookie: 0,
-        }
-    }
-}
-
-/// What [`crate::Pd::create_srq`] makes.
-#[derive(Default)]
-pub struct SrqInit {
-    pub attr: SrqAttr,
-    /// With a domain and a CQ it is an XRC SRQ.
-    pub xrcd: Option<std::sync::Arc<crate::Xrcd>>,
-    pub cq: Option<std::sync::Arc<crate::Cq>>,
-    pub cookie: u64,
+/// How a memory window is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// Bound by `ibv_bind_mw`, for every QP of the domain.
+    Type1,
+    /// Bound by a work request, for its QP; taken away by an invalidation.
+    Type2,
 }
 
 #[cfg(test)]
@@ -489,5 +458,18 @@ mod tests {
         for host in ["fe80::1", "::224.0.0.1", "1::ffff:224.0.0.1", "::1"] {
             assert!(!v6(host).is_multicast(), "{host}");
         }
+    }
+
+    #[test]
+    fn numbers_convert_both_ways() {
+        for status in WcStatus::ALL {
+            assert_eq!(WcStatus::try_from(*status as u32), Ok(*status));
+        }
+        assert_eq!(WcStatus::try_from(22), Err(Error::UnknownNumber));
+        for opcode in WrOpcode::ALL {
+            assert_eq!(WrOpcode::try_from(*opcode as u32), Ok(*opcode));
+        }
+        assert!(WrOpcode::try_from(10).is_err());
+        assert!(QpType::try_from(1).is_err());
     }
 }
