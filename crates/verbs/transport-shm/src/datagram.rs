@@ -17,8 +17,8 @@ use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing, lock};
 use crate::multicast;
 use crate::node::Node;
 use crate::os;
+use crate::pieces;
 use crate::qp::{Part, RecvSide};
-use crate::reach;
 use crate::responder::{self, Taken};
 use crate::route::{self, Route};
 use crate::tap;
@@ -194,7 +194,7 @@ impl Outbound<'_> {
     fn keep(&self, due_ns: u64) -> Held {
         let mut data = vec![0; self.len];
         let mut used = 0;
-        for (source, len) in reach::gather(self.pieces, 0, self.len) {
+        for (source, len) in pieces::gather(self.pieces, 0, self.len) {
             let Some(place) = data.get_mut(used..used + len) else {
                 break;
             };
@@ -264,7 +264,7 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
     let pushed = {
         let mut writer = lock(&link.writer);
         let first = core::iter::once((head.as_ptr(), head.len()));
-        let parts = first.chain(reach::gather(message.pieces, 0, len));
+        let parts = first.chain(pieces::gather(message.pieces, 0, len));
         // Before the peer can answer, as for other requests.
         link.in_flight.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
@@ -375,8 +375,8 @@ fn fill(qp: &Qp, side: &mut RecvSide, record: &Record, datagram: &Datagram, len:
         // SAFETY: the engine checked the receive, which has room; the payload lies in the ring.
         unsafe {
             let data = record.payload.add(Datagram::BYTES);
-            reach::scatter(side.recv.sges(), GRH_BYTES as u64, data, len);
-            reach::scatter(side.recv.sges(), 0, grh.as_ptr(), GRH_BYTES);
+            pieces::scatter(side.recv.sges(), GRH_BYTES as u64, data, len);
+            pieces::scatter(side.recv.sges(), 0, grh.as_ptr(), GRH_BYTES);
         }
         let header = &record.header;
         let immediate = header.flags & flags::IMMEDIATE != 0;

@@ -7,6 +7,7 @@
 //! | [`qp`], [`requester`], [`responder`] | connected queue pairs |
 //! | [`datagram`], [`multicast`] | the others |
 //! | [`reach`], [`foreign`] | one-sided operations without the responder |
+//! | [`pieces`] | copies from and to pieces of memory |
 //! | [`impair`] | faults on purpose |
 //! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
@@ -22,6 +23,7 @@ mod link;
 mod multicast;
 mod node;
 mod os;
+mod pieces;
 mod qp;
 mod reach;
 mod requester;

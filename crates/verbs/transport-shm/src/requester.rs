@@ -20,6 +20,7 @@ use crate::datagram;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock};
 use crate::node::Node;
 use crate::os;
+use crate::pieces;
 use crate::qp::{Entry, Part, SendSide};
 use crate::reach::{self, Ends};
 use crate::route::{self, Route};
@@ -303,7 +304,7 @@ fn push_record(
         return unsafe {
             writer
                 .ring
-                .push(header, len, reach::gather(wr.sges, offset, len))
+                .push(header, len, pieces::gather(wr.sges, offset, len))
         };
     }
     header.argument = wr.remote_addr;
@@ -350,7 +351,7 @@ fn push_record(
         // SAFETY: as above.
         return unsafe { writer.ring.push(header, Span::BYTES, head) };
     }
-    let data = reach::gather(wr.sges, offset, len);
+    let data = pieces::gather(wr.sges, offset, len);
     // SAFETY: an array and checked pieces of `len` bytes together.
     unsafe {
         writer

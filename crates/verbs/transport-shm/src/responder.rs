@@ -11,6 +11,7 @@ use sluice_verbs::{NakReason, Qp, QpType, Sge, WcOpcode, WcStatus, wc_flags};
 use crate::link::{CHUNK_BYTES, Incoming, IncomingState, lock, requests_max};
 use crate::node::{self, Node};
 use crate::os;
+use crate::pieces;
 use crate::qp::{Part, RecvSide};
 use crate::reach;
 use crate::tap;
@@ -401,7 +402,7 @@ fn send(
         // locked by the caller.
         unsafe {
             let (source, len) = (record.payload, record.payload_bytes);
-            reach::scatter(side.recv.sges(), side.received, source, len);
+            pieces::scatter(side.recv.sges(), side.received, source, len);
         }
         side.received += record.payload_bytes as u64;
         true
@@ -488,7 +489,7 @@ fn fetch_piece(incoming: &Incoming, target: &[Sge], offset: u64, piece: &Piece) 
             .as_ptr()
             .wrapping_add(piece.region_offset as usize);
         // SAFETY: the bytes lie within the mapped region; the engine checked the receive.
-        unsafe { reach::scatter(target, offset, source, len) };
+        unsafe { pieces::scatter(target, offset, source, len) };
         return true;
     }
     let Some(memory) = &incoming.peer.memory else {

@@ -30,8 +30,8 @@ use sluice_verbs::{
 };
 
 use crate::link::{Incoming, lock};
+use crate::pieces;
 use crate::qp::Part;
-use crate::reach;
 use crate::wire::{Atomic, Datagram, Span, answer, flags};
 
 /// The process's recorder, if somebody traces.
@@ -133,7 +133,7 @@ fn reads(kind: &Kind) -> bool {
 fn from_pieces(pieces: &[Sge]) -> impl FnMut(usize, &mut [u8]) + '_ {
     |offset, bytes| {
         let mut used = 0;
-        for (source, len) in reach::gather(pieces, offset as u64, bytes.len()) {
+        for (source, len) in pieces::gather(pieces, offset as u64, bytes.len()) {
             let Some(place) = bytes.get_mut(used..used + len) else {
                 return;
             };

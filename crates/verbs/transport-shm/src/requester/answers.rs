@@ -10,7 +10,7 @@ use crate::qp::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::answer;
 use crate::work::Work;
-use crate::{node, os, reach, wire};
+use crate::{node, os, pieces, wire};
 use core::sync::atomic::Ordering;
 use sluice_shmem::verbs::record::{Reader, Record};
 use sluice_verbs::{SendDone, WcStatus, WrOpcode};
@@ -314,7 +314,7 @@ fn take_data(part: &Part, link: &Outgoing, record: &Record) {
         (answer::VALUE, WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd) => {
             let value = header.argument;
             // SAFETY: the engine checked the pieces and keeps them until completion.
-            unsafe { reach::scatter(wqe.wr.sges, 0, (&raw const value).cast(), 8) };
+            unsafe { pieces::scatter(wqe.wr.sges, 0, (&raw const value).cast(), 8) };
             true
         }
         (answer::DATA, WrOpcode::RdmaRead) => {
@@ -325,7 +325,7 @@ fn take_data(part: &Part, link: &Outgoing, record: &Record) {
             }
             // SAFETY: as above; the payload lies in the ring, whose reader is locked.
             unsafe {
-                reach::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
+                pieces::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
             }
             true
         }
