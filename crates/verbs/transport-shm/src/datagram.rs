@@ -13,7 +13,8 @@ use sluice_verbs::{
 };
 
 use crate::impair::{Held, Impair};
-use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing, lock};
+use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing};
+use crate::lock::lock;
 use crate::multicast;
 use crate::node::Node;
 use crate::os;

@@ -13,7 +13,8 @@ use sluice_shmem::verbs::directory::{BLOCKS_MAX, ENGINE_ASLEEP, ENGINE_AWAKE, EN
 use sluice_sys::errno::Errno;
 use sluice_sys::unix;
 
-use crate::link::{Incoming, lock};
+use crate::link::Incoming;
+use crate::lock::lock;
 use crate::node::{LinkTable, Links, Node};
 use crate::os::{self, LocalFd};
 use crate::route::{self, Route};

@@ -12,7 +12,7 @@ use sluice_shmem::verbs::record::Header;
 use sluice_verbs::fault::{Fate, Faults, Injector, say_useless};
 use sluice_verbs::{Gid, QpType};
 
-use crate::link::lock;
+use crate::lock::lock;
 use crate::os;
 use crate::wire::Datagram;
 

@@ -20,6 +20,7 @@ mod foreign;
 mod hello;
 mod impair;
 mod link;
+mod lock;
 mod multicast;
 mod node;
 mod os;

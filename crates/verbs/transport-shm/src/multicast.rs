@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use sluice_shmem::verbs::directory::BLOCK_QPS;
 use sluice_verbs::{Error, Gid, Result};
 
-use crate::link::lock;
+use crate::lock::lock;
 use crate::node::Node;
 use crate::qp::Part;
 use crate::route::{self, Route};

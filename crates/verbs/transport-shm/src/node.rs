@@ -16,9 +16,10 @@ use sluice_verbs::QpType;
 use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 
-use crate::area::OwnArea;
+use crate::area::{File, OwnArea, file_of};
 use crate::impair::Impair;
-use crate::link::{File, Incoming, file_of, lock};
+use crate::link::Incoming;
+use crate::lock::lock;
 use crate::os::{self, Epoll, LocalFd};
 use crate::qp::Part;
 use crate::route::Route;

@@ -13,7 +13,7 @@ use sluice_verbs::{
 };
 
 use crate::impair::Impair;
-use crate::link::lock;
+use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::route::Route;

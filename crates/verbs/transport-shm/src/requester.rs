@@ -17,7 +17,8 @@ use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
 use crate::datagram;
-use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock};
+use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
+use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::pieces;

@@ -8,7 +8,8 @@ use sluice_shmem::verbs::record::{Header, Record};
 use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
 use sluice_verbs::{NakReason, Qp, QpType, Sge, WcOpcode, WcStatus, wc_flags};
 
-use crate::link::{CHUNK_BYTES, Incoming, IncomingState, lock, requests_max};
+use crate::link::{CHUNK_BYTES, Incoming, IncomingState, requests_max};
+use crate::lock::lock;
 use crate::node::{self, Node};
 use crate::os;
 use crate::pieces;

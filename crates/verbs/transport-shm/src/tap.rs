@@ -29,7 +29,8 @@ use sluice_verbs::{
     send_flags,
 };
 
-use crate::link::{Incoming, lock};
+use crate::link::Incoming;
+use crate::lock::lock;
 use crate::pieces;
 use crate::qp::Part;
 use crate::wire::{Atomic, Datagram, Span, answer, flags};

@@ -4,7 +4,8 @@
 use super::{
     RETRY_NS, ROOM_BYTES, SEQUENCE_MASK, SPAN_DATA_BYTES, give_up, opcode_is_atomic, pump, reached,
 };
-use crate::link::{Outgoing, Sent, lock, requests_max};
+use crate::link::{Outgoing, Sent, requests_max};
+use crate::lock::lock;
 use crate::node::Node;
 use crate::qp::{Entry, Part, SendSide};
 use crate::route::Route;
