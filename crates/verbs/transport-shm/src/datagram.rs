@@ -18,11 +18,10 @@ use crate::lock::lock;
 use crate::multicast;
 use crate::node::Node;
 use crate::os;
+use crate::part::{Part, RecvSide};
 use crate::pieces;
-use crate::qp::{Part, RecvSide};
 use crate::responder::{self, Taken};
 use crate::route::{self, Route};
-use crate::tap;
 use crate::wire::{Datagram, flags, request};
 
 /// The header that a receiver finds in front of the data (IBTA 8.3).
@@ -53,7 +52,7 @@ struct Outbound<'a> {
 }
 
 /// A datagram from the engine. It is copied, so it is done when it is in the ring.
-pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
+pub fn post(node: &Node, part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     let Some(destination) = wqe.wr.ud else {
         return Posted::Done(SendDone::failed(WcStatus::LocQpOpErr));
     };
@@ -83,8 +82,8 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         group: is_multicast.then_some(destination.ah.grh.dgid),
     };
     let posted = match &part.impair {
-        None => send(part, &message),
-        Some(impair) => send_impaired(part, impair, wqe.seq, &message),
+        None => send(node, part, &message),
+        Some(impair) => send_impaired(node, part, impair, wqe.seq, &message),
     };
     if posted != Posted::Busy {
         let next = message.header.sequence.wrapping_add(1);
@@ -93,10 +92,10 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     posted
 }
 
-fn send(part: &Part, message: &Outbound<'_>) -> Posted {
+fn send(node: &Node, part: &Part, message: &Outbound<'_>) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     if let Some(group) = &message.group {
-        let members = multicast::members(&part.node, group);
+        let members = multicast::members(node, group);
         if waits_for(part, &members) {
             return Posted::Busy;
         }
@@ -107,7 +106,7 @@ fn send(part: &Part, message: &Outbound<'_>) -> Posted {
         }
         return done;
     }
-    let Ok(route) = route::to(&part.node, message.header.target) else {
+    let Ok(route) = route::to(node, message.header.target) else {
         return done;
     };
     let Some(link) = route.link() else {
@@ -115,47 +114,53 @@ fn send(part: &Part, message: &Outbound<'_>) -> Posted {
             return Posted::Busy;
         }
         return match route.link() {
-            Some(link) => sent_or_busy(part, link, message),
+            Some(link) => sent_or_busy(node, part, link, message),
             None => done,
         };
     };
-    sent_or_busy(part, link, message)
+    sent_or_busy(node, part, link, message)
 }
 
 /// Sends it as its fate has it. The engine gets the completion that it would get from a network:
 /// the sender of a datagram never hears what became of it.
-fn send_impaired(part: &Part, impair: &Impair, seq: u64, message: &Outbound<'_>) -> Posted {
+fn send_impaired(
+    node: &Node,
+    part: &Part,
+    impair: &Impair,
+    seq: u64,
+    message: &Outbound<'_>,
+) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     let fate = impair.datagram(seq);
     match fate {
         Fate::Drop | Fate::Corrupt => return done,
-        Fate::Late if is_joined(part, message) => {
+        Fate::Late if is_joined(node, message) => {
             if let Some(due_ns) = impair.hold(|due_ns| message.keep(due_ns)) {
-                part.node.set_timer(due_ns, part.slot);
+                node.set_timer(due_ns, part.slot);
                 return done;
             }
         }
         _ => {}
     }
-    let posted = send(part, message);
+    let posted = send(node, part, message);
     if posted == Posted::Busy {
         return posted;
     }
     if fate == Fate::Duplicate {
-        send_now(part, message);
+        send_now(node, part, message);
     }
-    release_held(part, u64::MAX);
+    release_held(node, part, u64::MAX);
     posted
 }
 
 /// Whether there is a link for it; one that is held back makes none.
-fn is_joined(part: &Part, message: &Outbound<'_>) -> bool {
+fn is_joined(node: &Node, message: &Outbound<'_>) -> bool {
     message.group.is_some()
-        || route::to(&part.node, message.header.target).is_ok_and(|route| route.link().is_some())
+        || route::to(node, message.header.target).is_ok_and(|route| route.link().is_some())
 }
 
 /// Sends what was held back, if it is due.
-pub fn release_held(part: &Part, now_ns: u64) {
+pub fn release_held(node: &Node, part: &Part, now_ns: u64) {
     let Some(impair) = &part.impair else { return };
     let Some(held) = impair.due(now_ns) else {
         return;
@@ -172,16 +177,14 @@ pub fn release_held(part: &Part, now_ns: u64) {
         len: held.data.len(),
         group: held.group,
     };
-    send_now(part, &message);
+    send_now(node, part, &message);
 }
 
 /// Sends it where there is a link with room for it, which the engine does not wait for.
-fn send_now(part: &Part, message: &Outbound<'_>) {
+fn send_now(node: &Node, part: &Part, message: &Outbound<'_>) {
     let routes = match &message.group {
-        Some(group) => multicast::members(&part.node, group),
-        None => route::to(&part.node, message.header.target)
-            .into_iter()
-            .collect(),
+        Some(group) => multicast::members(node, group),
+        None => route::to(node, message.header.target).into_iter().collect(),
     };
     for route in routes {
         if let Some(link) = route.link() {
@@ -222,7 +225,7 @@ fn waits_for(part: &Part, routes: &[Arc<Route>]) -> bool {
     waits
 }
 
-fn sent_or_busy(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted {
+fn sent_or_busy(node: &Node, part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     let pushed = push(part, link, message);
     let mut side = lock(&part.send);
@@ -239,7 +242,7 @@ fn sent_or_busy(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted 
     }
     side.busy = true;
     drop(side);
-    part.node.set_timer(now + RETRY_NS, part.slot);
+    node.set_timer(now + RETRY_NS, part.slot);
     Posted::Busy
 }
 
@@ -310,7 +313,7 @@ pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record:
     if header.target == MULTICAST_QPN {
         let group = Gid(datagram.dgid.to_ne_bytes());
         for part in multicast::attached(node, &group) {
-            if let Some(tap) = tap::responder(&part, incoming) {
+            if let Some(tap) = part.tap_of_incoming(incoming) {
                 tap.datagram(record, &datagram, len);
             }
             // One late member holds back no others.
@@ -325,11 +328,11 @@ pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record:
         .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
     let held = part.and_then(|part| {
         let held = deliver(&part, record, &datagram, len, |qp, side| {
-            responder::wait_for_receive(&part, qp, side, incoming, state)
+            responder::wait_for_receive(node, &part, qp, side, incoming, state)
         });
         // One that is held comes again.
         if held.is_none()
-            && let Some(tap) = tap::responder(&part, incoming)
+            && let Some(tap) = part.tap_of_incoming(incoming)
         {
             tap.datagram(record, &datagram, len);
         }

@@ -24,6 +24,7 @@ mod lock;
 mod multicast;
 mod node;
 mod os;
+mod part;
 mod pieces;
 mod qp;
 mod reach;
@@ -48,7 +49,8 @@ use sluice_verbs::transport::{ManagementTrace, NewQp, QpParams, TransportCaps};
 use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
 use crate::node::{Links, Node};
-use crate::qp::{Part, ShmQp};
+use crate::part::Part;
+use crate::qp::ShmQp;
 
 /// Bytes of inline data that a queue pair can ask for.
 const INLINE_MAX: u32 = 1024;
@@ -120,10 +122,11 @@ impl Transport for ShmTransport {
     fn create_qp(&self, params: &QpParams) -> Result<NewQp> {
         let qpn = self.node.take_number()?;
         let slot = self.node.directory.qp_slot(qpn).ok_or(Errno::INVAL)? as u32;
-        let part = Part::new(&self.node, qpn, slot, params.qp_type, params.pd);
+        let kind = params.qp_type;
+        let part = Part::new(qpn, slot, kind, params.pd, self.node.impair(kind));
         Ok(NewQp {
             qpn,
-            transport: Box::new(ShmQp(Arc::new(part))),
+            transport: Box::new(ShmQp::new(self.node.clone(), Arc::new(part))),
         })
     }
 

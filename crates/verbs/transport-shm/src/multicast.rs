@@ -15,7 +15,7 @@ use sluice_verbs::{Error, Gid, Result};
 
 use crate::lock::lock;
 use crate::node::Node;
-use crate::qp::Part;
+use crate::part::Part;
 use crate::route::{self, Route};
 
 /// Members of one group that a message goes to at most.
@@ -35,8 +35,7 @@ fn directory(node: &Node, gid: &Gid) -> PathBuf {
 }
 
 /// Messages to the group are to come to the queue pair.
-pub fn attach(part: &Part, gid: &Gid) -> Result<()> {
-    let node = &part.node;
+pub fn attach(node: &Node, part: &Part, gid: &Gid) -> Result<()> {
     let mut groups = lock(&node.groups.0);
     let path = directory(node, gid);
     let made = fs::create_dir(&path).or_else(|error| match error.kind() {
@@ -53,8 +52,7 @@ pub fn attach(part: &Part, gid: &Gid) -> Result<()> {
     Ok(())
 }
 
-pub fn detach(part: &Part, gid: &Gid) {
-    let node = &part.node;
+pub fn detach(node: &Node, part: &Part, gid: &Gid) {
     let mut groups = lock(&node.groups.0);
     let Some(members) = groups.get_mut(gid) else {
         return;
@@ -82,7 +80,7 @@ pub fn attached(node: &Node, gid: &Gid) -> Vec<Arc<Part>> {
 }
 
 /// A way to each process with members. One that has no link yet misses the message.
-pub fn members(node: &Arc<Node>, gid: &Gid) -> Vec<Arc<Route>> {
+pub fn members(node: &Node, gid: &Gid) -> Vec<Arc<Route>> {
     let path = directory(node, gid);
     let Ok(entries) = fs::read_dir(&path) else {
         return Vec::new();

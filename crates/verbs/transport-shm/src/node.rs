@@ -21,7 +21,7 @@ use crate::impair::Impair;
 use crate::link::Incoming;
 use crate::lock::lock;
 use crate::os::{self, Epoll, LocalFd};
-use crate::qp::Part;
+use crate::part::Part;
 use crate::route::Route;
 use crate::work::Work;
 use crate::{requester, responder};

@@ -21,8 +21,8 @@ use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
 use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
+use crate::part::{Entry, Part, SendSide};
 use crate::pieces;
-use crate::qp::{Entry, Part, SendSide};
 use crate::reach::{self, Ends};
 use crate::route::{self, Route};
 use crate::wire::{Atomic, Piece, Span, flags, request};
@@ -43,7 +43,7 @@ fn reached(a: u32, b: u32) -> bool {
 }
 
 /// A request from the engine.
-pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
+pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     let mut side = lock(&part.send);
     if let Some(impair) = &part.impair {
         let packets = wqe.length.div_ceil(side.mtu).max(1);
@@ -55,7 +55,7 @@ pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
         .route
         .as_ref()
         .is_none_or(|route| route.link().is_none())
-        && let Some(posted) = without_link(part, &mut side)
+        && let Some(posted) = without_link(node, part, &mut side)
     {
         return posted;
     }
@@ -134,7 +134,7 @@ fn busy(side: &mut SendSide) -> Posted {
 }
 
 /// There is no link now. None: there is one after all.
-fn without_link(part: &Part, side: &mut SendSide) -> Option<Posted> {
+fn without_link(node: &Node, part: &Part, side: &mut SendSide) -> Option<Posted> {
     // Each turn either ends or replaces `None` by a route, or finds a route just connected.
     for _ in 0..3 {
         match &side.route {
@@ -145,14 +145,14 @@ fn without_link(part: &Part, side: &mut SendSide) -> Option<Posted> {
                     return Some(busy(side));
                 }
             }
-            None => match route::to(&part.node, side.peer_qpn) {
+            None => match route::to(node, side.peer_qpn) {
                 Ok(route) => side.route = Some(route),
                 Err(_) => {
                     let now = os::now_ns();
                     if give_up(side, now) {
                         break;
                     }
-                    part.node.set_timer(now + RETRY_NS, part.slot);
+                    node.set_timer(now + RETRY_NS, part.slot);
                     return Some(busy(side));
                 }
             },
@@ -177,7 +177,7 @@ fn direct(part: &Part, side: &mut SendSide, link: &Outgoing, wqe: &Wqe<'_>) -> O
         own_qpn: part.qpn,
         peer_qpn: side.peer_qpn,
         peer_slot: side.peer_slot,
-        same_process: link.peer.file == part.node.file,
+        same_process: link.peer.same_process,
     };
     if let done @ Some(_) = reach::direct(link, &ends, wqe) {
         return done;
@@ -448,8 +448,8 @@ fn resume(part: &Part) {
 }
 
 /// A timer of the queue pair is due.
-pub fn timer(_node: &Node, part: &Part, now: u64) {
-    datagram::release_held(part, now);
+pub fn timer(node: &Node, part: &Part, now: u64) {
+    datagram::release_held(node, part, now);
     {
         let mut side = lock(&part.send);
         if side.blocked_until > now {

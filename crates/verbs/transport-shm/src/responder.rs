@@ -12,10 +12,9 @@ use crate::link::{CHUNK_BYTES, Incoming, IncomingState, requests_max};
 use crate::lock::lock;
 use crate::node::{self, Node};
 use crate::os;
+use crate::part::{Part, RecvSide};
 use crate::pieces;
-use crate::qp::{Part, RecvSide};
 use crate::reach;
-use crate::tap;
 use crate::wire::{self, Atomic, Piece, Span, answer, flags, request};
 use crate::work::Work;
 use crate::{datagram, link};
@@ -173,6 +172,7 @@ fn carry_out(node: &Node, incoming: &Incoming, state: &mut IncomingState) -> usi
 /// waits the requests behind it do as well, the ring fills up, and the sender is held back, as
 /// by the flow control of a lossless link. None: it has waited long enough.
 pub fn wait_for_receive(
+    node: &Node,
     part: &Part,
     qp: &Qp,
     side: &mut RecvSide,
@@ -203,17 +203,17 @@ pub fn wait_for_receive(
         None => state.extensions = 0,
     }
     incoming.hold(part.slot, now + patience);
-    part.node.held_until(now + patience);
+    node.held_until(now + patience);
     Some(Taken::Held { new: true })
 }
 
 /// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
 /// reply must not overtake the acknowledgement, since programs wait for the two in this order.
 /// And this message may be such a reply: what it was acknowledged with comes first.
-fn acknowledge_early(part: &Part, incoming: &Incoming, record: &Record) {
-    if part.node.is_armed() {
+fn acknowledge_early(node: &Node, incoming: &Incoming, record: &Record) {
+    if node.is_armed() {
         incoming.publish_head(record.end);
-        part.node.progress_answers(&part.node.links());
+        node.progress_answers(&node.links());
     }
 }
 
@@ -247,10 +247,10 @@ fn take_connected(
     };
     let (outcome, qp, rnr_code) = {
         let mut side = lock(&part.recv);
-        let outcome = run(&part, &mut side, incoming, state, record);
+        let outcome = run(node, &part, &mut side, incoming, state, record);
         if matches!(outcome, Outcome::Rnr)
             && let Some(qp) = side.qp.clone()
-            && let Some(held) = wait_for_receive(&part, &qp, &mut side, incoming, state)
+            && let Some(held) = wait_for_receive(node, &part, &qp, &mut side, incoming, state)
         {
             part.finish_flush(&mut side);
             return Err(held);
@@ -269,14 +269,14 @@ fn take_connected(
     Ok(match outcome {
         Outcome::Done | Outcome::Answered => true,
         Outcome::Rnr => {
-            if let Some(tap) = tap::responder(&part, incoming) {
+            if let Some(tap) = part.tap_of_incoming(incoming) {
                 tap.not_ready(rnr_code);
             }
             answer(incoming, state, header, answer::RNR, rnr_code)
         }
         Outcome::NotReady => answer(incoming, state, header, answer::NOT_READY, 0),
         Outcome::Refused(reason) | Outcome::RefusedByEngine(reason) => {
-            if let Some(tap) = tap::responder(&part, incoming) {
+            if let Some(tap) = part.tap_of_incoming(incoming) {
                 tap.refused(reason);
             }
             let code = wire::reason_code(reason);
@@ -314,6 +314,7 @@ fn answer(
 }
 
 fn run(
+    node: &Node,
     part: &Part,
     side: &mut RecvSide,
     incoming: &Incoming,
@@ -335,8 +336,8 @@ fn run(
         return Outcome::NotReady;
     }
     match header.kind {
-        request::SEND => send(part, &qp, side, incoming, record),
-        request::WRITE => write(part, &qp, side, incoming, record),
+        request::SEND => send(node, part, &qp, side, incoming, record),
+        request::WRITE => write(node, part, &qp, side, incoming, record),
         request::READ => read(part, &qp, incoming, state, record),
         request::ATOMIC => atomic(part, &qp, incoming, state, record),
         _ => Outcome::Broken,
@@ -364,6 +365,7 @@ fn take_receive(part: &Part, qp: &Qp, side: &mut RecvSide, srqn: u32) -> Option<
 }
 
 fn send(
+    node: &Node,
     part: &Part,
     qp: &Qp,
     side: &mut RecvSide,
@@ -418,7 +420,7 @@ fn send(
     if header.flags & flags::LAST == 0 {
         return Outcome::Done;
     }
-    if let Some(tap) = tap::responder(part, incoming) {
+    if let Some(tap) = part.tap_of_incoming(incoming) {
         tap.received(header, total as u32, side.recv.sges());
     }
     let mut done = RecvDone {
@@ -439,7 +441,7 @@ fn send(
         done.imm = header.immediate;
         done.wc_flags = wc_flags::WITH_INV;
     }
-    acknowledge_early(part, incoming, record);
+    acknowledge_early(node, incoming, record);
     qp.complete_recv(&mut side.recv, &done);
     Outcome::Done
 }
@@ -511,6 +513,7 @@ fn span(record: &Record) -> Option<Span> {
 }
 
 fn write(
+    node: &Node,
     part: &Part,
     qp: &Qp,
     side: &mut RecvSide,
@@ -550,7 +553,7 @@ fn write(
                     let source = record.payload.add(Span::BYTES);
                     copy::ascending(target, source, len as usize);
                 }
-                if let Some(tap) = tap::responder(part, incoming) {
+                if let Some(tap) = part.tap_of_incoming(incoming) {
                     tap.written(header, &span, memory.as_ptr());
                 }
             }
@@ -564,7 +567,7 @@ fn write(
         }
     }
     if immediate {
-        if written && let Some(tap) = tap::responder(part, incoming) {
+        if written && let Some(tap) = part.tap_of_incoming(incoming) {
             tap.written_by_peer(qp, header, &span);
         }
         side.taken = false;
@@ -576,7 +579,7 @@ fn write(
             src_qp: header.origin,
             ..RecvDone::ok(span.total)
         };
-        acknowledge_early(part, incoming, record);
+        acknowledge_early(node, incoming, record);
         qp.complete_recv(&mut side.recv, &done);
     }
     Outcome::Done
@@ -610,7 +613,7 @@ fn read(
         Ok(memory) => memory,
         Err(reason) => return Outcome::Refused(reason),
     };
-    if let Some(tap) = tap::responder(part, incoming) {
+    if let Some(tap) = part.tap_of_incoming(incoming) {
         tap.read(header, &span, memory.as_ptr());
     }
     let reply = answer_header(header, answer::DATA, span.offset);
@@ -656,7 +659,7 @@ fn atomic(
     let swaps = operation.swaps == 1;
     // SAFETY: 8 bytes that the engine gave, aligned.
     let old = unsafe { reach::atomic(target, swaps, operation.compare_add, operation.swap) };
-    if let Some(tap) = tap::responder(part, incoming) {
+    if let Some(tap) = part.tap_of_incoming(incoming) {
         tap.operated(header, &operation, old);
     }
     let mut reply = answer_header(header, answer::VALUE, 0);

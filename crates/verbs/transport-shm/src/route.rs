@@ -102,7 +102,7 @@ impl Route {
             return Err(Errno::PROTO);
         };
         let pid = check_peer(self.socket.raw())?;
-        let peer = Peer::new(&directory, bell, pid, &identity)?;
+        let peer = Peer::new(node.file, &directory, bell, pid, &identity)?;
         let own = lock(&self.own).take().ok_or(Errno::PROTO)?;
         let link = Outgoing::new(own, &responses, peer)?;
         if !link.peer.read_socket(self.socket.raw()) {
@@ -119,7 +119,7 @@ impl Route {
 
 /// The way to the process that has `qpn`; connects if there is none yet. An error means that
 /// there is no such process now.
-pub fn to(node: &Arc<Node>, qpn: u32) -> Result<Arc<Route>, Errno> {
+pub fn to(node: &Node, qpn: u32) -> Result<Arc<Route>, Errno> {
     let block = qpn / BLOCK_QPS as u32;
     let mut table = lock(&node.table);
     if let Some(route) = table.by_block.get(&block)
@@ -193,7 +193,7 @@ pub fn accept_greeting(
     let directory = take(received.take_fd(0))?;
     let requests = take(received.take_fd(1))?;
     let peer_bell = take(received.take_fd(2))?;
-    let peer = Peer::new(&directory, peer_bell, pid, &who)?;
+    let peer = Peer::new(node.file, &directory, peer_bell, pid, &who)?;
     let can_read = peer.memory.is_some();
     let own = crate::link::response_area()?;
     let bell = os::eventfd()?;

@@ -31,6 +31,8 @@ pub struct Peer {
     /// The memory of its directory, which tells processes apart. What lies in our own directory
     /// is what we have published, whoever passes it; a peer that repeats our nonce is still a peer.
     pub file: File,
+    /// It is this very process: its memory is our own.
+    pub same_process: bool,
     /// Whether it said that it can read ours.
     pub can_read_us: bool,
     /// The peer's thread waits on it.
@@ -43,17 +45,26 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn new(directory_fd: &Fd, bell: Fd, pid: i32, identity: &Identity) -> Result<Self, Errno> {
+    /// `own` is the memory of our own directory.
+    pub fn new(
+        own: File,
+        directory_fd: &Fd,
+        bell: Fd,
+        pid: i32,
+        identity: &Identity,
+    ) -> Result<Self, Errno> {
         os::check_bell(bell.raw())?;
         let mapping = map_foreign(directory_fd.raw(), DIRECTORY_BYTES, Access::ReadOnly)?;
         // SAFETY: the mapping is kept beside it.
         let directory = unsafe { Directory::from_raw(mapping.base()) };
+        let file = file_of(directory_fd)?;
         Ok(Self {
             directory,
             _directory_mapping: mapping,
             pid,
             memory: Foreign::probe(pid, identity.probe, identity.nonce),
-            file: file_of(directory_fd)?,
+            file,
+            same_process: file == own,
             can_read_us: identity.can_read,
             bell,
             rung: Rung::default(),

@@ -7,7 +7,7 @@ use super::{
 use crate::link::{Outgoing, Sent, requests_max};
 use crate::lock::lock;
 use crate::node::Node;
-use crate::qp::{Entry, Part, SendSide};
+use crate::part::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::answer;
 use crate::work::Work;
