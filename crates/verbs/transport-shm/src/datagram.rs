@@ -12,6 +12,7 @@ use sluice_verbs::{
     Gid, Posted, Qp, QpType, SendDone, Sge, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
 };
 
+use crate::connect;
 use crate::impair::{Held, Impair};
 use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing};
 use crate::lock::lock;
@@ -21,7 +22,7 @@ use crate::os;
 use crate::part::{Part, RecvSide};
 use crate::pieces;
 use crate::responder::{self, Taken};
-use crate::route::{self, Route};
+use crate::route::Route;
 use crate::wire::{Datagram, flags, request};
 
 /// The header that a receiver finds in front of the data (IBTA 8.3).
@@ -106,7 +107,7 @@ fn send(node: &Node, part: &Part, message: &Outbound<'_>) -> Posted {
         }
         return done;
     }
-    let Ok(route) = route::to(node, message.header.target) else {
+    let Ok(route) = connect::to(node, message.header.target) else {
         return done;
     };
     let Some(link) = route.link() else {
@@ -156,7 +157,7 @@ fn send_impaired(
 /// Whether there is a link for it; one that is held back makes none.
 fn is_joined(node: &Node, message: &Outbound<'_>) -> bool {
     message.group.is_some()
-        || route::to(node, message.header.target).is_ok_and(|route| route.link().is_some())
+        || connect::to(node, message.header.target).is_ok_and(|route| route.link().is_some())
 }
 
 /// Sends what was held back, if it is due.
@@ -184,7 +185,9 @@ pub fn release_held(node: &Node, part: &Part, now_ns: u64) {
 fn send_now(node: &Node, part: &Part, message: &Outbound<'_>) {
     let routes = match &message.group {
         Some(group) => multicast::members(node, group),
-        None => route::to(node, message.header.target).into_iter().collect(),
+        None => connect::to(node, message.header.target)
+            .into_iter()
+            .collect(),
     };
     for route in routes {
         if let Some(link) = route.link() {

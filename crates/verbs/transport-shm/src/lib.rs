@@ -12,9 +12,12 @@
 //! | [`tap`] | what a trace is told |
 //! | [`arena`] | memory of the program that peers can map |
 
+mod accept;
 mod area;
 pub mod arena;
+mod connect;
 mod datagram;
+mod ended;
 mod engine;
 mod foreign;
 mod hello;
@@ -32,6 +35,7 @@ mod requester;
 mod responder;
 mod route;
 mod tap;
+mod watched;
 mod wire;
 mod work;
 

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex};
 use sluice_shmem::verbs::directory::BLOCK_QPS;
 use sluice_verbs::{Error, Gid, Result};
 
+use crate::connect;
 use crate::lock::lock;
 use crate::node::Node;
 use crate::part::Part;
-use crate::route::{self, Route};
+use crate::route::Route;
 
 /// Members of one group that a message goes to at most.
 const MEMBERS_MAX: usize = 1024;
@@ -95,7 +96,7 @@ pub fn members(node: &Node, gid: &Gid) -> Vec<Arc<Route>> {
         else {
             continue;
         };
-        match route::to(node, block * BLOCK_QPS as u32) {
+        match connect::to(node, block * BLOCK_QPS as u32) {
             Ok(route) if !routes.iter().any(|known| Arc::ptr_eq(known, &route)) => {
                 routes.push(route);
             }

@@ -17,12 +17,14 @@ use sluice_verbs::fault::Faults;
 use sluice_verbs::keys::KeyInfo;
 
 use crate::area::{File, OwnArea, file_of};
+use crate::hello::Identity;
 use crate::impair::Impair;
 use crate::link::Incoming;
 use crate::lock::lock;
 use crate::os::{self, Epoll, LocalFd};
 use crate::part::Part;
 use crate::route::Route;
+use crate::watched::Watched;
 use crate::work::Work;
 use crate::{requester, responder};
 use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous, check_peer};
@@ -118,7 +120,7 @@ impl Node {
         directory.set_engine_state(ENGINE_ASLEEP);
         let epoll = Epoll::new()?;
         let kick = LocalFd::own(os::eventfd()?);
-        epoll.add(kick.raw(), crate::engine::KICK)?;
+        epoll.add(kick.raw(), Watched::Kick.token())?;
         let node = Arc::new(Self {
             rendezvous,
             nonce: Box::new(os::random()?),
@@ -152,10 +154,19 @@ impl Node {
         Ok(node)
     }
 
+    /// What this process says of itself to a peer, whose memory it can read or not.
+    pub fn identity(&self, can_read: bool) -> Identity {
+        Identity {
+            nonce: *self.nonce,
+            probe: self.nonce.as_ptr() as u64,
+            can_read,
+        }
+    }
+
     /// A number for a queue pair or shared receive queue, claiming a block if necessary.
     pub fn take_number(&self) -> Result<u32, Errno> {
         lock(&self.numbers).take(&self.rendezvous, |index, block| {
-            let token = crate::engine::token(crate::engine::LISTENER, u64::from(block.number));
+            let token = Watched::Listener(block.number).token();
             self.epoll.add(block.listener.raw(), token)?;
             self.directory.set_block(index, block.number);
             if let Some(parts) = self.parts.get(index) {

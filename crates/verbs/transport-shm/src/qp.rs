@@ -12,7 +12,7 @@ use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::part::Part;
-use crate::{datagram, multicast, requester, responder, route, work};
+use crate::{connect, datagram, multicast, requester, responder, work};
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -80,7 +80,7 @@ impl ShmQp {
         let mut side = lock(&self.part.send);
         side.peer_qpn = attr.dest_qp_num;
         // A peer that is not there yet is looked for again when there is something to send.
-        side.route = route::to(&self.node, attr.dest_qp_num).ok();
+        side.route = connect::to(&self.node, attr.dest_qp_num).ok();
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
+use crate::connect;
 use crate::datagram;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
 use crate::lock::lock;
@@ -24,7 +25,7 @@ use crate::os;
 use crate::part::{Entry, Part, SendSide};
 use crate::pieces;
 use crate::reach::{self, Ends};
-use crate::route::{self, Route};
+use crate::route::Route;
 use crate::wire::{Atomic, Piece, Span, flags, request};
 
 /// Between two tries of a peer that is not ready.
@@ -145,7 +146,7 @@ fn without_link(node: &Node, part: &Part, side: &mut SendSide) -> Option<Posted>
                     return Some(busy(side));
                 }
             }
-            None => match route::to(node, side.peer_qpn) {
+            None => match connect::to(node, side.peer_qpn) {
                 Ok(route) => side.route = Some(route),
                 Err(_) => {
                     let now = os::now_ns();
@@ -460,13 +461,8 @@ pub fn timer(node: &Node, part: &Part, now: u64) {
     pump(part);
 }
 
-/// The connection that the queue pair waited for is there.
-pub fn link_changed(_node: &Node, part: &Part) {
-    pump(part);
-}
-
 /// The peer's process has ended.
-pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
+pub fn route_ended(part: &Part, route: &Arc<Route>) {
     let side = lock(&part.send);
     let uses = side
         .route
