@@ -30,7 +30,7 @@ pub fn route(node: &Node, route: &Arc<Route>) {
         table.by_block.retain(|_, other| !Arc::ptr_eq(other, route));
         node.links_changed(&table);
     }
-    for part in node.all_parts() {
+    for part in node.parts.all() {
         requester::route_ended(&part, route);
     }
 }
@@ -44,7 +44,7 @@ pub fn incoming(node: &Node, id: u64, incoming: &Incoming) {
     if responder::finish(node, incoming) {
         forget_incoming(node, id);
     }
-    for part in node.all_parts() {
+    for part in node.parts.all() {
         responder::peer_ended(&part, incoming);
     }
 }

@@ -17,12 +17,13 @@ use crate::node::Node;
 use crate::os;
 use crate::watched::Watched;
 use crate::work::Work;
-use crate::{accept, connect, ended, requester};
+use crate::{accept, connect, ended, progress, requester};
 
 /// How long a watching thread waits.
 const WATCH_NS: u64 = 1_000_000;
 /// Watches without traffic before the thread sleeps.
 const QUIET_WATCHES: u32 = 4;
+
 /// Starts the thread. It ends when the node is gone or told to stop.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
     let weak = Arc::downgrade(node);
@@ -65,9 +66,9 @@ fn run(weak: &Weak<Node>) {
             }
             // Acknowledgements first: what a peer says next comes after them.
             let done = if side == 0 {
-                node.progress_outgoing(&links)
+                progress::outgoing(&node, &links)
             } else {
-                node.progress_incoming(&links)
+                progress::incoming(&node, &links)
             };
             alone[side] |= done > 0;
             own += done;
@@ -88,27 +89,25 @@ fn run(weak: &Weak<Node>) {
         if asleep {
             set_state(&node, ENGINE_ASLEEP);
             let links = node.links();
-            if node.progress_outgoing(&links) + node.progress_incoming(&links) > 0 {
+            if progress::outgoing(&node, &links) + progress::incoming(&node, &links) > 0 {
                 continue;
             }
         } else {
             set_state(&node, ENGINE_WATCHING);
         }
-        let timer = node.next_timer.load(Ordering::SeqCst);
+        let timer = node.timers.next();
         let now = os::now_ns();
         let until = if asleep {
             timer
         } else {
             timer.min(now + WATCH_NS)
         };
-        node.engine_until.store(until, Ordering::SeqCst);
-        // A timer that was set in between did not see for how long we sleep.
-        if node.next_timer.load(Ordering::SeqCst) < until {
+        if !node.timers.may_sleep(until) {
             continue;
         }
         let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
         let ready = node.epoll.wait(&mut tokens, timeout);
-        node.engine_until.store(0, Ordering::SeqCst);
+        node.timers.awake();
         for token in ready.unwrap_or(&[]) {
             if let Some(watched) = Watched::of_token(*token) {
                 event(&node, watched);
@@ -155,7 +154,7 @@ fn route_socket(node: &Node, id: u64) {
                 node.links_changed(&table);
                 drop(table);
                 for slot in route.take_waiting() {
-                    if let Some(part) = node.part(slot) {
+                    if let Some(part) = node.parts.get(slot) {
                         requester::pump(&part);
                     }
                 }

@@ -12,7 +12,7 @@ use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::part::Part;
-use crate::{connect, datagram, multicast, requester, responder, work};
+use crate::{connect, datagram, requester, responder, work};
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -88,7 +88,7 @@ impl QpTransport for ShmQp {
     fn bind(&self, qp: &Arc<Qp>) {
         lock(&self.part.send).qp = Some(qp.clone());
         lock(&self.part.recv).qp = Some(qp.clone());
-        self.node.set_part(self.part.slot, Some(self.part.clone()));
+        self.node.parts.set(self.part.slot, Some(self.part.clone()));
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
@@ -168,16 +168,20 @@ impl QpTransport for ShmQp {
     }
 
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {
-        multicast::attach(&self.node, &self.part, gid)
+        let (node, part) = (&self.node, &self.part);
+        node.groups
+            .attach(&node.rendezvous, gid, part.qpn, part.slot)
     }
 
     fn detach_multicast(&self, gid: &Gid) {
-        multicast::detach(&self.node, &self.part, gid);
+        let (node, part) = (&self.node, &self.part);
+        node.groups
+            .detach(&node.rendezvous, gid, part.qpn, part.slot);
     }
 
     fn destroy(&self) {
         let part = &*self.part;
-        self.node.set_part(part.slot, None);
+        self.node.parts.set(part.slot, None);
         self.node.directory.clear_qp(part.slot as usize);
         self.wait_for_others();
         part.forget_requests();

@@ -8,7 +8,7 @@
 mod answers;
 
 use answers::fail_first;
-pub use answers::{finish, progress};
+pub use answers::{finish, progress_all};
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
 use crate::connect;
-use crate::datagram;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
 use crate::lock::lock;
 use crate::node::Node;
@@ -448,9 +447,8 @@ fn resume(part: &Part) {
     }
 }
 
-/// A timer of the queue pair is due.
-pub fn timer(node: &Node, part: &Part, now: u64) {
-    datagram::release_held(node, part, now);
+/// A timer of the queue pair is due: what it waited for is tried again.
+pub fn timer(part: &Part, now: u64) {
     {
         let mut side = lock(&part.send);
         if side.blocked_until > now {

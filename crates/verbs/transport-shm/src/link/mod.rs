@@ -25,3 +25,6 @@ pub use incoming::{Incoming, IncomingState};
 pub use layout::{CHUNK_BYTES, request_area, requests_max, response_area};
 pub use outgoing::{Outgoing, RequestWriter, Sent};
 pub use peer::Peer;
+
+/// How often one call looks at a link that does not become empty.
+pub const LOOKS: usize = 4;
