@@ -34,3 +34,13 @@ pub fn map_foreign(fd: RawFd, bytes: usize, access: Access) -> Result<Mapping, E
     memfd::check_foreign(fd, bytes as u64, memfd::SEAL_SHRINK)?;
     Mapping::shared(fd, bytes, access)
 }
+
+/// What tells one memory file from every other one: device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File(u64, u64);
+
+/// Which file a descriptor is.
+pub fn file_of(fd: &Fd) -> Result<File, Errno> {
+    let stat = memfd::stat(fd.raw())?;
+    Ok(File(stat.device, stat.inode))
+}

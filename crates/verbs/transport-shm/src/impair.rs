@@ -6,13 +6,14 @@
 //! drop it (IBTA 9.8.2.2); a packet that comes twice changes nothing there. A reliable connection
 //! has nothing below it that could fail.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
 
 use sluice_shmem::verbs::record::Header;
 use sluice_verbs::fault::{Fate, Faults, Injector, say_useless};
 use sluice_verbs::{Gid, QpType};
 
-use crate::link::lock;
+use crate::lock::lock;
 use crate::os;
 use crate::wire::Datagram;
 
@@ -25,6 +26,31 @@ pub struct Held {
     pub group: Option<Gid>,
     /// When it goes even if nothing has overtaken it, nanoseconds.
     pub due_ns: u64,
+}
+
+/// The faults of a process's queue pairs.
+pub struct Impairs {
+    faults: Option<Faults>,
+    /// Queue pairs that were given faults.
+    given: AtomicU64,
+}
+
+impl Impairs {
+    pub fn new(faults: Option<Faults>) -> Self {
+        Self {
+            faults,
+            given: AtomicU64::new(0),
+        }
+    }
+
+    /// The faults of one more queue pair. They are numbered, so that each run of a program that
+    /// makes its queue pairs in the same order has the same faults.
+    pub fn give(&self, kind: QpType) -> Option<Box<Impair>> {
+        let number = self.given.load(Ordering::Relaxed);
+        let impair = Impair::new(self.faults.as_ref(), kind, number)?;
+        self.given.fetch_add(1, Ordering::Relaxed);
+        Some(impair)
+    }
 }
 
 /// The faults of one queue pair.

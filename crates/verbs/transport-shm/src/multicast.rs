@@ -8,15 +8,13 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
+use sluice_rendezvous::{BLOCK_MAX, Rendezvous};
 use sluice_shmem::verbs::directory::BLOCK_QPS;
 use sluice_verbs::{Error, Gid, Result};
 
-use crate::link::lock;
-use crate::node::Node;
-use crate::qp::Part;
-use crate::route::{self, Route};
+use crate::lock::lock;
 
 /// Members of one group that a message goes to at most.
 const MEMBERS_MAX: usize = 1024;
@@ -25,87 +23,85 @@ const MEMBERS_MAX: usize = 1024;
 #[derive(Default)]
 pub struct Groups(Mutex<HashMap<Gid, Vec<u32>>>);
 
-fn directory(node: &Node, gid: &Gid) -> PathBuf {
+impl Groups {
+    /// Messages to the group are to come to the queue pair `qpn`, whose place is `slot`.
+    pub fn attach(&self, rendezvous: &Rendezvous, gid: &Gid, qpn: u32, slot: u32) -> Result<()> {
+        let mut groups = lock(&self.0);
+        let path = directory(rendezvous, gid);
+        let made = fs::create_dir(&path).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        let block = qpn / BLOCK_QPS as u32;
+        made.and_then(|()| fs::write(path.join(block.to_string()), b""))
+            .map_err(|_| Error::NoResources)?;
+        let members = groups.entry(*gid).or_default();
+        if !members.contains(&slot) {
+            members.push(slot);
+        }
+        Ok(())
+    }
+
+    /// No longer.
+    pub fn detach(&self, rendezvous: &Rendezvous, gid: &Gid, qpn: u32, slot: u32) {
+        let mut groups = lock(&self.0);
+        let Some(members) = groups.get_mut(gid) else {
+            return;
+        };
+        members.retain(|other| *other != slot);
+        let block = slot / BLOCK_QPS as u32;
+        if !members.iter().any(|slot| slot / BLOCK_QPS as u32 == block) {
+            let path = directory(rendezvous, gid);
+            let _ = fs::remove_file(path.join((qpn / BLOCK_QPS as u32).to_string()));
+            // Fails while there are other members.
+            let _ = fs::remove_dir(path);
+        }
+        if members.is_empty() {
+            groups.remove(gid);
+        }
+    }
+
+    /// The queue pairs of this process in a group.
+    pub fn attached(&self, gid: &Gid) -> Vec<u32> {
+        lock(&self.0).get(gid).cloned().unwrap_or_default()
+    }
+}
+
+/// A block of numbers with members of a group.
+pub struct Member {
+    pub block: u32,
+    file: PathBuf,
+}
+
+impl Member {
+    /// Nobody has the block any more.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(&self.file);
+    }
+}
+
+/// The members of a group, of all processes.
+pub fn members(rendezvous: &Rendezvous, gid: &Gid) -> impl Iterator<Item = Member> {
+    let entries = fs::read_dir(directory(rendezvous, gid)).into_iter();
+    entries
+        .flatten()
+        .flatten()
+        .take(MEMBERS_MAX)
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let block = name.to_str()?.parse::<u32>().ok()?;
+            (block <= BLOCK_MAX).then(|| Member {
+                block,
+                file: entry.path(),
+            })
+        })
+}
+
+fn directory(rendezvous: &Rendezvous, gid: &Gid) -> PathBuf {
     let mut name = String::from("group-");
     for byte in gid.0 {
         // Writing to a string cannot fail.
         let _ = write!(name, "{byte:02x}");
     }
-    node.rendezvous.path().join(name)
-}
-
-/// Messages to the group are to come to the queue pair.
-pub fn attach(part: &Part, gid: &Gid) -> Result<()> {
-    let node = &part.node;
-    let mut groups = lock(&node.groups.0);
-    let path = directory(node, gid);
-    let made = fs::create_dir(&path).or_else(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => Ok(()),
-        _ => Err(error),
-    });
-    let block = part.qpn / BLOCK_QPS as u32;
-    made.and_then(|()| fs::write(path.join(block.to_string()), b""))
-        .map_err(|_| Error::NoResources)?;
-    let members = groups.entry(*gid).or_default();
-    if !members.contains(&part.slot) {
-        members.push(part.slot);
-    }
-    Ok(())
-}
-
-pub fn detach(part: &Part, gid: &Gid) {
-    let node = &part.node;
-    let mut groups = lock(&node.groups.0);
-    let Some(members) = groups.get_mut(gid) else {
-        return;
-    };
-    members.retain(|slot| *slot != part.slot);
-    let block = part.slot / BLOCK_QPS as u32;
-    if !members.iter().any(|slot| slot / BLOCK_QPS as u32 == block) {
-        let path = directory(node, gid);
-        let _ = fs::remove_file(path.join((part.qpn / BLOCK_QPS as u32).to_string()));
-        // Fails while there are other members.
-        let _ = fs::remove_dir(path);
-    }
-    if members.is_empty() {
-        groups.remove(gid);
-    }
-}
-
-/// The queue pairs of this process in a group.
-pub fn attached(node: &Node, gid: &Gid) -> Vec<Arc<Part>> {
-    let slots = lock(&node.groups.0).get(gid).cloned().unwrap_or_default();
-    slots
-        .into_iter()
-        .filter_map(|slot| node.part(slot))
-        .collect()
-}
-
-/// A way to each process with members. One that has no link yet misses the message.
-pub fn members(node: &Arc<Node>, gid: &Gid) -> Vec<Arc<Route>> {
-    let path = directory(node, gid);
-    let Ok(entries) = fs::read_dir(&path) else {
-        return Vec::new();
-    };
-    let mut routes: Vec<Arc<Route>> = Vec::new();
-    for entry in entries.flatten().take(MEMBERS_MAX) {
-        let Some(block) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse::<u32>().ok())
-            .filter(|block| *block <= sluice_rendezvous::BLOCK_MAX)
-        else {
-            continue;
-        };
-        match route::to(node, block * BLOCK_QPS as u32) {
-            Ok(route) if !routes.iter().any(|known| Arc::ptr_eq(known, &route)) => {
-                routes.push(route);
-            }
-            Ok(_) => {}
-            Err(_) => {
-                let _ = fs::remove_file(entry.path());
-            }
-        }
-    }
-    routes
+    rendezvous.path().join(name)
 }

@@ -9,10 +9,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::directory::{Directory, KeyEntry, QpEntry};
-use sluice_verbs::{SendDone, Sge, Wqe, WrOpcode, access};
+use sluice_verbs::{SendDone, Wqe, WrOpcode, access};
 
 use crate::foreign::Foreign;
 use crate::link::Outgoing;
+use crate::pieces;
 
 /// How the memory behind a key can be reached from this process.
 enum Way<'a> {
@@ -114,10 +115,10 @@ fn way<'a>(
 /// # Safety
 /// The local pieces are valid, and so is `way` for `wqe.length` bytes.
 unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
-    let pieces = wqe.wr.sges;
+    let sges = wqe.wr.sges;
     match (wqe.wr.opcode, way) {
         (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Mapped(mut target)) => {
-            for piece in pieces {
+            for piece in sges {
                 let len = piece.length as usize;
                 // SAFETY: the caller's promise; the pieces add up to the checked length.
                 unsafe { copy::ascending(target, piece.addr as *const u8, len) };
@@ -126,7 +127,7 @@ unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
         }
         (WrOpcode::RdmaRead, Way::Mapped(source)) => {
             let mut source = source.cast_const();
-            for piece in pieces {
+            for piece in sges {
                 let len = piece.length as usize;
                 // SAFETY: as above.
                 unsafe { copy::ascending(piece.addr as *mut u8, source, len) };
@@ -141,15 +142,15 @@ unsafe fn carry_out(wqe: &Wqe<'_>, way: Way<'_>) -> Option<SendDone> {
             // SAFETY: 8 aligned bytes that the key opens; others use them as atomics too.
             let old = unsafe { atomic(target, swaps, wqe.wr.compare_add, wqe.wr.swap) };
             // SAFETY: the engine checked the pieces, and they have 8 bytes.
-            unsafe { scatter(pieces, 0, (&raw const old).cast(), 8) };
+            unsafe { pieces::scatter(sges, 0, (&raw const old).cast(), 8) };
         }
         (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Way::Foreign(memory, address)) => {
             // SAFETY: the local pieces are readable.
-            unsafe { memory.write(pieces, address, wqe.length as usize)? };
+            unsafe { memory.write(sges, address, wqe.length as usize)? };
         }
         (WrOpcode::RdmaRead, Way::Foreign(memory, address)) => {
             // SAFETY: the local pieces are writable.
-            unsafe { memory.read(pieces, 0, address, wqe.length as usize)? };
+            unsafe { memory.read(sges, 0, address, wqe.length as usize)? };
         }
         _ => return None,
     }
@@ -169,67 +170,5 @@ pub unsafe fn atomic(target: *mut u8, swaps: bool, compare_add: u64, swap: u64) 
         }
     } else {
         word.fetch_add(compare_add, Ordering::SeqCst)
-    }
-}
-
-/// The parts of `pieces` from `offset` on, `len` bytes together: addresses and lengths.
-pub fn gather(
-    pieces: &[Sge],
-    offset: u64,
-    len: usize,
-) -> impl Iterator<Item = (*const u8, usize)> + '_ {
-    let (mut skip, mut left) = (offset, len);
-    pieces.iter().filter_map(move |piece| {
-        let bytes = u64::from(piece.length);
-        let start = skip.min(bytes);
-        skip -= start;
-        let take = ((bytes - start) as usize).min(left);
-        left -= take;
-        (take > 0).then_some(((piece.addr + start) as *const u8, take))
-    })
-}
-
-/// Copies `len` bytes to the places that lie `offset` bytes into `pieces`; what does not fit is
-/// left out.
-///
-/// # Safety
-/// The pieces are writable, and `source` is readable for `len` bytes.
-pub unsafe fn scatter(pieces: &[Sge], offset: u64, source: *const u8, len: usize) {
-    let mut source = source;
-    for (target, len) in gather(pieces, offset, len) {
-        // SAFETY: the caller's promise; `gather` stays within the pieces and within `len`.
-        unsafe { copy::ascending(target.cast_mut(), source, len) };
-        source = source.wrapping_add(len);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pieces(buffers: &[&[u8]]) -> Vec<Sge> {
-        buffers
-            .iter()
-            .map(|buffer| Sge {
-                addr: buffer.as_ptr() as u64,
-                length: buffer.len() as u32,
-                lkey: 0,
-            })
-            .collect()
-    }
-
-    #[test]
-    fn gathers_any_window() {
-        let list = pieces(&[b"abc", b"", b"defgh", b"i"]);
-        for offset in 0..=9u64 {
-            for len in 0..=(9 - offset as usize) {
-                let mut got = Vec::new();
-                for (start, bytes) in gather(&list, offset, len) {
-                    // SAFETY: inside the literals above.
-                    got.extend_from_slice(unsafe { std::slice::from_raw_parts(start, bytes) });
-                }
-                assert_eq!(got, b"abcdefghi"[offset as usize..offset as usize + len]);
-            }
-        }
     }
 }

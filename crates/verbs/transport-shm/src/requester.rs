@@ -8,7 +8,7 @@
 mod answers;
 
 use answers::fail_first;
-pub use answers::{finish, progress};
+pub use answers::{finish, progress_all};
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -16,13 +16,15 @@ use std::sync::Arc;
 use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
-use crate::datagram;
-use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent, lock};
+use crate::connect;
+use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
+use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
-use crate::qp::{Entry, Part, SendSide};
+use crate::part::{Entry, Part, SendSide};
+use crate::pieces;
 use crate::reach::{self, Ends};
-use crate::route::{self, Route};
+use crate::route::Route;
 use crate::wire::{Atomic, Piece, Span, flags, request};
 
 /// Between two tries of a peer that is not ready.
@@ -41,7 +43,7 @@ fn reached(a: u32, b: u32) -> bool {
 }
 
 /// A request from the engine.
-pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
+pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     let mut side = lock(&part.send);
     if let Some(impair) = &part.impair {
         let packets = wqe.length.div_ceil(side.mtu).max(1);
@@ -53,7 +55,7 @@ pub fn post(part: &Part, wqe: &Wqe<'_>) -> Posted {
         .route
         .as_ref()
         .is_none_or(|route| route.link().is_none())
-        && let Some(posted) = without_link(part, &mut side)
+        && let Some(posted) = without_link(node, part, &mut side)
     {
         return posted;
     }
@@ -132,7 +134,7 @@ fn busy(side: &mut SendSide) -> Posted {
 }
 
 /// There is no link now. None: there is one after all.
-fn without_link(part: &Part, side: &mut SendSide) -> Option<Posted> {
+fn without_link(node: &Node, part: &Part, side: &mut SendSide) -> Option<Posted> {
     // Each turn either ends or replaces `None` by a route, or finds a route just connected.
     for _ in 0..3 {
         match &side.route {
@@ -143,14 +145,14 @@ fn without_link(part: &Part, side: &mut SendSide) -> Option<Posted> {
                     return Some(busy(side));
                 }
             }
-            None => match route::to(&part.node, side.peer_qpn) {
+            None => match connect::to(node, side.peer_qpn) {
                 Ok(route) => side.route = Some(route),
                 Err(_) => {
                     let now = os::now_ns();
                     if give_up(side, now) {
                         break;
                     }
-                    part.node.set_timer(now + RETRY_NS, part.slot);
+                    node.set_timer(now + RETRY_NS, part.slot);
                     return Some(busy(side));
                 }
             },
@@ -175,7 +177,7 @@ fn direct(part: &Part, side: &mut SendSide, link: &Outgoing, wqe: &Wqe<'_>) -> O
         own_qpn: part.qpn,
         peer_qpn: side.peer_qpn,
         peer_slot: side.peer_slot,
-        same_process: link.peer.file == part.node.file,
+        same_process: link.peer.same_process,
     };
     if let done @ Some(_) = reach::direct(link, &ends, wqe) {
         return done;
@@ -303,7 +305,7 @@ fn push_record(
         return unsafe {
             writer
                 .ring
-                .push(header, len, reach::gather(wr.sges, offset, len))
+                .push(header, len, pieces::gather(wr.sges, offset, len))
         };
     }
     header.argument = wr.remote_addr;
@@ -350,7 +352,7 @@ fn push_record(
         // SAFETY: as above.
         return unsafe { writer.ring.push(header, Span::BYTES, head) };
     }
-    let data = reach::gather(wr.sges, offset, len);
+    let data = pieces::gather(wr.sges, offset, len);
     // SAFETY: an array and checked pieces of `len` bytes together.
     unsafe {
         writer
@@ -445,9 +447,8 @@ fn resume(part: &Part) {
     }
 }
 
-/// A timer of the queue pair is due.
-pub fn timer(_node: &Node, part: &Part, now: u64) {
-    datagram::release_held(part, now);
+/// A timer of the queue pair is due: what it waited for is tried again.
+pub fn timer(part: &Part, now: u64) {
     {
         let mut side = lock(&part.send);
         if side.blocked_until > now {
@@ -458,13 +459,8 @@ pub fn timer(_node: &Node, part: &Part, now: u64) {
     pump(part);
 }
 
-/// The connection that the queue pair waited for is there.
-pub fn link_changed(_node: &Node, part: &Part) {
-    pump(part);
-}
-
 /// The peer's process has ended.
-pub fn route_ended(_node: &Node, part: &Part, route: &Arc<Route>) {
+pub fn route_ended(part: &Part, route: &Arc<Route>) {
     let side = lock(&part.send);
     let uses = side
         .route

@@ -29,9 +29,8 @@ use sluice_verbs::{
     send_flags,
 };
 
-use crate::link::{Incoming, lock};
-use crate::qp::Part;
-use crate::reach;
+use crate::lock::lock;
+use crate::pieces;
 use crate::wire::{Atomic, Datagram, Span, answer, flags};
 
 /// The process's recorder, if somebody traces.
@@ -133,7 +132,7 @@ fn reads(kind: &Kind) -> bool {
 fn from_pieces(pieces: &[Sge]) -> impl FnMut(usize, &mut [u8]) + '_ {
     |offset, bytes| {
         let mut used = 0;
-        for (source, len) in reach::gather(pieces, offset as u64, bytes.len()) {
+        for (source, len) in pieces::gather(pieces, offset as u64, bytes.len()) {
             let Some(place) = bytes.get_mut(used..used + len) else {
                 return;
             };
@@ -157,12 +156,6 @@ unsafe fn from_memory(source: *const u8) -> impl FnMut(usize, &mut [u8]) {
 }
 
 fn nothing(_: usize, _: &mut [u8]) {}
-
-/// The tap of a responder, if it has one and the peer is another process.
-pub fn responder<'a>(part: &'a Part, incoming: &Incoming) -> Option<&'a Tap> {
-    let tap = part.tap.as_deref()?;
-    (incoming.peer.file != part.node.file).then_some(tap)
-}
 
 impl Tap {
     /// None while nobody traces.

@@ -4,24 +4,31 @@
 use super::{
     RETRY_NS, ROOM_BYTES, SEQUENCE_MASK, SPAN_DATA_BYTES, give_up, opcode_is_atomic, pump, reached,
 };
-use crate::link::{Outgoing, Sent, lock, requests_max};
-use crate::node::Node;
-use crate::qp::{Entry, Part, SendSide};
+use crate::link::{LOOKS, Outgoing, Sent, requests_max};
+use crate::lock::lock;
+use crate::node::{Links, Node};
+use crate::part::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::answer;
 use crate::work::Work;
-use crate::{node, os, reach, wire};
+use crate::{os, pieces, wire};
 use core::sync::atomic::Ordering;
 use sluice_shmem::verbs::record::{Reader, Record};
 use sluice_verbs::{SendDone, WcStatus, WrOpcode};
 use std::sync::Arc;
 
+/// Takes what peers have answered. How much was done.
+pub fn progress_all(node: &Node, links: &Links) -> usize {
+    let each = links.routes.iter();
+    each.map(|route| progress(node, route)).sum()
+}
+
 /// Reads answers and acknowledgements of a link. How many there were. As on the other side,
 /// the holder of the lock looks once more after it has let go.
-pub fn progress(node: &Node, route: &Arc<Route>) -> usize {
+fn progress(node: &Node, route: &Arc<Route>) -> usize {
     let Some(link) = route.link() else { return 0 };
     let mut done = 0;
-    for _ in 0..node::LOOKS {
+    for _ in 0..LOOKS {
         if !link.is_waiting() {
             return done;
         }
@@ -112,7 +119,7 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
             if next.is_some_and(|next| next.slot == sent.slot && next.turn == sent.turn) {
                 continue;
             }
-            if let Some(part) = node.part(sent.slot) {
+            if let Some(part) = node.parts.get(sent.slot) {
                 acknowledged(&part, sent.sequence, sent.turn);
             }
         }
@@ -136,7 +143,7 @@ fn feed_starved(node: &Node, link: &Outgoing) {
             }
             writer.starved.pop_front()
         };
-        if let Some(part) = slot.and_then(|slot| node.part(slot)) {
+        if let Some(part) = slot.and_then(|slot| node.parts.get(slot)) {
             pump(&part);
         }
     }
@@ -198,7 +205,7 @@ fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record
     let Some(slot) = node.directory.qp_slot(header.target) else {
         return;
     };
-    let Some(part) = node.part(slot as u32) else {
+    let Some(part) = node.parts.get(slot as u32) else {
         return;
     };
     let is_ours = |side: &SendSide| {
@@ -314,7 +321,7 @@ fn take_data(part: &Part, link: &Outgoing, record: &Record) {
         (answer::VALUE, WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd) => {
             let value = header.argument;
             // SAFETY: the engine checked the pieces and keeps them until completion.
-            unsafe { reach::scatter(wqe.wr.sges, 0, (&raw const value).cast(), 8) };
+            unsafe { pieces::scatter(wqe.wr.sges, 0, (&raw const value).cast(), 8) };
             true
         }
         (answer::DATA, WrOpcode::RdmaRead) => {
@@ -325,7 +332,7 @@ fn take_data(part: &Part, link: &Outgoing, record: &Record) {
             }
             // SAFETY: as above; the payload lies in the ring, whose reader is locked.
             unsafe {
-                reach::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
+                pieces::scatter(wqe.wr.sges, offset, record.payload, record.payload_bytes);
             }
             true
         }

@@ -8,7 +8,7 @@ use sluice_verbs::Gid;
 use sluice_verbs::transport::{MAD_BYTES, ManagementTrace};
 
 use super::trace;
-use crate::link::lock;
+use crate::lock::lock;
 
 /// Queue pair 1 (IBTA 10.2.5), at both ends.
 const GSI: u32 = 1;

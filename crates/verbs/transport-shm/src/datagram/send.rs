@@ -1,35 +1,28 @@
-//! Unreliable datagrams: sent once, dropped without a word where there is nobody to take them.
+//! Datagrams into rings.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use sluice_shmem::verbs::copy;
-use sluice_shmem::verbs::record::{Header, Record};
+use sluice_shmem::verbs::directory::BLOCK_QPS;
+use sluice_shmem::verbs::record::Header;
 use sluice_verbs::fault::Fate;
-use sluice_verbs::responder::{RecvDone, TakeError};
-use sluice_verbs::{
-    Gid, Posted, Qp, QpType, SendDone, Sge, WcStatus, Wqe, WrOpcode, send_flags, wc_flags,
-};
+use sluice_verbs::{Gid, Posted, Qp, SendDone, Sge, WcStatus, Wqe, WrOpcode, send_flags};
 
+use super::{DATAGRAM_BYTES_MAX, MULTICAST_QPN};
+use crate::connect;
 use crate::impair::{Held, Impair};
-use crate::link::{CHUNK_BYTES, Incoming, IncomingState, Outgoing, lock};
+use crate::link::{Outgoing, Sent};
+use crate::lock::lock;
 use crate::multicast;
 use crate::node::Node;
 use crate::os;
-use crate::qp::{Part, RecvSide};
-use crate::reach;
-use crate::responder::{self, Taken};
-use crate::route::{self, Route};
-use crate::tap;
+use crate::part::Part;
+use crate::pieces;
+use crate::route::Route;
 use crate::wire::{Datagram, flags, request};
 
-/// The header that a receiver finds in front of the data (IBTA 8.3).
-pub const GRH_BYTES: usize = 40;
-/// Largest datagram, bytes: the largest MTU.
-pub const DATAGRAM_BYTES_MAX: usize = 4096;
-/// The number by which a multicast message is addressed.
-pub const MULTICAST_QPN: u32 = 0xFF_FFFF;
 /// How long a full ring is waited for before datagrams to it are dropped: longer than its reader
 /// lets one wait for a receive, so only for a reader that is stopped.
 const PATIENCE_NS: u64 = 3_000_000_000;
@@ -37,8 +30,6 @@ const RETRY_NS: u64 = 500_000;
 
 /// Numbers of packets have 24 bits.
 const SEQUENCE_MASK: u32 = 0xFF_FFFF;
-
-const _: () = assert!(DATAGRAM_BYTES_MAX <= CHUNK_BYTES);
 
 /// A datagram on its way out.
 struct Outbound<'a> {
@@ -52,7 +43,7 @@ struct Outbound<'a> {
 }
 
 /// A datagram from the engine. It is copied, so it is done when it is in the ring.
-pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
+pub fn post(node: &Node, part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     let Some(destination) = wqe.wr.ud else {
         return Posted::Done(SendDone::failed(WcStatus::LocQpOpErr));
     };
@@ -82,8 +73,8 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         group: is_multicast.then_some(destination.ah.grh.dgid),
     };
     let posted = match &part.impair {
-        None => send(part, &message),
-        Some(impair) => send_impaired(part, impair, wqe.seq, &message),
+        None => send(node, part, &message),
+        Some(impair) => send_impaired(node, part, impair, wqe.seq, &message),
     };
     if posted != Posted::Busy {
         let next = message.header.sequence.wrapping_add(1);
@@ -92,10 +83,10 @@ pub fn post(part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
     posted
 }
 
-fn send(part: &Part, message: &Outbound<'_>) -> Posted {
+fn send(node: &Node, part: &Part, message: &Outbound<'_>) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     if let Some(group) = &message.group {
-        let members = multicast::members(&part.node, group);
+        let members = members(node, group);
         if waits_for(part, &members) {
             return Posted::Busy;
         }
@@ -106,7 +97,7 @@ fn send(part: &Part, message: &Outbound<'_>) -> Posted {
         }
         return done;
     }
-    let Ok(route) = route::to(&part.node, message.header.target) else {
+    let Ok(route) = connect::to(node, message.header.target) else {
         return done;
     };
     let Some(link) = route.link() else {
@@ -114,47 +105,53 @@ fn send(part: &Part, message: &Outbound<'_>) -> Posted {
             return Posted::Busy;
         }
         return match route.link() {
-            Some(link) => sent_or_busy(part, link, message),
+            Some(link) => sent_or_busy(node, part, link, message),
             None => done,
         };
     };
-    sent_or_busy(part, link, message)
+    sent_or_busy(node, part, link, message)
 }
 
 /// Sends it as its fate has it. The engine gets the completion that it would get from a network:
 /// the sender of a datagram never hears what became of it.
-fn send_impaired(part: &Part, impair: &Impair, seq: u64, message: &Outbound<'_>) -> Posted {
+fn send_impaired(
+    node: &Node,
+    part: &Part,
+    impair: &Impair,
+    seq: u64,
+    message: &Outbound<'_>,
+) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     let fate = impair.datagram(seq);
     match fate {
         Fate::Drop | Fate::Corrupt => return done,
-        Fate::Late if is_joined(part, message) => {
+        Fate::Late if is_joined(node, message) => {
             if let Some(due_ns) = impair.hold(|due_ns| message.keep(due_ns)) {
-                part.node.set_timer(due_ns, part.slot);
+                node.set_timer(due_ns, part.slot);
                 return done;
             }
         }
         _ => {}
     }
-    let posted = send(part, message);
+    let posted = send(node, part, message);
     if posted == Posted::Busy {
         return posted;
     }
     if fate == Fate::Duplicate {
-        send_now(part, message);
+        send_now(node, part, message);
     }
-    release_held(part, u64::MAX);
+    release_held(node, part, u64::MAX);
     posted
 }
 
 /// Whether there is a link for it; one that is held back makes none.
-fn is_joined(part: &Part, message: &Outbound<'_>) -> bool {
+fn is_joined(node: &Node, message: &Outbound<'_>) -> bool {
     message.group.is_some()
-        || route::to(&part.node, message.header.target).is_ok_and(|route| route.link().is_some())
+        || connect::to(node, message.header.target).is_ok_and(|route| route.link().is_some())
 }
 
 /// Sends what was held back, if it is due.
-pub fn release_held(part: &Part, now_ns: u64) {
+pub fn release_held(node: &Node, part: &Part, now_ns: u64) {
     let Some(impair) = &part.impair else { return };
     let Some(held) = impair.due(now_ns) else {
         return;
@@ -171,14 +168,14 @@ pub fn release_held(part: &Part, now_ns: u64) {
         len: held.data.len(),
         group: held.group,
     };
-    send_now(part, &message);
+    send_now(node, part, &message);
 }
 
 /// Sends it where there is a link with room for it, which the engine does not wait for.
-fn send_now(part: &Part, message: &Outbound<'_>) {
+fn send_now(node: &Node, part: &Part, message: &Outbound<'_>) {
     let routes = match &message.group {
-        Some(group) => multicast::members(&part.node, group),
-        None => route::to(&part.node, message.header.target)
+        Some(group) => members(node, group),
+        None => connect::to(node, message.header.target)
             .into_iter()
             .collect(),
     };
@@ -189,12 +186,27 @@ fn send_now(part: &Part, message: &Outbound<'_>) {
     }
 }
 
+/// A way to each process with members of a group. One that has no link yet misses the message.
+fn members(node: &Node, group: &Gid) -> Vec<Arc<Route>> {
+    let mut routes: Vec<Arc<Route>> = Vec::new();
+    for member in multicast::members(&node.rendezvous, group) {
+        match connect::to(node, member.block * BLOCK_QPS as u32) {
+            Ok(route) if !routes.iter().any(|known| Arc::ptr_eq(known, &route)) => {
+                routes.push(route);
+            }
+            Ok(_) => {}
+            Err(_) => member.forget(),
+        }
+    }
+    routes
+}
+
 impl Outbound<'_> {
     /// A copy for later.
     fn keep(&self, due_ns: u64) -> Held {
         let mut data = vec![0; self.len];
         let mut used = 0;
-        for (source, len) in reach::gather(self.pieces, 0, self.len) {
+        for (source, len) in pieces::gather(self.pieces, 0, self.len) {
             let Some(place) = data.get_mut(used..used + len) else {
                 break;
             };
@@ -221,7 +233,7 @@ fn waits_for(part: &Part, routes: &[Arc<Route>]) -> bool {
     waits
 }
 
-fn sent_or_busy(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted {
+fn sent_or_busy(node: &Node, part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted {
     let done = Posted::Done(SendDone::ok(message.len as u32));
     let pushed = push(part, link, message);
     let mut side = lock(&part.send);
@@ -238,7 +250,7 @@ fn sent_or_busy(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> Posted 
     }
     side.busy = true;
     drop(side);
-    part.node.set_timer(now + RETRY_NS, part.slot);
+    node.set_timer(now + RETRY_NS, part.slot);
     Posted::Busy
 }
 
@@ -264,7 +276,7 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
     let pushed = {
         let mut writer = lock(&link.writer);
         let first = core::iter::once((head.as_ptr(), head.len()));
-        let parts = first.chain(reach::gather(message.pieces, 0, len));
+        let parts = first.chain(pieces::gather(message.pieces, 0, len));
         // Before the peer can answer, as for other requests.
         link.in_flight.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
@@ -277,7 +289,7 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
         }
         if let Some(end) = end {
             // Nobody waits for it, but its room must come back.
-            writer.sent.push_back(crate::link::Sent {
+            writer.sent.push_back(Sent {
                 end,
                 slot: u32::MAX,
                 sequence: 0,
@@ -288,120 +300,4 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
     };
     link.peer.ring_if_asleep();
     pushed
-}
-
-/// A datagram from a peer.
-pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Taken {
-    let mut bytes = [0; Datagram::BYTES];
-    let Some(len) = record.payload_bytes.checked_sub(bytes.len()) else {
-        return Taken::Broken;
-    };
-    if len > DATAGRAM_BYTES_MAX {
-        return Taken::Broken;
-    }
-    // SAFETY: the payload lies in the ring and has that many bytes.
-    unsafe { copy::ascending(bytes.as_mut_ptr(), record.payload, bytes.len()) };
-    let datagram = Datagram::decode(&bytes);
-    let header = &record.header;
-    if incoming.peer.directory.qp_slot(header.origin).is_none() {
-        return Taken::Done;
-    }
-    if header.target == MULTICAST_QPN {
-        let group = Gid(datagram.dgid.to_ne_bytes());
-        for part in multicast::attached(node, &group) {
-            if let Some(tap) = tap::responder(&part, incoming) {
-                tap.datagram(record, &datagram, len);
-            }
-            // One late member holds back no others.
-            deliver(&part, record, &datagram, len, |_, _| None);
-        }
-        return Taken::Done;
-    }
-    let part = node
-        .directory
-        .qp_slot(header.target)
-        .and_then(|slot| node.part(slot as u32))
-        .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
-    let held = part.and_then(|part| {
-        let held = deliver(&part, record, &datagram, len, |qp, side| {
-            responder::wait_for_receive(&part, qp, side, incoming, state)
-        });
-        // One that is held comes again.
-        if held.is_none()
-            && let Some(tap) = tap::responder(&part, incoming)
-        {
-            tap.datagram(record, &datagram, len);
-        }
-        held
-    });
-    held.unwrap_or(Taken::Done)
-}
-
-/// Puts a datagram into a receive, or asks `without_receive` what is to become of it.
-fn deliver(
-    part: &Arc<Part>,
-    record: &Record,
-    datagram: &Datagram,
-    len: usize,
-    without_receive: impl FnOnce(&Qp, &mut RecvSide) -> Option<Taken>,
-) -> Option<Taken> {
-    let mut side = lock(&part.recv);
-    let held = match side.qp.clone() {
-        Some(qp) if side.ready && datagram.qkey == side.qkey => {
-            match qp.take_recv(&mut side.recv) {
-                Ok(()) => {
-                    fill(&qp, &mut side, record, datagram, len);
-                    None
-                }
-                Err(TakeError::Empty) => without_receive(&qp, &mut side),
-                Err(_) => None,
-            }
-        }
-        _ => None,
-    };
-    part.finish_flush(&mut side);
-    held
-}
-
-/// Fills the receive that was taken, and completes it.
-fn fill(qp: &Qp, side: &mut RecvSide, record: &Record, datagram: &Datagram, len: usize) {
-    side.taken = true;
-    side.dry = false;
-    let whole = (GRH_BYTES + len) as u64;
-    let done = if side.recv.room() < whole {
-        RecvDone::failed(WcStatus::LocLenErr)
-    } else {
-        let grh = grh(datagram, len);
-        // SAFETY: the engine checked the receive, which has room; the payload lies in the ring.
-        unsafe {
-            let data = record.payload.add(Datagram::BYTES);
-            reach::scatter(side.recv.sges(), GRH_BYTES as u64, data, len);
-            reach::scatter(side.recv.sges(), 0, grh.as_ptr(), GRH_BYTES);
-        }
-        let header = &record.header;
-        let immediate = header.flags & flags::IMMEDIATE != 0;
-        RecvDone {
-            imm: if immediate { header.immediate } else { 0 },
-            wc_flags: wc_flags::GRH | if immediate { wc_flags::WITH_IMM } else { 0 },
-            solicited: header.flags & flags::SOLICITED != 0,
-            src_qp: header.origin,
-            sl: datagram.sl as u8,
-            ..RecvDone::ok(whole as u32)
-        }
-    };
-    side.taken = false;
-    qp.complete_recv(&mut side.recv, &done);
-}
-
-/// The global route header (IBTA 8.3): an IPv6 header whose payload is a BTH, as RoCE has it.
-fn grh(datagram: &Datagram, len: usize) -> [u8; GRH_BYTES] {
-    let mut grh = [0; GRH_BYTES];
-    let first = 6 << 28 | (datagram.class_and_label & 0x0FFF_FFFF);
-    grh[..4].copy_from_slice(&first.to_be_bytes());
-    grh[4..6].copy_from_slice(&(len as u16).to_be_bytes());
-    grh[6] = 0x1B;
-    grh[7] = datagram.hop_limit as u8;
-    grh[8..24].copy_from_slice(&datagram.sgid.to_ne_bytes());
-    grh[24..].copy_from_slice(&datagram.dgid.to_ne_bytes());
-    grh
 }

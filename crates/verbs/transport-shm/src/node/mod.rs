@@ -1,0 +1,185 @@
+//! What a process is to its peers: its directory, its numbers, and its links.
+#![allow(unsafe_code)]
+
+mod keys;
+mod links;
+mod parts;
+mod timers;
+
+pub use links::{LinkTable, Links};
+pub use timers::Due;
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock, Weak};
+
+use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous};
+use sluice_shmem::verbs::directory::{
+    BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP,
+};
+use sluice_sys::at_exit::{self, AtExit};
+use sluice_sys::errno::Errno;
+use sluice_verbs::fault::Faults;
+
+use crate::area::{File, OwnArea, file_of};
+use crate::hello::Identity;
+use crate::impair::Impairs;
+use crate::lock::lock;
+use crate::multicast::Groups;
+use crate::os::{self, Epoll, LocalFd};
+use crate::watched::Watched;
+use keys::Keys;
+use parts::Parts;
+use timers::Timers;
+
+// A place in the directory is a block's place and the number's in it.
+const _: () = assert!(BLOCK_QPS == BLOCK_NUMBERS);
+
+/// One transport's share of the process.
+pub struct Node {
+    pub rendezvous: Rendezvous,
+    /// In a place that does not move: peers read it there to see that they reach us.
+    pub nonce: Box<[u64; 2]>,
+    pub directory: Directory,
+    pub area: OwnArea,
+    /// Which memory `area` is.
+    pub file: File,
+    numbers: Mutex<Numbers>,
+    pub parts: Parts,
+    keys: Mutex<Keys>,
+    pub table: Mutex<LinkTable>,
+    links: RwLock<Arc<Links>>,
+    /// Counts changes of the links.
+    pub generation: AtomicU64,
+    pub epoll: Epoll,
+    pub kick: LocalFd,
+    /// Nothing but a descriptor to be given up where none is left.
+    pub spare: Mutex<Option<LocalFd>>,
+    pub armed: AtomicU32,
+    pub engine_turn: AtomicU32,
+    pub stop: AtomicBool,
+    pub timers: Timers,
+    /// Counts of polls that found work, on either side; the engine thread watches them.
+    pub polled_incoming: AtomicU64,
+    pub polled_outgoing: AtomicU64,
+    pub groups: Groups,
+    pub impairs: Impairs,
+}
+
+impl Node {
+    pub fn new(path: &Path, faults: Option<Faults>) -> Result<Arc<Self>, Errno> {
+        let rendezvous = Rendezvous::open(path)
+            .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EPERM)))?;
+        let area = OwnArea::new(c"sluice-verbs-directory", DIRECTORY_BYTES)?;
+        // SAFETY: the area is kept in the same struct.
+        let directory = unsafe { Directory::from_raw(area.mapping.base()) };
+        directory.set_engine_state(ENGINE_ASLEEP);
+        let epoll = Epoll::new()?;
+        let kick = LocalFd::own(os::eventfd()?);
+        epoll.add(kick.raw(), Watched::Kick.token())?;
+        let node = Arc::new(Self {
+            rendezvous,
+            nonce: Box::new(os::random()?),
+            directory,
+            file: file_of(&area.fd)?,
+            area,
+            numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
+            parts: Parts::new(),
+            keys: Mutex::default(),
+            table: Mutex::default(),
+            links: RwLock::default(),
+            generation: AtomicU64::new(0),
+            epoll,
+            kick,
+            spare: Mutex::new(os::eventfd().ok().map(LocalFd::own)),
+            armed: AtomicU32::new(0),
+            engine_turn: AtomicU32::new(0),
+            stop: AtomicBool::new(false),
+            timers: Timers::new(),
+            polled_incoming: AtomicU64::new(0),
+            polled_outgoing: AtomicU64::new(0),
+            groups: Groups::default(),
+            impairs: Impairs::new(faults),
+        });
+        let duty: Weak<Self> = Arc::downgrade(&node);
+        at_exit::remember(duty);
+        Ok(node)
+    }
+
+    /// What this process says of itself to a peer, whose memory it can read or not.
+    pub fn identity(&self, can_read: bool) -> Identity {
+        Identity {
+            nonce: *self.nonce,
+            probe: self.nonce.as_ptr() as u64,
+            can_read,
+        }
+    }
+
+    /// A number for a queue pair or shared receive queue, claiming a block if necessary.
+    pub fn take_number(&self) -> Result<u32, Errno> {
+        lock(&self.numbers).take(&self.rendezvous, |index, block| {
+            let token = Watched::Listener(block.number).token();
+            self.epoll.add(block.listener.raw(), token)?;
+            self.directory.set_block(index, block.number);
+            self.parts.add_block(index);
+            Ok(())
+        })
+    }
+
+    pub fn give_number(&self, number: u32) {
+        lock(&self.numbers).give(number);
+    }
+
+    /// The listener of one of our blocks.
+    pub fn listener(&self, block: u32) -> Option<i32> {
+        lock(&self.numbers).listener(block)
+    }
+
+    /// Calls the queue pair at `slot` at `when_ns` or later.
+    pub fn set_timer(&self, when_ns: u64, slot: u32) {
+        if self.timers.set(when_ns, Due::Part(slot)) {
+            self.wake_engine();
+        }
+    }
+
+    /// A request is held until `when_ns`.
+    pub fn held_until(&self, when_ns: u64) {
+        if self.timers.set_look(when_ns) {
+            self.wake_engine();
+        }
+    }
+
+    /// There is more than one call is to do: the engine thread, if it sleeps, goes on.
+    pub fn hand_over(&self) {
+        if self.directory.engine_state() & 3 == ENGINE_ASLEEP {
+            self.wake_engine();
+        }
+    }
+
+    /// Makes the engine thread look around.
+    pub fn wake_engine(&self) {
+        os::ring(self.kick.raw());
+    }
+
+    /// Whether the engine thread is responsible for events.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::SeqCst) != 0
+    }
+}
+
+impl AtExit for Node {
+    /// Takes the names of this process away; those of one that is killed are left to whoever
+    /// claims numbers next ([`sluice_rendezvous`]).
+    fn leave(&self) {
+        // A thread that holds this is about to claim one more; who comes later sweeps it up.
+        if let Ok(numbers) = self.numbers.try_lock() {
+            numbers.take_names_away(&self.rendezvous);
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        lock(&self.numbers).release(&self.rendezvous);
+    }
+}
