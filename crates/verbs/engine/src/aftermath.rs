@@ -37,6 +37,11 @@ impl Aftermath {
         self.due.is_empty()
     }
 
+    /// Whether a queue pair breaks: better settled before more is done for it.
+    pub fn breaks_any(&self) -> bool {
+        self.due.iter().any(|due| due.breaks.is_some())
+    }
+
     /// Adds what another says, behind what this one does.
     pub fn append(&mut self, other: &mut Aftermath) {
         self.due.append(&mut other.due);

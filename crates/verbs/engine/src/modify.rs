@@ -82,6 +82,7 @@ impl Qp {
             to,
             mask,
             attr: &merged,
+            by_itself: false,
         };
         match to {
             QpState::Err => self.stop(&change),
@@ -193,6 +194,7 @@ impl Qp {
             to,
             mask: m::STATE,
             attr: &control.attr,
+            by_itself: true,
         });
     }
 

@@ -499,6 +499,7 @@ impl Qp {
                 to: QpState::Reset,
                 mask: qp_mask::STATE,
                 attr: &attr,
+                by_itself: false,
             });
             self.lock_control().now.destroyed = true;
             settled(|after| self.transport.destroy(after));

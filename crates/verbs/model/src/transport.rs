@@ -44,6 +44,8 @@ pub struct QpChange<'a> {
     pub mask: u32,
     /// All attributes as they will be.
     pub attr: &'a QpAttr,
+    /// The queue pair breaks, and the program has called for nothing.
+    pub by_itself: bool,
 }
 
 /// What became of a request that was handed over.

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use sluice_shmem::verbs::directory::ENGINE_ASLEEP;
-use sluice_verbs::{Cq, CqTransport};
+use sluice_verbs::{Aftermath, Cq, CqTransport};
 
 use crate::node::{Links, Node};
 use crate::progress;
@@ -44,7 +44,7 @@ impl ShmCq {
 }
 
 impl CqTransport for ShmCq {
-    fn progress(&self, _cq: &Cq) {
+    fn progress(&self, _cq: &Cq, after: &mut Aftermath) {
         // Another thread polls this very queue: it does the work.
         let Ok(mut seen) = self.seen.try_lock() else {
             return;
@@ -55,11 +55,11 @@ impl CqTransport for ShmCq {
             seen.links = self.node.links();
         }
         // Acknowledgements first: what a peer says next comes after them.
-        let answered = progress::outgoing(&self.node, &seen.links);
+        let answered = progress::outgoing(&self.node, &seen.links, after);
         if answered > 0 {
             self.node.polled_outgoing.fetch_add(1, Ordering::Relaxed);
         }
-        let asked = progress::incoming(&self.node, &seen.links);
+        let asked = progress::incoming(&self.node, &seen.links, after);
         if asked > 0 {
             self.node.polled_incoming.fetch_add(1, Ordering::Relaxed);
         }

@@ -3,6 +3,8 @@
 use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use sluice_verbs::Aftermath;
+
 use crate::link::Incoming;
 use crate::lock::lock;
 use crate::node::{Links, Node};
@@ -10,15 +12,15 @@ use crate::route::Route;
 use crate::{requester, responder};
 
 /// The peer of a link to it has ended, or broken the protocol.
-pub fn route(node: &Node, route: &Arc<Route>) {
+pub fn route(node: &Node, route: &Arc<Route>, after: &mut Aftermath) {
     // What the peer answered before it ended still counts, and what it had sent still arrives:
     // this may be the first that is heard of its end.
-    requester::finish(node, route);
+    requester::finish(node, route, after);
     if let Some(link) = route.up.get() {
         let links = node.links();
         let same = |incoming: &&Arc<Incoming>| incoming.peer.file == link.peer.file;
         for incoming in links.incoming.iter().filter(same) {
-            responder::finish(node, incoming);
+            responder::finish(node, incoming, after);
         }
     }
     route.set_down();
@@ -31,21 +33,21 @@ pub fn route(node: &Node, route: &Arc<Route>) {
         node.links_changed(&table);
     }
     for part in node.parts.all() {
-        requester::route_ended(&part, route);
+        requester::route_ended(&part, route, after);
     }
 }
 
 /// The peer of a link from it has ended.
-pub fn incoming(node: &Node, id: u64, incoming: &Incoming) {
+pub fn incoming(node: &Node, id: u64, incoming: &Incoming, after: &mut Aftermath) {
     incoming.ended.store(true, Ordering::Relaxed);
     node.epoll.remove(incoming.socket.raw());
     node.epoll.remove(incoming.bell.raw());
     // What the peer had sent completely still arrives, now or when there are receives for it.
-    if responder::finish(node, incoming) {
+    if responder::finish(node, incoming, after) {
         forget_incoming(node, id);
     }
     for part in node.parts.all() {
-        responder::peer_ended(&part, incoming);
+        responder::peer_ended(&part, incoming, after);
     }
 }
 

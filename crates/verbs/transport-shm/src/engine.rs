@@ -11,12 +11,12 @@ use std::sync::{Arc, Weak};
 
 use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
 use sluice_sys::errno::Errno;
+use sluice_verbs::Aftermath;
 
 use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::watched::Watched;
-use crate::work::Work;
 use crate::{accept, connect, ended, progress, requester};
 
 /// How long a watching thread waits.
@@ -38,8 +38,7 @@ pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
 }
 
 fn run(weak: &Weak<Node>) {
-    // All that this thread does is.
-    let _work = Work::begin();
+    let mut after = Aftermath::new();
     let mut tokens = [0; 64];
     let mut quiet = 0;
     let mut before = (0, 0);
@@ -66,12 +65,13 @@ fn run(weak: &Weak<Node>) {
             }
             // Acknowledgements first: what a peer says next comes after them.
             let done = if side == 0 {
-                progress::outgoing(&node, &links)
+                progress::outgoing(&node, &links, &mut after)
             } else {
-                progress::incoming(&node, &links)
+                progress::incoming(&node, &links, &mut after)
             };
             alone[side] |= done > 0;
             own += done;
+            after.settle();
         }
         if own > 0 || now != before {
             quiet = 0;
@@ -89,7 +89,10 @@ fn run(weak: &Weak<Node>) {
         if asleep {
             set_state(&node, ENGINE_ASLEEP);
             let links = node.links();
-            if progress::outgoing(&node, &links) + progress::incoming(&node, &links) > 0 {
+            let done = progress::outgoing(&node, &links, &mut after)
+                + progress::incoming(&node, &links, &mut after);
+            after.settle();
+            if done > 0 {
                 continue;
             }
         } else {
@@ -110,7 +113,8 @@ fn run(weak: &Weak<Node>) {
         node.timers.awake();
         for token in ready.unwrap_or(&[]) {
             if let Some(watched) = Watched::of_token(*token) {
-                event(&node, watched);
+                event(&node, watched, &mut after);
+                after.settle();
             }
         }
     }
@@ -122,18 +126,18 @@ fn set_state(node: &Node, state: u32) {
     node.directory.set_engine_state(turn << 2 | state);
 }
 
-fn event(node: &Node, watched: Watched) {
+fn event(node: &Node, watched: Watched, after: &mut Aftermath) {
     match watched {
         Watched::Kick => os::drain(node.kick.raw()),
         Watched::Listener(block) => accept::accept(node, block),
-        Watched::RouteSocket(id) => route_socket(node, id),
+        Watched::RouteSocket(id) => route_socket(node, id, after),
         Watched::RouteBell(id) => {
             if let Some(route) = lock(&node.table).routes.get(&id) {
                 os::drain(route.bell.raw());
             }
         }
         Watched::Greeting(id) => accept::greet(node, id),
-        Watched::IncomingSocket(id) => incoming_socket(node, id),
+        Watched::IncomingSocket(id) => incoming_socket(node, id, after),
         Watched::IncomingBell(id) => {
             if let Some(incoming) = lock(&node.table).incoming.get(&id) {
                 os::drain(incoming.bell.raw());
@@ -142,7 +146,7 @@ fn event(node: &Node, watched: Watched) {
     }
 }
 
-fn route_socket(node: &Node, id: u64) {
+fn route_socket(node: &Node, id: u64, after: &mut Aftermath) {
     let Some(route) = lock(&node.table).routes.get(&id).cloned() else {
         return;
     };
@@ -155,7 +159,7 @@ fn route_socket(node: &Node, id: u64) {
                 drop(table);
                 for slot in route.take_waiting() {
                     if let Some(part) = node.parts.get(slot) {
-                        requester::pump(&part);
+                        requester::pump(&part, after);
                     }
                 }
                 true
@@ -165,16 +169,16 @@ fn route_socket(node: &Node, id: u64) {
         },
     };
     if !goes_on {
-        ended::route(node, &route);
+        ended::route(node, &route, after);
     }
 }
 
-fn incoming_socket(node: &Node, id: u64) {
+fn incoming_socket(node: &Node, id: u64, after: &mut Aftermath) {
     let Some(incoming) = lock(&node.table).incoming.get(&id).cloned() else {
         return;
     };
     if incoming.peer.read_socket(incoming.socket.raw()) {
         return;
     }
-    ended::incoming(node, id, &incoming);
+    ended::incoming(node, id, &incoming, after);
 }

@@ -45,6 +45,5 @@ mod tap;
 mod transport;
 mod watched;
 mod wire;
-mod work;
 
 pub use transport::ShmTransport;

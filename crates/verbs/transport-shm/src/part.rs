@@ -1,11 +1,11 @@
 //! What is known of a queue pair: its numbers, what it has sent, and what it expects.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::AtomicU32;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use sluice_verbs::responder::{RecvDone, RecvWqe};
-use sluice_verbs::{Qp, QpAttr, QpType, WcStatus, WrOpcode};
+use sluice_verbs::{Aftermath, Qp, QpAttr, QpType, WcStatus, WrOpcode};
 
 use crate::impair::Impair;
 use crate::link::Incoming;
@@ -66,6 +66,18 @@ pub struct SendSide {
     pub busy: bool,
 }
 
+impl SendSide {
+    /// Nothing more is sent of what it holds: the engine flushes it, or is about to.
+    pub fn forget(&mut self) {
+        self.queue.clear();
+        self.next_send = 0;
+        self.turn = self.turn.wrapping_add(1);
+        self.blocked_until = 0;
+        self.give_up = 0;
+        self.busy = false;
+    }
+}
+
 /// What the responder's side of a queue pair knows.
 pub struct RecvSide {
     pub qp: Option<Arc<Qp>>,
@@ -99,8 +111,6 @@ pub struct Part {
     pub tap: Option<Box<Tap>>,
     /// What it sends is to suffer.
     pub impair: Option<Box<Impair>>,
-    /// The receive that is being filled must be given back by whoever fills it.
-    flush: AtomicBool,
 }
 
 impl Part {
@@ -142,7 +152,6 @@ impl Part {
             next_datagram: AtomicU32::new(0),
             tap: Tap::new(kind, qpn),
             impair,
-            flush: AtomicBool::new(false),
         }
     }
 
@@ -158,27 +167,15 @@ impl Part {
         (!incoming.peer.same_process).then_some(tap)
     }
 
-    /// Gives back a receive that is half filled. The side may be in use further up this very
-    /// stack (a refused request moves the QP to ERR); then its user does it.
-    pub fn flush_receive(&self) {
-        self.flush.store(true, Ordering::SeqCst);
-        if let Ok(mut side) = self.recv.try_lock() {
-            side.ready = false;
-            self.finish_flush(&mut side);
-        }
-    }
-
-    /// The user's part of it, before it lets go of the side.
-    pub fn finish_flush(&self, side: &mut RecvSide) {
-        if !self.flush.swap(false, Ordering::SeqCst) {
-            return;
-        }
+    /// Takes no request any more, and gives back a receive that is half filled.
+    pub fn flush_receive(&self, after: &mut Aftermath) {
+        let mut side = lock(&self.recv);
         side.ready = false;
-        if side.taken {
-            side.taken = false;
-            if let Some(qp) = side.qp.clone() {
-                qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::WrFlushErr));
-            }
+        if core::mem::take(&mut side.taken)
+            && let Some(qp) = side.qp.clone()
+        {
+            let flushed = RecvDone::failed(WcStatus::WrFlushErr);
+            qp.complete_recv(&mut side.recv, &flushed, after);
         }
     }
 
@@ -200,17 +197,6 @@ impl Part {
 
     /// The engine has flushed its requests.
     pub fn forget_requests(&self) {
-        let mut side = lock(&self.send);
-        side.queue.clear();
-        side.next_send = 0;
-        side.turn = side.turn.wrapping_add(1);
-        side.blocked_until = 0;
-        side.give_up = 0;
-        side.busy = false;
-    }
-
-    /// It takes receives again: none is to be given back.
-    pub fn cancel_flush(&self) {
-        self.flush.store(false, Ordering::SeqCst);
+        lock(&self.send).forget();
     }
 }

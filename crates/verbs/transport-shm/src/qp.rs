@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use sluice_shmem::verbs::directory::QpEntry;
 use sluice_verbs::transport::QpChange;
-use sluice_verbs::{Gid, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result, Wqe};
+use sluice_verbs::{Aftermath, Gid, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result, Wqe};
 
 use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::part::Part;
-use crate::{connect, datagram, requester, responder, work};
+use crate::{connect, datagram, requester, responder};
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -34,30 +34,27 @@ impl ShmQp {
     /// request from now on; but what has begun goes on, and a program that has moved it to ERR or
     /// RESET, or destroyed it, may use the memory for something else.
     ///
-    /// A queue pair that breaks while this thread does the transport's work is not waited for: the
-    /// request may be one of this very thread's, further up its stack, and the program has not
-    /// called for anything.
+    /// One that breaks by itself is not waited for: the program has called for nothing.
     fn wait_for_others(&self) {
-        if work::is_under_way() {
-            return;
-        }
         let peer_qpn = lock(&self.part.recv).peer_qpn;
         if matches!(self.part.kind, QpType::Rc | QpType::Uc) && peer_qpn != 0 {
             self.node.wait_for_initiator(peer_qpn);
         }
     }
 
-    /// Messages that wait for a receive of this queue pair are looked at again, here if `now`,
-    /// else by the engine thread.
-    fn release_held(&self, now: bool) {
+    /// Messages that wait for a receive of this queue pair are looked at again, here if `now` takes
+    /// what follows, else by the engine thread.
+    fn release_held(&self, now: Option<&mut Aftermath>) {
+        let mut now = now;
         for incoming in &self.node.links().incoming {
             if !incoming.release(self.part.slot) {
                 continue;
             }
-            if now {
-                responder::progress(&self.node, incoming);
-            } else {
-                self.node.wake_engine();
+            match &mut now {
+                Some(after) => {
+                    responder::progress(&self.node, incoming, after);
+                }
+                None => self.node.wake_engine(),
             }
         }
     }
@@ -103,7 +100,7 @@ impl QpTransport for ShmQp {
         posted
     }
 
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()> {
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
         let (part, attr) = (&*self.part, change.attr);
         if let Some(tap) = &part.tap {
             tap.modified(qp, change);
@@ -118,9 +115,11 @@ impl QpTransport for ShmQp {
                 // What is on its way arrives, whatever becomes of its sender.
                 datagram::release_held(&self.node, part, u64::MAX);
                 part.forget_requests();
-                part.flush_receive();
-                self.release_held(false);
-                self.wait_for_others();
+                part.flush_receive(after);
+                self.release_held(None);
+                if !change.by_itself {
+                    self.wait_for_others();
+                }
                 if change.to == QpState::Reset {
                     lock(&part.send).route = None;
                 }
@@ -135,7 +134,6 @@ impl QpTransport for ShmQp {
                 side.expected = attr.rq_psn & 0xFF_FFFF;
                 side.peer_qpn = attr.dest_qp_num;
             }
-            part.cancel_flush();
             side.rnr_code = u32::from(attr.min_rnr_timer);
             side.qkey = attr.qkey;
             side.ready = true;
@@ -155,8 +153,8 @@ impl QpTransport for ShmQp {
         Ok(())
     }
 
-    fn receives_posted(&self) {
-        self.release_held(true);
+    fn receives_posted(&self, after: &mut Aftermath) {
+        self.release_held(Some(after));
     }
 
     fn linger(&self) {
@@ -179,14 +177,14 @@ impl QpTransport for ShmQp {
             .detach(&node.rendezvous, gid, part.qpn, part.slot);
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, after: &mut Aftermath) {
         let part = &*self.part;
         self.node.parts.set(part.slot, None);
         self.node.directory.clear_qp(part.slot as usize);
         self.wait_for_others();
         part.forget_requests();
-        part.flush_receive();
-        self.release_held(false);
+        part.flush_receive(after);
+        self.release_held(None);
         {
             let mut side = lock(&part.send);
             side.route = None;

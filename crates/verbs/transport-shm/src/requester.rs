@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use sluice_shmem::verbs::record::Header;
-use sluice_verbs::{Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
+use sluice_verbs::{Aftermath, Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpcode, send_flags};
 
 use crate::connect;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
@@ -391,7 +391,7 @@ fn push_described(
 }
 
 /// Sends what waits: rewound requests and halves, then whatever the engine holds back.
-pub fn pump(part: &Part) {
+pub fn pump(part: &Part, after: &mut Aftermath) {
     loop {
         let (seq, qp, route) = {
             let side = lock(&part.send);
@@ -430,10 +430,10 @@ pub fn pump(part: &Part) {
             None => return,
         }
     }
-    resume(part);
+    resume(part, after);
 }
 
-fn resume(part: &Part) {
+fn resume(part: &Part, after: &mut Aftermath) {
     let qp: Option<Arc<Qp>> = {
         let mut side = lock(&part.send);
         if core::mem::take(&mut side.busy) {
@@ -443,12 +443,12 @@ fn resume(part: &Part) {
         }
     };
     if let Some(qp) = qp {
-        qp.resume();
+        qp.resume(after);
     }
 }
 
 /// A timer of the queue pair is due: what it waited for is tried again.
-pub fn timer(part: &Part, now: u64) {
+pub fn timer(part: &Part, now: u64, after: &mut Aftermath) {
     {
         let mut side = lock(&part.send);
         if side.blocked_until > now {
@@ -456,11 +456,11 @@ pub fn timer(part: &Part, now: u64) {
         }
         side.blocked_until = 0;
     }
-    pump(part);
+    pump(part, after);
 }
 
 /// The peer's process has ended.
-pub fn route_ended(part: &Part, route: &Arc<Route>) {
+pub fn route_ended(part: &Part, route: &Arc<Route>, after: &mut Aftermath) {
     let side = lock(&part.send);
     let uses = side
         .route
@@ -468,24 +468,24 @@ pub fn route_ended(part: &Part, route: &Arc<Route>) {
         .is_some_and(|used| Arc::ptr_eq(used, route));
     if part.kind == QpType::Ud {
         drop(side);
-        return resume(part);
+        return resume(part, after);
     }
     if !uses {
         return;
     }
     if !side.queue.is_empty() {
-        return fail_first(part, side, WcStatus::RetryExcErr);
+        return fail_first(part, side, WcStatus::RetryExcErr, after);
     }
     let (qp, peer_qpn) = (side.qp.clone(), side.peer_qpn);
     drop(side);
-    resume(part);
+    resume(part, after);
     // Unreliable connections have no end that anybody could hear of.
     if part.is_reliable()
         && route.ended_connected(part.qpn, peer_qpn)
         && let Some(qp) = qp
     {
         // Whoever waits for a message gets its receives back.
-        qp.fail(None);
+        qp.fail(None, after);
     }
 }
 

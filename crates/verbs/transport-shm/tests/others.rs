@@ -6,7 +6,7 @@ use common::{EVERYTHING, End, Way, World, pair, pair_every_way, until};
 use sluice_verbs::wr::UdDestination;
 use sluice_verbs::{
     AhAttr, Gid, GlobalRoute, QpAttr, QpInit, QpState, QpType, SendWr, SrqAttr, SrqInit, WcStatus,
-    WrOpcode, access, qp_mask, send_flags, wc_flags,
+    WrOpcode, access, qp_mask, send_flags, settled, wc_flags,
 };
 
 fn uc_send(world: &mut World) {
@@ -250,7 +250,7 @@ fn receive_just_in_time(world: &mut World) {
         // which the first finds none for the next.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                end.cq.transport().progress(&end.cq);
+                settled(|after| end.cq.transport().progress(&end.cq, after));
             }
         });
         let received = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::record::Record;
 use sluice_verbs::responder::{RecvDone, TakeError};
-use sluice_verbs::{Gid, Qp, QpType, WcStatus, wc_flags};
+use sluice_verbs::{Aftermath, Gid, Qp, QpType, WcStatus, wc_flags};
 
 use super::{DATAGRAM_BYTES_MAX, MULTICAST_QPN};
 use crate::hold::{Taken, wait_for_receive};
@@ -21,7 +21,13 @@ use crate::wire::{Datagram, flags};
 const GRH_BYTES: usize = 40;
 
 /// A datagram from a peer.
-pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record: &Record) -> Taken {
+pub fn take(
+    node: &Node,
+    incoming: &Incoming,
+    state: &mut IncomingState,
+    record: &Record,
+    after: &mut Aftermath,
+) -> Taken {
     let mut bytes = [0; Datagram::BYTES];
     let Some(len) = record.payload_bytes.checked_sub(bytes.len()) else {
         return Taken::Broken;
@@ -44,7 +50,7 @@ pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record:
                 tap.datagram(record, &datagram, len);
             }
             // One late member holds back no others.
-            deliver(&part, record, &datagram, len, |_, _| None);
+            deliver(&part, record, &datagram, len, after, |_, _| None);
         }
         return Taken::Done;
     }
@@ -54,7 +60,7 @@ pub fn take(node: &Node, incoming: &Incoming, state: &mut IncomingState, record:
         .and_then(|slot| node.parts.get(slot as u32))
         .filter(|part| part.qpn == header.target && part.kind == QpType::Ud);
     let held = part.and_then(|part| {
-        let held = deliver(&part, record, &datagram, len, |qp, side| {
+        let held = deliver(&part, record, &datagram, len, after, |qp, side| {
             wait_for_receive(node, &part, qp, side, incoming, state)
         });
         // One that is held comes again.
@@ -74,14 +80,15 @@ fn deliver(
     record: &Record,
     datagram: &Datagram,
     len: usize,
+    after: &mut Aftermath,
     without_receive: impl FnOnce(&Qp, &mut RecvSide) -> Option<Taken>,
 ) -> Option<Taken> {
     let mut side = lock(&part.recv);
-    let held = match side.qp.clone() {
+    match side.qp.clone() {
         Some(qp) if side.ready && datagram.qkey == side.qkey => {
-            match qp.take_recv(&mut side.recv) {
+            match qp.take_recv(&mut side.recv, after) {
                 Ok(()) => {
-                    fill(&qp, &mut side, record, datagram, len);
+                    fill(&qp, &mut side, record, datagram, len, after);
                     None
                 }
                 Err(TakeError::Empty) => without_receive(&qp, &mut side),
@@ -89,13 +96,18 @@ fn deliver(
             }
         }
         _ => None,
-    };
-    part.finish_flush(&mut side);
-    held
+    }
 }
 
 /// Fills the receive that was taken, and completes it.
-fn fill(qp: &Qp, side: &mut RecvSide, record: &Record, datagram: &Datagram, len: usize) {
+fn fill(
+    qp: &Qp,
+    side: &mut RecvSide,
+    record: &Record,
+    datagram: &Datagram,
+    len: usize,
+    after: &mut Aftermath,
+) {
     side.taken = true;
     side.dry = false;
     let whole = (GRH_BYTES + len) as u64;
@@ -121,7 +133,7 @@ fn fill(qp: &Qp, side: &mut RecvSide, record: &Record, datagram: &Datagram, len:
         }
     };
     side.taken = false;
-    qp.complete_recv(&mut side.recv, &done);
+    qp.complete_recv(&mut side.recv, &done, after);
 }
 
 /// The global route header (IBTA 8.3): an IPv6 header whose payload is a BTH, as RoCE has it.

@@ -10,55 +10,63 @@ use crate::node::{Links, Node};
 use crate::part::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::answer;
-use crate::work::Work;
 use crate::{os, pieces, wire};
+use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sluice_shmem::verbs::record::{Reader, Record};
-use sluice_verbs::{SendDone, WcStatus, WrOpcode};
+use sluice_verbs::{Aftermath, SendDone, WcStatus, WrOpcode};
 use std::sync::Arc;
 
+/// Requests that the engine hears of in one go.
+const ENDED_AT_ONCE: usize = 16;
+
 /// Takes what peers have answered. How much was done.
-pub fn progress_all(node: &Node, links: &Links) -> usize {
+pub fn progress_all(node: &Node, links: &Links, after: &mut Aftermath) -> usize {
     let each = links.routes.iter();
-    each.map(|route| progress(node, route)).sum()
+    each.map(|route| progress(node, route, after)).sum()
 }
 
 /// Reads answers and acknowledgements of a link. How many there were. As on the other side,
 /// the holder of the lock looks once more after it has let go.
-fn progress(node: &Node, route: &Arc<Route>) -> usize {
+fn progress(node: &Node, route: &Arc<Route>, after: &mut Aftermath) -> usize {
     let Some(link) = route.link() else { return 0 };
     let mut done = 0;
     for _ in 0..LOOKS {
         if !link.is_waiting() {
             return done;
         }
-        done += progress_once(node, route, link);
+        done += progress_once(node, route, link, after);
     }
     node.hand_over();
     done
 }
 
 /// Reads everything that a peer answered before it ended.
-pub fn finish(node: &Node, route: &Arc<Route>) {
+pub fn finish(node: &Node, route: &Arc<Route>, after: &mut Aftermath) {
     let Some(link) = route.link() else { return };
     for _ in 0..requests_max() {
         // Waits for whoever is at it: what it reads is not to be taken for lost.
         let mut answers = lock(&link.responses);
-        if !link.is_waiting() || read_answers(node, route, link, &mut answers) == 0 {
+        if !link.is_waiting() || read_answers(node, route, link, &mut answers, after) == 0 {
             break;
         }
     }
 }
 
-fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing) -> usize {
+fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing, after: &mut Aftermath) -> usize {
     match link.responses.try_lock() {
-        Ok(mut answers) => read_answers(node, route, link, &mut answers),
+        Ok(mut answers) => read_answers(node, route, link, &mut answers, after),
         Err(_) => 0,
     }
 }
 
-fn read_answers(node: &Node, route: &Arc<Route>, link: &Outgoing, answers: &mut Reader) -> usize {
-    let _work = Work::begin();
+fn read_answers(
+    node: &Node,
+    route: &Arc<Route>,
+    link: &Outgoing,
+    answers: &mut Reader,
+    after: &mut Aftermath,
+) -> usize {
     let mut done = 0;
     let position = link.peer_position();
     // There cannot be more answers than requests fit the ring, so this sees all that were
@@ -66,7 +74,7 @@ fn read_answers(node: &Node, route: &Arc<Route>, link: &Outgoing, answers: &mut 
     for _ in 0..=requests_max() {
         match answers.peek() {
             Ok(Some(record)) => {
-                take_answer(node, route, link, &record);
+                take_answer(node, route, link, &record, after);
                 answers.advance(&record);
                 done += 1;
             }
@@ -85,11 +93,11 @@ fn read_answers(node: &Node, route: &Arc<Route>, link: &Outgoing, answers: &mut 
         return 0;
     }
     link.accepted.store(position, Ordering::Relaxed);
-    done + acknowledge(node, link, position)
+    done + acknowledge(node, link, position, after)
 }
 
 /// Tells queue pairs that their requests before `position` are done.
-fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
+fn acknowledge(node: &Node, link: &Outgoing, position: u64, after: &mut Aftermath) -> usize {
     const NONE: Sent = Sent {
         end: 0,
         slot: 0,
@@ -120,19 +128,19 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64) -> usize {
                 continue;
             }
             if let Some(part) = node.parts.get(sent.slot) {
-                acknowledged(&part, sent.sequence, sent.turn);
+                acknowledged(&part, sent.sequence, sent.turn, after);
             }
         }
         if count < batch.len() {
             break;
         }
     }
-    feed_starved(node, link);
+    feed_starved(node, link, after);
     total
 }
 
 /// Lets queue pairs that found the ring full go on, in their order, as long as there is room.
-fn feed_starved(node: &Node, link: &Outgoing) {
+fn feed_starved(node: &Node, link: &Outgoing, after: &mut Aftermath) {
     // Each gets one turn; who fills the ring is at the end of the list again.
     let turns = lock(&link.writer).starved.len();
     for _ in 0..turns {
@@ -144,48 +152,70 @@ fn feed_starved(node: &Node, link: &Outgoing) {
             writer.starved.pop_front()
         };
         if let Some(part) = slot.and_then(|slot| node.parts.get(slot)) {
-            pump(&part);
+            pump(&part, after);
         }
     }
 }
 
 /// Everything up to `sequence` of `turn` was carried out.
-fn acknowledged(part: &Part, sequence: u32, turn: u16) {
-    let mut resume = None;
+fn acknowledged(part: &Part, sequence: u32, turn: u16, after: &mut Aftermath) {
     loop {
-        let mut side = lock(&part.send);
-        if side.turn != turn {
-            break;
-        }
-        let done = match side.queue.front() {
-            Some(entry) if side.next_send > 0 => {
+        let mut ended = ArrayVec::<_, ENDED_AT_ONCE>::new();
+        let mut resumes = false;
+        let qp = {
+            let mut side = lock(&part.send);
+            if side.turn != turn {
+                return;
+            }
+            while !ended.is_full()
+                && side.next_send > 0
+                && let Some(entry) = side.queue.front()
+            {
                 let last = entry.first.wrapping_add(entry.records - 1) & SEQUENCE_MASK;
-                reached(sequence, last).then(|| (entry.seq, outcome(entry)))
+                if !reached(sequence, last) {
+                    break;
+                }
+                let outcome = outcome(entry);
+                ended.push((entry.seq, outcome));
+                side.queue.pop_front();
+                side.next_send -= 1;
+                if outcome.status != WcStatus::Success {
+                    side.forget();
+                    break;
+                }
             }
-            _ => None,
-        };
-        let Some((seq, outcome)) = done else {
-            if side.busy && side.next_send == side.queue.len() && side.blocked_until == 0 {
+            if !ended.is_empty() {
+                side.give_up = 0;
+                side.rnr_left = side.rnr_retry;
+            }
+            if !ended.is_full()
+                && side.busy
+                && side.next_send == side.queue.len()
+                && side.blocked_until == 0
+            {
                 side.busy = false;
-                resume = side.qp.clone();
+                resumes = true;
             }
-            break;
+            if ended.is_empty() && !resumes {
+                return;
+            }
+            side.qp.clone()
         };
-        side.give_up = 0;
-        side.rnr_left = side.rnr_retry;
-        side.queue.pop_front();
-        side.next_send -= 1;
-        let qp = side.qp.clone();
-        drop(side);
-        if let Some(qp) = qp {
-            if let Some(tap) = &part.tap {
-                tap.completing(&qp, seq, &outcome);
+        let Some(qp) = qp else { return };
+        if let Some(tap) = &part.tap {
+            for (seq, outcome) in &ended {
+                tap.completing(&qp, *seq, outcome);
             }
-            qp.complete_send(seq, outcome);
         }
-    }
-    if let Some(qp) = resume {
-        qp.resume();
+        if !ended.is_empty() {
+            qp.complete_sends(&ended, after);
+        }
+        if resumes {
+            qp.resume(after);
+        }
+        if !ended.is_full() {
+            return;
+        }
     }
 }
 
@@ -200,7 +230,13 @@ fn outcome(entry: &Entry) -> SendDone {
 }
 
 /// An answer to one request of a queue pair.
-fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record) {
+fn take_answer(
+    node: &Node,
+    route: &Arc<Route>,
+    link: &Outgoing,
+    record: &Record,
+    after: &mut Aftermath,
+) {
     let header = &record.header;
     let Some(slot) = node.directory.qp_slot(header.target) else {
         return;
@@ -225,7 +261,7 @@ fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record
     }
     // A refusal acknowledges everything before it.
     let before = header.sequence.wrapping_sub(1) & SEQUENCE_MASK;
-    acknowledged(&part, before, header.short);
+    acknowledged(&part, before, header.short, after);
     let mut side = lock(&part.send);
     if !is_ours(&side) {
         return;
@@ -256,7 +292,7 @@ fn take_answer(node: &Node, route: &Arc<Route>, link: &Outgoing, record: &Record
         _ => give_up(&mut side, now).then_some(WcStatus::RetryExcErr),
     };
     if let Some(status) = status {
-        fail_first(&part, side, status);
+        fail_first(&part, side, status, after);
         return;
     }
     rewind(&mut side, record_index);
@@ -287,12 +323,12 @@ pub(super) fn fail_first(
     part: &Part,
     mut side: std::sync::MutexGuard<'_, SendSide>,
     status: WcStatus,
+    after: &mut Aftermath,
 ) {
     let Some(entry) = side.queue.pop_front() else {
         return;
     };
-    side.turn = side.turn.wrapping_add(1);
-    side.next_send = 0;
+    side.forget();
     let qp = side.qp.clone();
     drop(side);
     if let Some(qp) = qp {
@@ -300,7 +336,7 @@ pub(super) fn fail_first(
         if let Some(tap) = &part.tap {
             tap.completing(&qp, entry.seq, &outcome);
         }
-        qp.complete_send(entry.seq, outcome);
+        qp.complete_send(entry.seq, outcome, after);
     }
 }
 

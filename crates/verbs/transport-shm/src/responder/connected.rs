@@ -4,7 +4,7 @@
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::record::{Header, Record};
 use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
-use sluice_verbs::{NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
+use sluice_verbs::{Aftermath, NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
 
 use super::described::fetch;
 use crate::hold::{Taken, wait_for_receive};
@@ -38,6 +38,7 @@ pub fn take(
     incoming: &Incoming,
     state: &mut IncomingState,
     record: &Record,
+    after: &mut Aftermath,
 ) -> Result<bool, Taken> {
     let header = &record.header;
     let part = node
@@ -50,19 +51,21 @@ pub fn take(
     };
     let (outcome, qp, rnr_code) = {
         let mut side = lock(&part.recv);
-        let outcome = run(node, &part, &mut side, incoming, state, record);
+        let outcome = run(node, &part, &mut side, incoming, state, record, after);
         if matches!(outcome, Outcome::Rnr)
             && let Some(qp) = side.qp.clone()
             && let Some(held) = wait_for_receive(node, &part, &qp, &mut side, incoming, state)
         {
-            part.finish_flush(&mut side);
             return Err(held);
         }
         if matches!(outcome, Outcome::Done | Outcome::Answered) {
             side.expected = side.expected.wrapping_add(1) & SEQUENCE_MASK;
         }
-        part.finish_flush(&mut side);
         let refused = matches!(outcome, Outcome::Refused(_));
+        if part.is_reliable() && (refused || matches!(outcome, Outcome::RefusedByEngine(_))) {
+            // It is about to move to ERR.
+            side.ready = false;
+        }
         let qp = if refused { side.qp.clone() } else { None };
         (outcome, qp, side.rnr_code)
     };
@@ -85,7 +88,7 @@ pub fn take(
             let code = wire::reason_code(reason);
             let answered = answer(incoming, state, header, answer::REFUSED, code);
             if let Some(qp) = qp {
-                qp.responder_failed(reason);
+                qp.responder_failed(reason, after);
             }
             answered
         }
@@ -123,6 +126,7 @@ fn run(
     incoming: &Incoming,
     state: &mut IncomingState,
     record: &Record,
+    after: &mut Aftermath,
 ) -> Outcome {
     let header = &record.header;
     let Some(qp) = side.qp.clone() else {
@@ -139,8 +143,8 @@ fn run(
         return Outcome::NotReady;
     }
     match header.kind {
-        request::SEND => send(node, part, &qp, side, incoming, record),
-        request::WRITE => write(node, part, &qp, side, incoming, record),
+        request::SEND => send(node, part, &qp, side, incoming, record, after),
+        request::WRITE => write(node, part, &qp, side, incoming, record, after),
         request::READ => read(part, &qp, incoming, state, record),
         request::ATOMIC => atomic(part, &qp, incoming, state, record),
         _ => Outcome::Broken,
@@ -148,11 +152,17 @@ fn run(
 }
 
 /// Takes the receive for a message; with XRC from the SRQ that it names.
-fn take_receive(part: &Part, qp: &Qp, side: &mut RecvSide, srqn: u32) -> Option<Outcome> {
+fn take_receive(
+    part: &Part,
+    qp: &Qp,
+    side: &mut RecvSide,
+    srqn: u32,
+    after: &mut Aftermath,
+) -> Option<Outcome> {
     let taken = if part.kind == QpType::XrcRecv {
-        qp.take_recv_xrc(srqn, &mut side.recv)
+        qp.take_recv_xrc(srqn, &mut side.recv, after)
     } else {
-        qp.take_recv(&mut side.recv)
+        qp.take_recv(&mut side.recv, after)
     };
     match taken {
         Ok(()) => {
@@ -170,10 +180,10 @@ fn take_receive(part: &Part, qp: &Qp, side: &mut RecvSide, srqn: u32) -> Option<
 /// Acknowledges a message whose bytes are placed, before a program that sleeps hears of it: its
 /// reply must not overtake the acknowledgement, since programs wait for the two in this order.
 /// And this message may be such a reply: what it was acknowledged with comes first.
-fn acknowledge_early(node: &Node, incoming: &Incoming, record: &Record) {
+fn acknowledge_early(node: &Node, incoming: &Incoming, record: &Record, after: &mut Aftermath) {
     if node.is_armed() {
         incoming.publish_head(record.end);
-        requester::progress_all(node, &node.links());
+        requester::progress_all(node, &node.links(), after);
     }
 }
 
@@ -184,6 +194,7 @@ fn send(
     side: &mut RecvSide,
     incoming: &Incoming,
     record: &Record,
+    after: &mut Aftermath,
 ) -> Outcome {
     let header = &record.header;
     let total = header.argument >> 32;
@@ -199,7 +210,7 @@ fn send(
         }
     }
     if !side.taken
-        && let Some(outcome) = take_receive(part, qp, side, header.argument as u32)
+        && let Some(outcome) = take_receive(part, qp, side, header.argument as u32, after)
     {
         return outcome;
     }
@@ -208,7 +219,11 @@ fn send(
     }
     if total > side.recv.room() {
         side.taken = false;
-        qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::LocLenErr));
+        qp.complete_recv(
+            &mut side.recv,
+            &RecvDone::failed(WcStatus::LocLenErr),
+            after,
+        );
         return Outcome::RefusedByEngine(NakReason::InvalidRequest);
     }
     let placed = if header.flags & flags::DESCRIBED != 0 {
@@ -227,7 +242,11 @@ fn send(
     };
     if !placed {
         side.taken = false;
-        qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::LocQpOpErr));
+        qp.complete_recv(
+            &mut side.recv,
+            &RecvDone::failed(WcStatus::LocQpOpErr),
+            after,
+        );
         return Outcome::RefusedByEngine(NakReason::RemoteOperation);
     }
     if header.flags & flags::LAST == 0 {
@@ -248,14 +267,18 @@ fn send(
     }
     if header.flags & flags::INVALIDATE != 0 {
         if let Err(reason) = qp.invalidate(header.immediate) {
-            qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::LocQpOpErr));
+            qp.complete_recv(
+                &mut side.recv,
+                &RecvDone::failed(WcStatus::LocQpOpErr),
+                after,
+            );
             return Outcome::RefusedByEngine(reason);
         }
         done.imm = header.immediate;
         done.wc_flags = wc_flags::WITH_INV;
     }
-    acknowledge_early(node, incoming, record);
-    qp.complete_recv(&mut side.recv, &done);
+    acknowledge_early(node, incoming, record, after);
+    qp.complete_recv(&mut side.recv, &done, after);
     Outcome::Done
 }
 
@@ -276,6 +299,7 @@ fn write(
     side: &mut RecvSide,
     incoming: &Incoming,
     record: &Record,
+    after: &mut Aftermath,
 ) -> Outcome {
     let header = &record.header;
     let Some(span) = span(record) else {
@@ -290,7 +314,7 @@ fn write(
     // Nothing is written before it is certain that the receive is there.
     if immediate
         && !side.taken
-        && let Some(outcome) = take_receive(part, qp, side, span.srqn)
+        && let Some(outcome) = take_receive(part, qp, side, span.srqn, after)
     {
         return outcome;
     }
@@ -317,7 +341,11 @@ fn write(
             Err(reason) => {
                 if side.taken {
                     side.taken = false;
-                    qp.complete_recv(&mut side.recv, &RecvDone::failed(WcStatus::WrFlushErr));
+                    qp.complete_recv(
+                        &mut side.recv,
+                        &RecvDone::failed(WcStatus::WrFlushErr),
+                        after,
+                    );
                 }
                 return Outcome::Refused(reason);
             }
@@ -336,8 +364,8 @@ fn write(
             src_qp: header.origin,
             ..RecvDone::ok(span.total)
         };
-        acknowledge_early(node, incoming, record);
-        qp.complete_recv(&mut side.recv, &done);
+        acknowledge_early(node, incoming, record, after);
+        qp.complete_recv(&mut side.recv, &done, after);
     }
     Outcome::Done
 }
