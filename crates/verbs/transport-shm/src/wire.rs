@@ -1,5 +1,10 @@
 //! What requests and answers look like in the rings of a link.
 
+/// Sequence numbers have 24 bits.
+pub const SEQUENCE_MASK: u32 = 0xFF_FFFF;
+/// Pieces of a described message at most.
+pub const PIECES_MAX: usize = 40;
+
 /// Kinds of requests.
 pub mod request {
     /// `immediate`: immediate data or key; `argument`: SRQ number, and above it the bytes of

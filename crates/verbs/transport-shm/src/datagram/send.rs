@@ -21,15 +21,12 @@ use crate::os;
 use crate::part::Part;
 use crate::pieces;
 use crate::route::Route;
-use crate::wire::{Datagram, flags, request};
+use crate::wire::{Datagram, SEQUENCE_MASK, flags, request};
 
 /// How long a full ring is waited for before datagrams to it are dropped: longer than its reader
 /// lets one wait for a receive, so only for a reader that is stopped.
 const PATIENCE_NS: u64 = 3_000_000_000;
 const RETRY_NS: u64 = 500_000;
-
-/// Numbers of packets have 24 bits.
-const SEQUENCE_MASK: u32 = 0xFF_FFFF;
 
 /// A datagram on its way out.
 struct Outbound<'a> {

@@ -1,15 +1,14 @@
 //! What peers answer: acknowledgements, read data, refusals, and their end.
 #![allow(unsafe_code)]
 
-use super::{
-    RETRY_NS, ROOM_BYTES, SEQUENCE_MASK, SPAN_DATA_BYTES, give_up, opcode_is_atomic, pump, reached,
-};
+use super::records::{SPAN_DATA_BYTES, opcode_is_atomic};
+use super::{RETRY_NS, ROOM_BYTES, give_up, pump, reached};
 use crate::link::{LOOKS, Outgoing, Sent, requests_max};
 use crate::lock::lock;
 use crate::node::{Links, Node};
 use crate::part::{Entry, Part, SendSide};
 use crate::route::Route;
-use crate::wire::answer;
+use crate::wire::{SEQUENCE_MASK, answer};
 use crate::{os, pieces, wire};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;

@@ -12,10 +12,8 @@ use crate::link::{CHUNK_BYTES, Incoming, IncomingState};
 use crate::lock::lock;
 use crate::node::Node;
 use crate::part::{Part, RecvSide};
-use crate::wire::{self, Atomic, Span, answer, flags, request};
+use crate::wire::{self, Atomic, SEQUENCE_MASK, Span, answer, flags, request};
 use crate::{pieces, reach, requester};
-
-const SEQUENCE_MASK: u32 = 0xFF_FFFF;
 
 /// What becomes of a request.
 enum Outcome {

@@ -7,10 +7,7 @@ use sluice_verbs::Sge;
 
 use crate::link::{CHUNK_BYTES, Incoming};
 use crate::pieces;
-use crate::wire::Piece;
-
-/// Pieces of a described message.
-const PIECES_MAX: usize = 40;
+use crate::wire::{PIECES_MAX, Piece};
 
 const _: () = assert!(CHUNK_BYTES >= PIECES_MAX * Piece::BYTES);
 
