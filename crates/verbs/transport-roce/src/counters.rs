@@ -9,7 +9,8 @@ use sluice_protocol::Counters;
 use sluice_sys::process::now_ns;
 
 use crate::lane::LaneCounters;
-use crate::node::{Node, lock};
+use crate::locks::lock;
+use crate::node::Node;
 
 /// How long is waited, in all, for queue pairs and lanes that others are working on, when the
 /// process ends, and other threads may hold a lock for ever; and while it is at work, and they may

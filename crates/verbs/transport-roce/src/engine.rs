@@ -23,7 +23,8 @@ use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_n
 use sluice_sys::wake::{Epoll, drain, eventfd, ring};
 
 use crate::lane::{Lane, Worker};
-use crate::node::{Node, lock};
+use crate::locks::lock;
+use crate::node::Node;
 
 pub const KICK: u64 = 0;
 pub const WATCHED: u64 = 1;

@@ -19,7 +19,8 @@ use sluice_sys::unix;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::engine::{LISTENER, NEIGHBOUR, token};
-use crate::node::{Node, lock};
+use crate::locks::lock;
+use crate::node::Node;
 use crate::path::{address, gid};
 
 /// What a message is.

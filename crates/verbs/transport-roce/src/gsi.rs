@@ -13,7 +13,8 @@ use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::udp::ENTROPY_PORTS;
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
-use crate::node::{Node, lock};
+use crate::locks::{lock, unpoisoned};
+use crate::node::Node;
 use crate::path::{address, gid};
 
 /// The key of queue pair 1 (IBTA 10.2.5).
@@ -35,14 +36,14 @@ pub struct Gsi {
 impl Gsi {
     /// A datagram came. Without any lock of a lane: the receiver may send.
     pub fn came(&self, path: &MadPath, mad: &Mad, passed_on: bool) {
-        let receiver = crate::node::unpoisoned(self.receiver.read()).clone();
+        let receiver = unpoisoned(self.receiver.read()).clone();
         if let Some(receiver) = receiver {
             receiver.received(path, mad, passed_on);
         }
     }
 
     pub fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
-        *crate::node::unpoisoned(self.receiver.write()) = Some(receiver);
+        *unpoisoned(self.receiver.write()) = Some(receiver);
     }
 
     /// Puts a datagram where the lane's next round finds it.
@@ -95,10 +96,7 @@ impl Sender {
 
 fn headers(psn: Psn) -> Option<Headers> {
     let opcode = Opcode::new(Service::Ud, Operation::SendOnly)?;
-    let mut headers = Headers::new(Bth {
-        pkey: crate::machine::PKEY,
-        ..Bth::new(opcode, Qpn::GSI, psn)
-    });
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::GSI, psn));
     headers.deth = Some(Deth {
         qkey: QKEY,
         source: Qpn::GSI,

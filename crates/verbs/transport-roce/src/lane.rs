@@ -31,8 +31,9 @@ use crate::gsi;
 use crate::held::Held;
 use crate::intake::Intake;
 use crate::lanes::Set;
+use crate::locks::{lock, try_lock};
 use crate::machine::Machine;
-use crate::node::{Node, Table, lock, try_lock};
+use crate::node::{Node, Table};
 use crate::part::Part;
 use crate::path::UDP_PORT;
 

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::node::lock;
+use crate::locks::lock;
 
 /// Lanes of a transport, at most: a bit each in a word.
 pub const LANES_MAX: usize = 64;

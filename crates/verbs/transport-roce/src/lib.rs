@@ -33,6 +33,7 @@ mod intake;
 mod lane;
 mod lanes;
 mod leave;
+mod locks;
 mod machine;
 mod multicast;
 mod network;

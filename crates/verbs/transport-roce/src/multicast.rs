@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use sluice_packet::Received;
 use sluice_verbs::{Error, Gid, QpType, Result};
 
-use crate::node::{lock, unpoisoned};
+use crate::locks::{lock, unpoisoned};
 use crate::part::Part;
 use crate::path::{UDP_PORT, address};
 

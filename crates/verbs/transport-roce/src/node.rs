@@ -3,7 +3,7 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use sluice_packet::{Path, Port};
 use sluice_rendezvous::{Numbers, Rendezvous};
@@ -18,6 +18,7 @@ use crate::forward::Forward;
 use crate::gsi::Gsi;
 use crate::lane::{BROUGHT_FEW, Lane, Posting, SMALL_BYTES};
 use crate::lanes::{Completions, LANES_MAX, Set, Sources};
+use crate::locks::{lock, try_lock, unpoisoned};
 use crate::multicast::Groups;
 use crate::network::Network;
 use crate::notice::Notices;
@@ -27,24 +28,6 @@ use crate::tap::Below;
 
 /// Blocks of queue pair numbers of one process.
 const BLOCKS_MAX: usize = 256;
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    unpoisoned(mutex.lock())
-}
-
-/// The same, unless somebody has it.
-pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Ok(guard) => Some(guard),
-    }
-}
-
-/// What a lock guards is whole whatever its holder did: every call leaves it so.
-pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
-    result.unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Numbers that this process has chosen need no keyed hash: nobody can choose them so that they
 /// fall together.

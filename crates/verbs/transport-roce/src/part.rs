@@ -13,8 +13,9 @@ use sluice_wire::Qpn;
 
 use crate::lane::Lane;
 use crate::lanes::Member;
+use crate::locks::{lock, try_lock};
 use crate::machine::Machine;
-use crate::node::{Node, lock, try_lock};
+use crate::node::Node;
 use crate::path::{self, Way};
 use crate::requests::{Outbox, To, operation};
 

@@ -20,7 +20,7 @@ use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
-use crate::node::{lock, try_lock};
+use crate::locks::{lock, try_lock};
 
 /// Packets that a lane puts together until it flushes them.
 const GATHERED_MAX: usize = 64;

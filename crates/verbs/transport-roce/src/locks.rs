@@ -1,0 +1,35 @@
+//! The locks of this crate, and their order.
+//!
+//! Whoever holds one takes only such as come behind it:
+//!
+//! 1. whoever joins a group ([`crate::multicast`]) or serves an interface ([`crate::node`]);
+//! 2. a lane. Who holds one takes no other, but may put packets into what another waits with;
+//! 3. a queue pair's machine;
+//! 4. the engine's own, a send half among them.
+//!
+//! Whoever posts holds a send half already. So it only tries a lane and a machine, and tells the
+//! engine nothing from there.
+//!
+//! Behind all of these, and with none of them taken from inside: routes, numbers, tables, groups'
+//! members, forwarding, notes, what was brought, a shared queue.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// Waits for a lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}
+
+/// The same, unless somebody has it.
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Err(TryLockError::WouldBlock) => None,
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Ok(guard) => Some(guard),
+    }
+}
+
+/// What a lock guards is whole whatever its holder did: every call leaves it so.
+pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
