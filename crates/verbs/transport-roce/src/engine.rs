@@ -12,30 +12,19 @@
 //! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
 //! programs that poll.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, Weak};
+use core::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sluice_sys::errno::Errno;
-use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
-use sluice_sys::wake::{Epoll, drain, eventfd, ring};
+use sluice_sys::wake::Epoll;
 
 use crate::lane::{Lane, Worker};
-use crate::locks::lock;
 use crate::node::Node;
-
-pub const KICK: u64 = 0;
-pub const WATCHED: u64 = 1;
-pub const PORT: u64 = 2;
-pub const NETWORK: u64 = 3;
-pub const LISTENER: u64 = 4;
-pub const NEIGHBOUR: u64 = 5;
-
-/// Kinds of [`PORT`]s.
-pub const UDP: u64 = 0;
-pub const XDP: u64 = 1;
+use crate::sleeper::{
+    self, KICK, LISTENER, NEIGHBOUR, NETWORK, PORT, Sleeper, UDP, WATCHED, XDP, token,
+};
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well.
 const UDP_LOOKS: u32 = 64;
@@ -52,127 +41,9 @@ const BULK_NAP_NS: u64 = 20_000;
 /// Watches without traffic before the thread sleeps.
 const QUIET_WATCHES: u32 = 4;
 
-pub fn token(kind: u64, id: u64) -> u64 {
-    kind << 56 | (id & ((1 << 56) - 1))
-}
-
-/// By what a lane's thread is woken, and what others know of its sleep.
-pub struct Sleeper {
-    /// What it waits for: everything, and what is left while others poll the ports.
-    sleeping: Epoll,
-    watching: Epoll,
-    ports: Mutex<Ports>,
-    kick: LocalFd,
-    /// Until when it sleeps, nanoseconds; 0: it is awake. The lowest bit is set if that was more
-    /// than a nap when it began, so that nobody else has to look at the clock.
-    until: AtomicU64,
-    /// It is woken by every packet, or is about to look.
-    hears: AtomicBool,
-}
-
-/// The ports' descriptors, with their tokens.
-#[derive(Default)]
-struct Ports {
-    all: Vec<(RawFd, u64)>,
-    /// They are among what a sleeping thread waits for. Only then, as the kernel looks at each
-    /// packet whether somebody waits, and for longer if somebody could.
-    heard: bool,
-}
-
-/// A thread that sleeps no longer than this is not woken for a deadline.
-const NAP_NS: u64 = 1_000_000;
-
 /// The slice of a processor that the thread asks for: one batch takes less. The programs that it
 /// serves may spin on both processors, with slices of 3 ms.
 const SLICE_NS: u64 = 100_000;
-
-impl Sleeper {
-    pub fn new() -> Result<Self, Errno> {
-        let (sleeping, watching) = (Epoll::new()?, Epoll::new()?);
-        let kick = LocalFd::own(eventfd()?);
-        watching.add(kick.raw(), token(KICK, 0))?;
-        sleeping.add(watching.raw(), token(WATCHED, 0))?;
-        Ok(Self {
-            sleeping,
-            watching,
-            ports: Mutex::default(),
-            kick,
-            until: AtomicU64::new(0),
-            hears: AtomicBool::new(false),
-        })
-    }
-
-    /// It is woken by a port unless a program polls. `kind`: [`UDP`] or [`XDP`].
-    pub fn add_port(&self, descriptor: RawFd, kind: u64) -> Result<(), Errno> {
-        let port = (descriptor, token(PORT, kind));
-        let mut ports = lock(&self.ports);
-        ports.all.push(port);
-        if ports.heard {
-            self.sleeping.add(port.0, port.1)?;
-        }
-        Ok(())
-    }
-
-    /// Whether packets wake a sleeping thread from now on. Those that wait already do.
-    fn hear(&self, heard: bool) {
-        let mut ports = lock(&self.ports);
-        if core::mem::replace(&mut ports.heard, heard) == heard {
-            return;
-        }
-        for (descriptor, token) in &ports.all {
-            if heard {
-                // A port that cannot be waited for is found by the next deadline's look.
-                let _ = self.sleeping.add(*descriptor, *token);
-            } else {
-                self.sleeping.remove(*descriptor);
-            }
-        }
-    }
-
-    /// It is woken by something else, always.
-    pub fn watch(&self, descriptor: RawFd, token: u64) -> Result<(), Errno> {
-        self.watching.add(descriptor, token)
-    }
-
-    pub fn forget(&self, descriptor: RawFd) {
-        self.watching.remove(descriptor);
-    }
-
-    pub fn wake(&self) {
-        ring(self.kick.raw());
-    }
-
-    /// Somebody waits for packets without polling, and has said so where the thread looks.
-    pub fn wake_to_hear(&self) {
-        // It says that it is going to look before it does.
-        if !self.hears.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    /// Sleeps until then, or until it is woken.
-    fn sleeps_until(&self, until: u64, now: u64) {
-        let long = until > now.saturating_add(NAP_NS);
-        let until = if long { until | 1 } else { until & !1 };
-        self.until.store(until, Ordering::SeqCst);
-    }
-
-    /// Whether it sleeps, and for longer than a nap: until it is woken.
-    pub fn is_asleep(&self) -> bool {
-        self.until.load(Ordering::SeqCst) & 1 == 1
-    }
-
-    /// Sees to it that it does not sleep for long while something is due.
-    pub fn wake_for(&self, deadline: u64) {
-        if deadline == u64::MAX {
-            return;
-        }
-        let until = self.until.load(Ordering::SeqCst);
-        if until > deadline && until & 1 == 1 {
-            self.wake();
-        }
-    }
-}
 
 /// Starts the threads. They end when the node is gone or told to stop.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
@@ -394,9 +265,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         }
         let lane: &Lane = &node.lanes[number];
         let sleeper = &lane.sleeper;
-        sleeper.until.store(0, Ordering::SeqCst);
-        // In front of the look at who waits.
-        sleeper.hears.store(false, Ordering::SeqCst);
+        sleeper.awakes();
         let polled = lane.polled.load(Ordering::Relaxed);
         let others = polled != before;
         before = polled;
@@ -417,8 +286,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         if quiet < QUIET_WATCHES {
             node.network.confirm(now);
         }
-        sleeper.hear(asleep);
-        sleeper.hears.store(asleep, Ordering::SeqCst);
+        sleeper.listens(asleep);
         if found.is_some_and(|found| found > 0) {
             found_at = now;
         }
@@ -459,12 +327,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             }
             timeout = Some(0);
         }
-        let epoll = if asleep {
-            &sleeper.sleeping
-        } else {
-            &sleeper.watching
-        };
-        let mut ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+        let mut ready = sleeper.wait(!asleep, &mut tokens, timeout).len();
         // Programs that have taken packets meanwhile have done everything else, too: a look would
         // only be in their way.
         for _ in 0..WATCHES_LEFT_OUT {
@@ -477,7 +340,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             alone.looked(0, true);
             quiet = 0;
             steer_on_demand(&node, number, now_ns());
-            ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+            ready = sleeper.wait(!asleep, &mut tokens, timeout).len();
         }
         let ready = &tokens[..ready];
         // Who was not woken by another port looks at all.
@@ -502,15 +365,15 @@ fn steer_on_demand(node: &Node, number: usize, now: u64) -> u64 {
 }
 
 fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
-    let id = token & ((1 << 56) - 1);
-    match token >> 56 {
+    let (kind, id) = sleeper::parse(token);
+    match kind {
         KICK => {
-            drain(sleeper.kick.raw());
+            sleeper.was_kicked();
             node.serve_wanted();
         }
         WATCHED => {
             let mut tokens = [0; 64];
-            for token in sleeper.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {
+            for token in sleeper.wait(true, &mut tokens, Some(0)) {
                 event(node, sleeper, *token);
             }
         }

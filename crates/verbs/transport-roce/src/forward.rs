@@ -18,10 +18,10 @@ use sluice_sys::process::now_ns;
 use sluice_sys::unix;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
-use crate::engine::{LISTENER, NEIGHBOUR, token};
 use crate::locks::lock;
 use crate::node::Node;
 use crate::path::{address, gid};
+use crate::sleeper::{LISTENER, NEIGHBOUR, token};
 
 /// What a message is.
 const PACKET: u8 = 0;

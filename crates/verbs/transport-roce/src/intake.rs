@@ -8,9 +8,10 @@ use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Packet, Qpn};
 
+use crate::counters::{LaneCounters, count};
 use crate::gsi;
 use crate::held::Held;
-use crate::lane::{Lane, LaneCounters, count};
+use crate::lane::Lane;
 use crate::lanes::Set;
 use crate::machine::Due;
 use crate::node::{Node, Table};

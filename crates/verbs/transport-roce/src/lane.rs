@@ -26,7 +26,7 @@ use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::brought::Brought;
 use crate::burst::Burst;
-use crate::engine::Sleeper;
+use crate::counters::{LaneCounters, count};
 use crate::gsi;
 use crate::held::Held;
 use crate::intake::Intake;
@@ -36,6 +36,7 @@ use crate::machine::Machine;
 use crate::node::{Node, Table};
 use crate::part::Part;
 use crate::path::UDP_PORT;
+use crate::sleeper::Sleeper;
 
 /// Packets that one queue pair sends in a turn, at most.
 const TURN_PACKETS: usize = 32;
@@ -120,25 +121,6 @@ pub struct Lane {
     pub polled: AtomicU64,
     burst: Burst,
     pub counters: LaneCounters,
-}
-
-/// What was dropped, and why.
-#[derive(Debug, Default)]
-pub struct LaneCounters {
-    /// Not a legal packet.
-    pub malformed: AtomicU64,
-    /// No such queue pair here.
-    pub unknown_qp: AtomicU64,
-    /// Not from the peer's address, or the queue pair does not receive in its state.
-    pub not_taken: AtomicU64,
-    /// There was no way to the destination.
-    pub unreachable: AtomicU64,
-    /// Too many waited for the lane that were brought to it.
-    pub crowded: AtomicU64,
-}
-
-pub fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 struct State {

@@ -42,8 +42,10 @@ mod notice;
 mod part;
 mod path;
 mod ports;
+mod report;
 mod requests;
 mod share;
+mod sleeper;
 mod tap;
 mod timer;
 
@@ -64,7 +66,7 @@ use sluice_verbs::{Cq, CqTransport, Result, Transport};
 
 pub use crate::lanes::{ENGINES_VARIABLE, Engines, LANES_MAX, NotEngines};
 
-use crate::lane::LaneCounters;
+use crate::counters::LaneCounters;
 use crate::lanes::Sources;
 use crate::network::Network;
 use crate::node::Node;
@@ -302,7 +304,7 @@ impl Transport for RoceTransport {
     fn key_withdrawn(&self, _key: &KeyInfo) {}
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        counters::all(&self.node, counters::PATIENCE_AT_END_NS).0
+        report::all(&self.node, report::PATIENCE_AT_END_NS).0
     }
 
     fn report(&self) -> TransportReport {
@@ -313,7 +315,7 @@ impl Transport for RoceTransport {
         let mut ways: Vec<String> = self.node.network.served().iter().map(name).collect();
         // Whatever is not for a served interface.
         ways.push("UDP".to_owned());
-        let (counters, is_partial) = counters::all(&self.node, counters::PATIENCE_AT_WORK_NS);
+        let (counters, is_partial) = report::all(&self.node, report::PATIENCE_AT_WORK_NS);
         TransportReport {
             kind: "roce",
             ways,

@@ -13,7 +13,6 @@ use sluice_verbs::{Result, SendDone};
 use sluice_wire::Mtu;
 
 use crate::counters::Seen;
-use crate::engine;
 use crate::forward::Forward;
 use crate::gsi::Gsi;
 use crate::lane::{BROUGHT_FEW, Lane, Posting, SMALL_BYTES};
@@ -24,6 +23,7 @@ use crate::network::Network;
 use crate::notice::Notices;
 use crate::part::Part;
 use crate::path::{UDP_PORT, Way};
+use crate::sleeper;
 use crate::tap::Below;
 
 /// Blocks of queue pair numbers of one process.
@@ -257,7 +257,7 @@ impl Node {
             });
             for descriptor in &own {
                 // A port that is not watched is found by the watching thread's rounds.
-                let _ = lane.sleeper.add_port(*descriptor, engine::XDP);
+                let _ = lane.sleeper.add_port(*descriptor, sleeper::XDP);
             }
             descriptors.extend(own);
         }
@@ -399,14 +399,14 @@ impl Node {
             let descriptors: Vec<_> = ports.iter().flat_map(|port| port.descriptors()).collect();
             let lane = Lane::new(number, ports)?;
             for descriptor in &descriptors {
-                lane.sleeper.add_port(*descriptor, engine::UDP)?;
+                lane.sleeper.add_port(*descriptor, sleeper::UDP)?;
             }
             private.extend(descriptors);
             lanes.push(lane);
         }
         if let (Some(network), Some(lane)) = (parts.network.descriptor(), lanes.first()) {
             lane.sleeper
-                .watch(network, engine::token(engine::NETWORK, 0))?;
+                .watch(network, sleeper::token(sleeper::NETWORK, 0))?;
         }
         Ok(Arc::new(Self {
             private: Mutex::new(private.into_iter().map(ClosedInChildren::new).collect()),
