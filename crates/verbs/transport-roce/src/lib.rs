@@ -17,6 +17,7 @@
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
+mod baton;
 mod bridge;
 mod brought;
 mod bulk;
