@@ -162,7 +162,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const CIRCLES: &[&str] = &[
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
-    "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",
     "sluice-verbs crate: ah, channel, context, cq, device, error, events, gids, keys, memory, moderator, modify, mr, mw, opcode, pd, qp, report, responder, rq, sq, srq, states, transport, types, wr, xrcd",

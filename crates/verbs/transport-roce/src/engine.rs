@@ -12,7 +12,6 @@
 //! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
 //! programs that poll.
 
-use core::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,11 +19,11 @@ use sluice_sys::errno::Errno;
 use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
 use sluice_sys::wake::Epoll;
 
-use crate::lane::{Lane, Worker};
 use crate::node::Node;
 use crate::sleeper::{
     self, KICK, LISTENER, NEIGHBOUR, NETWORK, PORT, Sleeper, UDP, WATCHED, XDP, token,
 };
+use crate::worker::Worker;
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well.
 const UDP_LOOKS: u32 = 64;
@@ -47,7 +46,7 @@ const SLICE_NS: u64 = 100_000;
 
 /// Starts the threads. They end when the node is gone or told to stop.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
-    for lane in 0..node.lanes.len() {
+    for lane in 0..node.lanes.count() {
         let weak = Arc::downgrade(node);
         let name = match lane {
             0 => "sluice-roce".to_owned(),
@@ -218,18 +217,18 @@ fn call_ns() -> u64 {
 
 /// Looks for packets until some come or the time is over. How many came. `None`: others want this
 /// processor, perhaps the one who waits for our answer, or who is to send the next packet.
-fn look(node: &Node, lane: &Lane, until: u64, patience: &mut Patience) -> Option<usize> {
+fn look(node: &Node, lane: usize, until: u64, patience: &mut Patience) -> Option<usize> {
     let mut looks = 0_u32;
     loop {
         // The sockets cost a system call.
         let udp = looks.is_multiple_of(UDP_LOOKS);
-        if let Some(found) = lane.progress(node, Worker::Engine { udp })
+        if let Some(found) = node.lanes.progress(lane, Worker::Engine { udp })
             && found > 0
         {
             return Some(found);
         }
         let now = now_ns();
-        if now >= until || node.stop.load(Ordering::Acquire) {
+        if now >= until || node.is_stopped() {
             return Some(0);
         }
         looks += 1;
@@ -260,17 +259,17 @@ fn run(weak: &Weak<Node>, number: usize) {
     let mut stream = Stream::default();
     let mut udp = true;
     while let Some(node) = weak.upgrade() {
-        if node.stop.load(Ordering::Acquire) {
+        if node.is_stopped() {
             return;
         }
-        let lane: &Lane = &node.lanes[number];
-        let sleeper = &lane.sleeper;
+        let gate = &*node.lanes[number].gate;
+        let sleeper = &gate.sleeper;
         sleeper.awakes();
-        let polled = lane.polled.load(Ordering::Relaxed);
+        let polled = gate.polled();
         let others = polled != before;
         before = polled;
         // Somebody else may be at it this very moment.
-        let found = lane.progress(&node, Worker::Engine { udp });
+        let found = node.lanes.progress(number, Worker::Engine { udp });
         alone.looked(found.unwrap_or(0), others || found.is_none());
         if core::mem::take(&mut unpolled) && found.is_some_and(|found| found > 0) {
             alone.was_left();
@@ -279,12 +278,12 @@ fn run(weak: &Weak<Node>, number: usize) {
             Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
             _ => 0,
         };
-        let armed = node.armed.load(Ordering::SeqCst) != 0;
+        let armed = node.is_armed();
         let asleep = armed || alone.sleeps() || quiet >= QUIET_WATCHES;
         let mut now = now_ns();
         let steering = steer_on_demand(&node, number, now);
         if quiet < QUIET_WATCHES {
-            node.network.confirm(now);
+            node.common().network.confirm(now);
         }
         sleeper.listens(asleep);
         if found.is_some_and(|found| found > 0) {
@@ -293,7 +292,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let naps = asleep && stream.looked(found.unwrap_or(0));
         let window = found_at + patience.window_ns;
         if asleep && !naps && now < window {
-            let more = look(&node, lane, window, &mut patience);
+            let more = look(&node, number, window, &mut patience);
             let more = more.unwrap_or_else(|| patience.crowded());
             now = now_ns();
             if more > 0 {
@@ -304,7 +303,7 @@ fn run(weak: &Weak<Node>, number: usize) {
                 continue;
             }
         }
-        let deadline = lane.deadline.load(Ordering::SeqCst);
+        let deadline = gate.deadline();
         let until = match asleep {
             // There is more to send at once.
             true if deadline == 0 => now,
@@ -316,7 +315,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let until = until.min(steering.max(now + WATCH_NS));
         sleeper.sleeps_until(until, now);
         // One that was set in between did not see for how long we sleep.
-        let sooner = lane.deadline.load(Ordering::SeqCst);
+        let sooner = gate.deadline();
         if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {
             continue;
         }
@@ -331,7 +330,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         // Programs that have taken packets meanwhile have done everything else, too: a look would
         // only be in their way.
         for _ in 0..WATCHES_LEFT_OUT {
-            let polled = lane.polled.load(Ordering::Relaxed);
+            let polled = gate.polled();
             unpolled = !asleep && ready == 0 && polled == before;
             if asleep || ready > 0 || unpolled {
                 break;
@@ -358,13 +357,13 @@ fn run(weak: &Weak<Node>, number: usize) {
 /// By one of the threads. When to be called again, nanoseconds.
 fn steer_on_demand(node: &Node, number: usize, now: u64) -> u64 {
     if number == 0 {
-        node.network.steer_on_demand(now)
+        node.common().network.steer_on_demand(now)
     } else {
         u64::MAX
     }
 }
 
-fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
+fn event(node: &Node, sleeper: &Sleeper, token: u64) {
     let (kind, id) = sleeper::parse(token);
     match kind {
         KICK => {
@@ -378,8 +377,8 @@ fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
             }
         }
         NETWORK => node.network_changed(),
-        LISTENER => node.forward.accept(node, id as u32),
-        NEIGHBOUR => node.forward.take(node, id),
+        LISTENER => node.neighbour_came(id as u32),
+        NEIGHBOUR => node.neighbour_brings(id),
         _ => {}
     }
 }

@@ -1,21 +1,18 @@
-//! Queue pair 1: management datagrams.
+//! Queue pair 1: management datagrams, in and out.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_packet::{Path, Port, Received};
-use sluice_verbs::Result;
-use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
+use sluice_verbs::transport::{MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::Deth;
 use sluice_wire::opcode::{Operation, Service};
-use sluice_wire::udp::ENTROPY_PORTS;
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
 use crate::locks::{lock, unpoisoned};
-use crate::node::Node;
-use crate::path::{address, gid};
+use crate::path::gid;
 
 /// The key of queue pair 1 (IBTA 10.2.5).
 const QKEY: u32 = 0x8001_0000;
@@ -76,9 +73,9 @@ pub struct Sender {
 
 impl Sender {
     /// Sends what waits.
-    pub fn send(&mut self, node: &Node, port: &mut dyn Port) {
-        while node.gsi.has_waiting() && port.room() > 0 {
-            let Some((path, mad)) = node.gsi.next() else {
+    pub fn send(&mut self, gsi: &Gsi, port: &mut dyn Port) {
+        while gsi.has_waiting() && port.room() > 0 {
+            let Some((path, mad)) = gsi.next() else {
                 return;
             };
             let Some(headers) = headers(Psn::new(self.psn)) else {
@@ -119,39 +116,4 @@ pub fn datagram(packet: &Packet<'_>, received: &Received<'_>) -> Option<(MadPath
         interface: received.interface,
     };
     Some((path, packet.payload().try_into().ok()?))
-}
-
-/// What the connection manager is given.
-pub struct Port1(pub Arc<Node>);
-
-impl transport::Gsi for Port1 {
-    fn send(&self, path: &MadPath, mad: &Mad) -> Result<()> {
-        let node = &self.0;
-        let path = Path {
-            source: address(&path.source),
-            destination: address(&path.destination),
-            interface: path.interface,
-            ethernet: None,
-            source_port: *ENTROPY_PORTS.start(),
-            dscp: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
-        let way = node.way(&path, 0)?;
-        node.gsi.post(way.path, mad);
-        node.send_waiting();
-        Ok(())
-    }
-
-    fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
-        self.0.gsi.set_receiver(receiver);
-    }
-
-    fn tag(&self) -> Result<u16> {
-        Ok(self.0.tag()?)
-    }
-
-    fn pass_on(&self, tag: Option<u16>, path: &MadPath, mad: &Mad) {
-        self.0.forward.pass_on_mad(&self.0, tag, path, mad);
-    }
 }

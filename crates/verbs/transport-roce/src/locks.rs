@@ -10,8 +10,13 @@
 //! Whoever posts holds a send half already. So it only tries a lane and a machine, and tells the
 //! engine nothing from there.
 //!
-//! Behind all of these, and with none of them taken from inside: routes, numbers, tables, groups'
-//! members, forwarding, notes, what was brought, a shared queue.
+//! Behind all of these, so that a lane or a machine may be held by whoever takes one: the numbers,
+//! and behind these the routes, which a new block is made known to; a queue pair's outbox; the table of
+//! queue pairs; groups' members; forwarding; a gate's notes; what was brought; a queue that lanes
+//! share, and behind it what waits for it. Nobody who holds one of these takes another, or asks for
+//! a lane or a machine, where nothing else is said.
+//!
+//! A lane and a shared queue are [`crate::baton`]s, all others the standard library's.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 

@@ -7,7 +7,6 @@ use sluice_packet::PortCounters;
 use sluice_sys::process::now_ns;
 
 use crate::counters::{LaneCounters, Seen};
-use crate::locks::lock;
 use crate::node::Node;
 
 /// How long is waited, in all, for queue pairs and lanes that others are working on, when the
@@ -29,8 +28,8 @@ fn in_time<R>(until: u64, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
 
 /// Of all queue pairs, those that are gone too.
 fn of_queue_pairs(node: &Node, until: u64, left_out: &mut bool) -> Seen {
-    let mut all = *lock(&node.gone);
-    for part in node.table().by_index.iter().flatten() {
+    let mut all = node.remembered();
+    for part in node.common().queue_pairs.table().by_index.iter().flatten() {
         // One that a thread does not let go of is left out.
         match in_time(until, || part.try_lock()) {
             Some(machine) => all += &machine.seen(),
@@ -42,7 +41,7 @@ fn of_queue_pairs(node: &Node, until: u64, left_out: &mut bool) -> Seen {
 
 fn of_ports(node: &Node, until: u64, left_out: &mut bool) -> PortCounters {
     let mut all = PortCounters::default();
-    for lane in &node.lanes {
+    for lane in node.lanes.iter() {
         let looked = in_time(until, || lane.try_ports(|port| all += port.counters()));
         *left_out |= looked.is_none();
     }
@@ -60,7 +59,7 @@ pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
         not_taken,
     } = of_queue_pairs(node, until, &mut left_out);
     let lanes = |of: fn(&LaneCounters) -> &AtomicU64| -> u64 {
-        let each = node.lanes.iter().map(|lane| of(&lane.counters));
+        let each = node.lanes.iter().map(|lane| of(&lane.gate.counters));
         each.map(|counter| counter.load(Ordering::Relaxed)).sum()
     };
     let counts = vec![
