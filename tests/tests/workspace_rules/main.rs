@@ -163,7 +163,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
 const CIRCLES: &[&str] = &[
     "sluice-preload-core crate: carry, children, conn, descriptors, epoll, gateway, io, leave, link, log, options, outward, passing, policy, process, seccomp, stats, uring",
     "sluice-preload-core epoll: instance, offered, sleepers, state",
-    "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",
 ];
 
 /// Licences of other people's code that may go into our binaries. An expression

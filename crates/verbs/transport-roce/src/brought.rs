@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use sluice_packet::Received;
 
-use crate::node::lock;
+use crate::locks::lock;
 
 /// Packets that wait. More are lost, as on a network.
 const WAITING_MAX: usize = 4096;

@@ -28,9 +28,10 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// One more request is being posted. Which one of the burst it is.
+    /// One more request is being posted. Which one of the burst it is. Who ends the burst and has
+    /// counted it sees what was done in front of this.
     pub fn post(&self) -> u32 {
-        self.posts.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+        self.posts.fetch_add(1, Ordering::Release).wrapping_add(1)
     }
 
     /// Which one the next would be.
@@ -61,7 +62,7 @@ impl Burst {
     /// Somebody looks for packets: what is posted from now on is another burst.
     pub fn end(&self) {
         if self.posts.load(Ordering::Relaxed) != 0 {
-            let posts = self.posts.swap(0, Ordering::Relaxed);
+            let posts = self.posts.swap(0, Ordering::Acquire);
             self.flows.store(posts >= FLOW_POSTS, Ordering::Relaxed);
         }
     }

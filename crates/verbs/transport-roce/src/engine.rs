@@ -12,29 +12,18 @@
 //! Deadlines (repetitions, pacing) are met to the millisecond by this thread, and sooner by
 //! programs that poll.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use sluice_sys::errno::Errno;
-use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
-use sluice_sys::wake::{Epoll, drain, eventfd, ring};
+use sluice_sys::wake::Epoll;
 
-use crate::lane::{Lane, Worker};
-use crate::node::{Node, lock};
-
-pub const KICK: u64 = 0;
-pub const WATCHED: u64 = 1;
-pub const PORT: u64 = 2;
-pub const NETWORK: u64 = 3;
-pub const LISTENER: u64 = 4;
-pub const NEIGHBOUR: u64 = 5;
-
-/// Kinds of [`PORT`]s.
-pub const UDP: u64 = 0;
-pub const XDP: u64 = 1;
+use crate::node::Node;
+use crate::sleeper::{
+    self, KICK, LISTENER, NEIGHBOUR, NETWORK, PORT, Sleeper, UDP, WATCHED, XDP, token,
+};
+use crate::worker::Worker;
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well.
 const UDP_LOOKS: u32 = 64;
@@ -51,131 +40,13 @@ const BULK_NAP_NS: u64 = 20_000;
 /// Watches without traffic before the thread sleeps.
 const QUIET_WATCHES: u32 = 4;
 
-pub fn token(kind: u64, id: u64) -> u64 {
-    kind << 56 | (id & ((1 << 56) - 1))
-}
-
-/// By what a lane's thread is woken, and what others know of its sleep.
-pub struct Sleeper {
-    /// What it waits for: everything, and what is left while others poll the ports.
-    sleeping: Epoll,
-    watching: Epoll,
-    ports: Mutex<Ports>,
-    kick: LocalFd,
-    /// Until when it sleeps, nanoseconds; 0: it is awake. The lowest bit is set if that was more
-    /// than a nap when it began, so that nobody else has to look at the clock.
-    until: AtomicU64,
-    /// It is woken by every packet, or is about to look.
-    hears: AtomicBool,
-}
-
-/// The ports' descriptors, with their tokens.
-#[derive(Default)]
-struct Ports {
-    all: Vec<(RawFd, u64)>,
-    /// They are among what a sleeping thread waits for. Only then, as the kernel looks at each
-    /// packet whether somebody waits, and for longer if somebody could.
-    heard: bool,
-}
-
-/// A thread that sleeps no longer than this is not woken for a deadline.
-const NAP_NS: u64 = 1_000_000;
-
 /// The slice of a processor that the thread asks for: one batch takes less. The programs that it
 /// serves may spin on both processors, with slices of 3 ms.
 const SLICE_NS: u64 = 100_000;
 
-impl Sleeper {
-    pub fn new() -> Result<Self, Errno> {
-        let (sleeping, watching) = (Epoll::new()?, Epoll::new()?);
-        let kick = LocalFd::own(eventfd()?);
-        watching.add(kick.raw(), token(KICK, 0))?;
-        sleeping.add(watching.raw(), token(WATCHED, 0))?;
-        Ok(Self {
-            sleeping,
-            watching,
-            ports: Mutex::default(),
-            kick,
-            until: AtomicU64::new(0),
-            hears: AtomicBool::new(false),
-        })
-    }
-
-    /// It is woken by a port unless a program polls. `kind`: [`UDP`] or [`XDP`].
-    pub fn add_port(&self, descriptor: RawFd, kind: u64) -> Result<(), Errno> {
-        let port = (descriptor, token(PORT, kind));
-        let mut ports = lock(&self.ports);
-        ports.all.push(port);
-        if ports.heard {
-            self.sleeping.add(port.0, port.1)?;
-        }
-        Ok(())
-    }
-
-    /// Whether packets wake a sleeping thread from now on. Those that wait already do.
-    fn hear(&self, heard: bool) {
-        let mut ports = lock(&self.ports);
-        if core::mem::replace(&mut ports.heard, heard) == heard {
-            return;
-        }
-        for (descriptor, token) in &ports.all {
-            if heard {
-                // A port that cannot be waited for is found by the next deadline's look.
-                let _ = self.sleeping.add(*descriptor, *token);
-            } else {
-                self.sleeping.remove(*descriptor);
-            }
-        }
-    }
-
-    /// It is woken by something else, always.
-    pub fn watch(&self, descriptor: RawFd, token: u64) -> Result<(), Errno> {
-        self.watching.add(descriptor, token)
-    }
-
-    pub fn forget(&self, descriptor: RawFd) {
-        self.watching.remove(descriptor);
-    }
-
-    pub fn wake(&self) {
-        ring(self.kick.raw());
-    }
-
-    /// Somebody waits for packets without polling, and has said so where the thread looks.
-    pub fn wake_to_hear(&self) {
-        // It says that it is going to look before it does.
-        if !self.hears.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    /// Sleeps until then, or until it is woken.
-    fn sleeps_until(&self, until: u64, now: u64) {
-        let long = until > now.saturating_add(NAP_NS);
-        let until = if long { until | 1 } else { until & !1 };
-        self.until.store(until, Ordering::SeqCst);
-    }
-
-    /// Whether it sleeps, and for longer than a nap: until it is woken.
-    pub fn is_asleep(&self) -> bool {
-        self.until.load(Ordering::SeqCst) & 1 == 1
-    }
-
-    /// Sees to it that it does not sleep for long while something is due.
-    pub fn wake_for(&self, deadline: u64) {
-        if deadline == u64::MAX {
-            return;
-        }
-        let until = self.until.load(Ordering::SeqCst);
-        if until > deadline && until & 1 == 1 {
-            self.wake();
-        }
-    }
-}
-
 /// Starts the threads. They end when the node is gone or told to stop.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
-    for lane in 0..node.lanes.len() {
+    for lane in 0..node.lanes.count() {
         let weak = Arc::downgrade(node);
         let name = match lane {
             0 => "sluice-roce".to_owned(),
@@ -346,18 +217,18 @@ fn call_ns() -> u64 {
 
 /// Looks for packets until some come or the time is over. How many came. `None`: others want this
 /// processor, perhaps the one who waits for our answer, or who is to send the next packet.
-fn look(node: &Node, lane: &Lane, until: u64, patience: &mut Patience) -> Option<usize> {
+fn look(node: &Node, lane: usize, until: u64, patience: &mut Patience) -> Option<usize> {
     let mut looks = 0_u32;
     loop {
         // The sockets cost a system call.
         let udp = looks.is_multiple_of(UDP_LOOKS);
-        if let Some(found) = lane.progress(node, Worker::Engine { udp })
+        if let Some(found) = node.lanes.progress(lane, Worker::Engine { udp })
             && found > 0
         {
             return Some(found);
         }
         let now = now_ns();
-        if now >= until || node.stop.load(Ordering::Acquire) {
+        if now >= until || node.is_stopped() {
             return Some(0);
         }
         looks += 1;
@@ -388,19 +259,17 @@ fn run(weak: &Weak<Node>, number: usize) {
     let mut stream = Stream::default();
     let mut udp = true;
     while let Some(node) = weak.upgrade() {
-        if node.stop.load(Ordering::Acquire) {
+        if node.is_stopped() {
             return;
         }
-        let lane: &Lane = &node.lanes[number];
-        let sleeper = &lane.sleeper;
-        sleeper.until.store(0, Ordering::SeqCst);
-        // In front of the look at who waits.
-        sleeper.hears.store(false, Ordering::SeqCst);
-        let polled = lane.polled.load(Ordering::Relaxed);
+        let gate = &*node.lanes[number].gate;
+        let sleeper = &gate.sleeper;
+        sleeper.awakes();
+        let polled = gate.polled();
         let others = polled != before;
         before = polled;
         // Somebody else may be at it this very moment.
-        let found = lane.progress(&node, Worker::Engine { udp });
+        let found = node.lanes.progress(number, Worker::Engine { udp });
         alone.looked(found.unwrap_or(0), others || found.is_none());
         if core::mem::take(&mut unpolled) && found.is_some_and(|found| found > 0) {
             alone.was_left();
@@ -409,22 +278,21 @@ fn run(weak: &Weak<Node>, number: usize) {
             Some(0) if !others => (quiet + 1).min(QUIET_WATCHES),
             _ => 0,
         };
-        let armed = node.armed.load(Ordering::SeqCst) != 0;
+        let armed = node.is_armed();
         let asleep = armed || alone.sleeps() || quiet >= QUIET_WATCHES;
         let mut now = now_ns();
         let steering = steer_on_demand(&node, number, now);
         if quiet < QUIET_WATCHES {
-            node.network.confirm(now);
+            node.common().network.confirm(now);
         }
-        sleeper.hear(asleep);
-        sleeper.hears.store(asleep, Ordering::SeqCst);
+        sleeper.listens(asleep);
         if found.is_some_and(|found| found > 0) {
             found_at = now;
         }
         let naps = asleep && stream.looked(found.unwrap_or(0));
         let window = found_at + patience.window_ns;
         if asleep && !naps && now < window {
-            let more = look(&node, lane, window, &mut patience);
+            let more = look(&node, number, window, &mut patience);
             let more = more.unwrap_or_else(|| patience.crowded());
             now = now_ns();
             if more > 0 {
@@ -435,7 +303,7 @@ fn run(weak: &Weak<Node>, number: usize) {
                 continue;
             }
         }
-        let deadline = lane.deadline.load(Ordering::SeqCst);
+        let deadline = gate.deadline();
         let until = match asleep {
             // There is more to send at once.
             true if deadline == 0 => now,
@@ -447,7 +315,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let until = until.min(steering.max(now + WATCH_NS));
         sleeper.sleeps_until(until, now);
         // One that was set in between did not see for how long we sleep.
-        let sooner = lane.deadline.load(Ordering::SeqCst);
+        let sooner = gate.deadline();
         if asleep && sooner < deadline && sooner.max(now + WATCH_NS) < until {
             continue;
         }
@@ -458,16 +326,11 @@ fn run(weak: &Weak<Node>, number: usize) {
             }
             timeout = Some(0);
         }
-        let epoll = if asleep {
-            &sleeper.sleeping
-        } else {
-            &sleeper.watching
-        };
-        let mut ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+        let mut ready = sleeper.wait(!asleep, &mut tokens, timeout).len();
         // Programs that have taken packets meanwhile have done everything else, too: a look would
         // only be in their way.
         for _ in 0..WATCHES_LEFT_OUT {
-            let polled = lane.polled.load(Ordering::Relaxed);
+            let polled = gate.polled();
             unpolled = !asleep && ready == 0 && polled == before;
             if asleep || ready > 0 || unpolled {
                 break;
@@ -476,7 +339,7 @@ fn run(weak: &Weak<Node>, number: usize) {
             alone.looked(0, true);
             quiet = 0;
             steer_on_demand(&node, number, now_ns());
-            ready = epoll.wait(&mut tokens, timeout).unwrap_or(&[]).len();
+            ready = sleeper.wait(!asleep, &mut tokens, timeout).len();
         }
         let ready = &tokens[..ready];
         // Who was not woken by another port looks at all.
@@ -494,28 +357,28 @@ fn run(weak: &Weak<Node>, number: usize) {
 /// By one of the threads. When to be called again, nanoseconds.
 fn steer_on_demand(node: &Node, number: usize, now: u64) -> u64 {
     if number == 0 {
-        node.network.steer_on_demand(now)
+        node.common().network.steer_on_demand(now)
     } else {
         u64::MAX
     }
 }
 
-fn event(node: &Arc<Node>, sleeper: &Sleeper, token: u64) {
-    let id = token & ((1 << 56) - 1);
-    match token >> 56 {
+fn event(node: &Node, sleeper: &Sleeper, token: u64) {
+    let (kind, id) = sleeper::parse(token);
+    match kind {
         KICK => {
-            drain(sleeper.kick.raw());
+            sleeper.was_kicked();
             node.serve_wanted();
         }
         WATCHED => {
             let mut tokens = [0; 64];
-            for token in sleeper.watching.wait(&mut tokens, Some(0)).unwrap_or(&[]) {
+            for token in sleeper.wait(true, &mut tokens, Some(0)) {
                 event(node, sleeper, *token);
             }
         }
         NETWORK => node.network_changed(),
-        LISTENER => node.forward.accept(node, id as u32),
-        NEIGHBOUR => node.forward.take(node, id),
+        LISTENER => node.neighbour_came(id as u32),
+        NEIGHBOUR => node.neighbour_brings(id),
         _ => {}
     }
 }

@@ -11,16 +11,17 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use sluice_packet::Received;
-use sluice_rendezvous::{Block, block_of, check_peer};
+use sluice_rendezvous::{block_of, check_peer};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::now_ns;
 use sluice_sys::unix;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
-use crate::engine::{LISTENER, NEIGHBOUR, token};
-use crate::node::{Node, lock};
+use crate::locks::lock;
+use crate::names::Names;
 use crate::path::{address, gid};
+use crate::sleeper::{NEIGHBOUR, Sleeper, token};
 
 /// What a message is.
 const PACKET: u8 = 0;
@@ -40,6 +41,14 @@ const OWNERS_MAX: usize = 1024;
 /// Connections accepted in one go, and messages taken.
 const BATCH: usize = 64;
 
+/// What another process has brought.
+pub enum Message<'a> {
+    /// A packet, which says that it is for this queue pair.
+    Packet(u32, Received<'a>),
+    /// A management datagram.
+    Mad(MadPath, &'a [u8; MAD_BYTES]),
+}
+
 /// The ways to and from other processes.
 #[derive(Default)]
 pub struct Forward {
@@ -57,17 +66,17 @@ struct To {
 
 impl To {
     /// The socket of a block's owner.
-    fn owner(&mut self, node: &Node, block: u32) -> Result<&LocalFd, Errno> {
+    fn owner(&mut self, names: &Names, block: u32) -> Result<&LocalFd, Errno> {
         if !self.owners.contains_key(&block) {
             let now = now_ns();
             if self.listed_at == 0 || now - self.listed_at > LISTED_NS {
-                self.listed = node.rendezvous.blocks().into_iter().collect();
+                self.listed = names.all_blocks().into_iter().collect();
                 self.listed_at = now;
             }
             if !self.listed.contains(&block) {
                 return Err(Errno(libc::ENOENT));
             }
-            let socket = node.rendezvous.connect(block).inspect_err(|_| {
+            let socket = names.connect(block).inspect_err(|_| {
                 // Who was killed has left his name.
                 self.listed.remove(&block);
             })?;
@@ -118,15 +127,9 @@ fn parse(message: &[u8]) -> Option<(u8, Received<'_>)> {
 }
 
 impl Forward {
-    /// A block is this process's now: others may bring packets for it.
-    pub fn listen(&self, node: &Node, block: &Block) -> Result<(), Errno> {
-        let token = token(LISTENER, u64::from(block.number));
-        node.first_lane().sleeper.watch(block.listener.raw(), token)
-    }
-
-    /// Somebody wants to bring packets.
-    pub fn accept(&self, node: &Node, block: u32) {
-        let Some(listener) = node.numbers().listener(block) else {
+    /// Somebody wants to bring packets for a block of this process. `sleeper` is woken by them.
+    pub fn accept(&self, names: &Names, sleeper: &Sleeper, block: u32) {
+        let Some(listener) = names.listener(block) else {
             return;
         };
         for _ in 0..BATCH {
@@ -140,15 +143,14 @@ impl Forward {
             let mut from = lock(&self.from);
             from.next += 1;
             let id = from.next;
-            let sleeper = &node.first_lane().sleeper;
             if sleeper.watch(socket.raw(), token(NEIGHBOUR, id)).is_ok() {
                 from.sockets.insert(id, socket);
             }
         }
     }
 
-    /// Somebody has brought something, or has ended.
-    pub fn take(&self, node: &Node, id: u64) {
+    /// Somebody has brought something, which `each` gets without a lock, or has ended.
+    pub fn take(&self, sleeper: &Sleeper, id: u64, mut each: impl FnMut(Message<'_>)) {
         let mut message = [0; MESSAGE_MAX];
         for _ in 0..BATCH {
             let received = {
@@ -161,15 +163,17 @@ impl Forward {
             match received {
                 Ok(got) if got.len > 0 => {
                     let whole = message.get(..got.len).filter(|_| !got.truncated);
-                    if let Some((kind, received)) = whole.and_then(parse) {
-                        deliver(node, kind, &received);
+                    let parsed = whole.and_then(parse);
+                    if let Some(brought) = parsed.and_then(|(kind, received)| told(kind, received))
+                    {
+                        each(brought);
                     }
                 }
                 Err(Errno::AGAIN) => return,
                 _ => {
                     let socket = lock(&self.from).sockets.remove(&id);
                     if let Some(socket) = socket {
-                        node.first_lane().sleeper.forget(socket.raw());
+                        sleeper.forget(socket.raw());
                     }
                     return;
                 }
@@ -179,17 +183,16 @@ impl Forward {
 
     /// Passes a packet on to the owner of its queue pair. False: it is nobody's, or was this
     /// process's own.
-    pub fn pass_on(&self, node: &Node, qpn: u32, received: &Received<'_>) -> bool {
+    pub fn pass_on(&self, names: &Names, qpn: u32, received: &Received<'_>) -> bool {
         let block = block_of(qpn);
         // Sent to ourselves it would come back for ever.
-        let is_own = node.numbers().blocks().any(|own| own == block);
-        !is_own && self.send(node, block, PACKET, received).is_ok()
+        !names.is_own(block) && self.send(names, block, PACKET, received).is_ok()
     }
 
     /// Passes a management datagram on: to the process with that tag, or to all others.
     pub fn pass_on_mad(
         &self,
-        node: &Node,
+        names: &Names,
         tag: Option<u16>,
         path: &MadPath,
         mad: &[u8; MAD_BYTES],
@@ -203,25 +206,25 @@ impl Forward {
             hop_limit: 0,
             packet: mad,
         };
-        let own: Vec<u32> = node.numbers().blocks().collect();
+        let own = names.own_blocks();
         let to = match tag {
             Some(tag) => vec![u32::from(tag)],
-            None => node.rendezvous.blocks(),
+            None => names.all_blocks(),
         };
         for block in to.into_iter().filter(|block| !own.contains(block)) {
-            let _ = self.send(node, block, MAD, &received);
+            let _ = self.send(names, block, MAD, &received);
         }
     }
 
     fn send(
         &self,
-        node: &Node,
+        names: &Names,
         block: u32,
         kind: u8,
         received: &Received<'_>,
     ) -> Result<(), Errno> {
         let mut to = lock(&self.to);
-        let socket = to.owner(node, block)?;
+        let socket = to.owner(names, block)?;
         let mut message = front(kind, received).to_vec();
         message.extend_from_slice(received.packet);
         match unix::send_with_fds(socket.raw(), &message, &[]) {
@@ -243,12 +246,12 @@ fn destination(packet: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes([0, *high, *middle, *low]))
 }
 
-/// Takes in what another process has brought.
-fn deliver(node: &Node, kind: u8, received: &Received<'_>) {
+/// What a message of a kind tells.
+fn told(kind: u8, received: Received<'_>) -> Option<Message<'_>> {
     match (kind, <&[u8; MAD_BYTES]>::try_from(received.packet)) {
         (PACKET, _) => {
             let destination = destination(received.packet).unwrap_or_default();
-            node.lane_of(destination).inject(node, received);
+            Some(Message::Packet(destination, received))
         }
         (MAD, Ok(mad)) => {
             let path = MadPath {
@@ -256,9 +259,9 @@ fn deliver(node: &Node, kind: u8, received: &Received<'_>) {
                 destination: gid(received.destination),
                 interface: received.interface,
             };
-            node.gsi.came(&path, mad, true);
+            Some(Message::Mad(path, mad))
         }
-        _ => {}
+        _ => None,
     }
 }
 

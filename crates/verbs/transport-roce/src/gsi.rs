@@ -1,20 +1,18 @@
-//! Queue pair 1: management datagrams.
+//! Queue pair 1: management datagrams, in and out.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_packet::{Path, Port, Received};
-use sluice_verbs::Result;
-use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
+use sluice_verbs::transport::{MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::Deth;
 use sluice_wire::opcode::{Operation, Service};
-use sluice_wire::udp::ENTROPY_PORTS;
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
-use crate::node::{Node, lock};
-use crate::path::{address, gid};
+use crate::locks::{lock, unpoisoned};
+use crate::path::gid;
 
 /// The key of queue pair 1 (IBTA 10.2.5).
 const QKEY: u32 = 0x8001_0000;
@@ -35,14 +33,14 @@ pub struct Gsi {
 impl Gsi {
     /// A datagram came. Without any lock of a lane: the receiver may send.
     pub fn came(&self, path: &MadPath, mad: &Mad, passed_on: bool) {
-        let receiver = crate::node::unpoisoned(self.receiver.read()).clone();
+        let receiver = unpoisoned(self.receiver.read()).clone();
         if let Some(receiver) = receiver {
             receiver.received(path, mad, passed_on);
         }
     }
 
     pub fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
-        *crate::node::unpoisoned(self.receiver.write()) = Some(receiver);
+        *unpoisoned(self.receiver.write()) = Some(receiver);
     }
 
     /// Puts a datagram where the lane's next round finds it.
@@ -75,9 +73,9 @@ pub struct Sender {
 
 impl Sender {
     /// Sends what waits.
-    pub fn send(&mut self, node: &Node, port: &mut dyn Port) {
-        while node.gsi.has_waiting() && port.room() > 0 {
-            let Some((path, mad)) = node.gsi.next() else {
+    pub fn send(&mut self, gsi: &Gsi, port: &mut dyn Port) {
+        while gsi.has_waiting() && port.room() > 0 {
+            let Some((path, mad)) = gsi.next() else {
                 return;
             };
             let Some(headers) = headers(Psn::new(self.psn)) else {
@@ -95,10 +93,7 @@ impl Sender {
 
 fn headers(psn: Psn) -> Option<Headers> {
     let opcode = Opcode::new(Service::Ud, Operation::SendOnly)?;
-    let mut headers = Headers::new(Bth {
-        pkey: crate::machine::PKEY,
-        ..Bth::new(opcode, Qpn::GSI, psn)
-    });
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::GSI, psn));
     headers.deth = Some(Deth {
         qkey: QKEY,
         source: Qpn::GSI,
@@ -121,39 +116,4 @@ pub fn datagram(packet: &Packet<'_>, received: &Received<'_>) -> Option<(MadPath
         interface: received.interface,
     };
     Some((path, packet.payload().try_into().ok()?))
-}
-
-/// What the connection manager is given.
-pub struct Port1(pub Arc<Node>);
-
-impl transport::Gsi for Port1 {
-    fn send(&self, path: &MadPath, mad: &Mad) -> Result<()> {
-        let node = &self.0;
-        let path = Path {
-            source: address(&path.source),
-            destination: address(&path.destination),
-            interface: path.interface,
-            ethernet: None,
-            source_port: *ENTROPY_PORTS.start(),
-            dscp: 0,
-            hop_limit: 64,
-            flow_label: 0,
-        };
-        let way = node.way(&path, 0)?;
-        node.gsi.post(way.path, mad);
-        node.send_waiting();
-        Ok(())
-    }
-
-    fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
-        self.0.gsi.set_receiver(receiver);
-    }
-
-    fn tag(&self) -> Result<u16> {
-        Ok(self.0.tag()?)
-    }
-
-    fn pass_on(&self, tag: Option<u16>, path: &MadPath, mad: &Mad) {
-        self.0.forward.pass_on_mad(&self.0, tag, path, mad);
-    }
 }

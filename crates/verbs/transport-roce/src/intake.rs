@@ -8,13 +8,15 @@ use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Packet, Qpn};
 
+use crate::common::Common;
+use crate::counters::{LaneCounters, count};
+use crate::gate::Gate;
 use crate::gsi;
 use crate::held::Held;
-use crate::lane::{Lane, LaneCounters, count};
-use crate::lanes::Set;
+use crate::lane_set::Set;
 use crate::machine::Due;
-use crate::node::{Node, Table};
 use crate::part::Part;
+use crate::queue_pairs::Table;
 
 /// Why a packet was dropped.
 enum Dropped {
@@ -35,8 +37,8 @@ impl Dropped {
 
 /// Where packets go that come in a round.
 pub struct Intake<'a> {
-    pub lane: &'a Lane,
-    pub node: &'a Node,
+    pub gate: &'a Gate,
+    pub common: &'a Common,
     pub table: &'a Table,
     pub touched: &'a mut Vec<usize>,
     pub held: &'a mut Held,
@@ -50,7 +52,7 @@ impl Intake<'_> {
     pub fn packet(&mut self, now: Instant, received: &Received<'_>) {
         self.steerable += usize::from(received.source_port != ROCE_PORT);
         if let Some(reason) = self.take(now, received) {
-            count(reason.counter(&self.lane.counters));
+            count(reason.counter(&self.gate.counters));
         }
     }
 
@@ -70,24 +72,27 @@ impl Intake<'_> {
             };
         }
         if destination == Qpn::MULTICAST {
-            for part in self.node.groups.members(received) {
+            for part in self.common.groups.members(received) {
                 self.give(&part, now, &packet, received);
             }
             return None;
         }
         let qpn = destination.get();
         match self.table.by_qpn.get(&qpn) {
-            Some(part) if part.lane == self.lane.number => {
+            Some(part) if part.lane == self.gate.number => {
                 let taken = self.give(part, now, &packet, received);
                 (!taken).then_some(Dropped::NotTaken)
             }
             Some(part) => {
-                part.lane().hand_over(self.lane.number, received);
+                self.common.gates[part.lane].hand_over(self.gate.number, received);
                 self.handed.insert(part.lane);
                 None
             }
-            None if self.node.forward.pass_on(self.node, qpn, received) => None,
-            None => Some(Dropped::UnknownQp),
+            None => {
+                let Common { forward, names, .. } = self.common;
+                let passed_on = forward.pass_on(names, qpn, received);
+                (!passed_on).then_some(Dropped::UnknownQp)
+            }
         }
     }
 
@@ -106,7 +111,7 @@ impl Intake<'_> {
             Due::Turn => false,
         };
         // Another lane's has got a datagram, behind which nothing is to be sent.
-        if !waits && part.lane == self.lane.number && self.touched.last() != Some(&part.index) {
+        if !waits && part.lane == self.gate.number && self.touched.last() != Some(&part.index) {
             self.touched.push(part.index);
         }
         // Completions are in the order of their packets, also between send and receive queue:

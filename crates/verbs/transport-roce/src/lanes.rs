@@ -1,269 +1,208 @@
-//! Which lanes there are, and whose packets are on which.
+//! All lanes of a transport, and what one of them leaves to another.
 //!
 //! A queue pair is on the lane that its number leaves as the remainder, so that whoever has a
 //! packet in hand, the kernel included ([`sluice_packet::UdpPort::open_group`]), knows where
 //! it belongs from its header alone.
 
-use core::fmt;
-use core::num::NonZeroU8;
-use core::str::FromStr;
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use core::ops::Index;
+use std::sync::Arc;
 
-use crate::node::lock;
+use sluice_packet::{Port, Received};
+use sluice_sys::process::now_ns;
+use sluice_verbs::SendDone;
 
-/// Lanes of a transport, at most: a bit each in a word.
-pub const LANES_MAX: usize = 64;
+use crate::common::Common;
+use crate::completions::{Completions, Sources};
+use crate::gate::Gate;
+use crate::lane::Lane;
+use crate::lane_set::Set;
+use crate::part::Part;
+use crate::worker::{Posting, SMALL_BYTES, Worker};
 
-/// How many engine threads a transport has. Each has ports and a share of the queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Engines(NonZeroU8);
+/// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
+/// to wake it takes longer. Behind more there are more to come, and two threads are better.
+const BROUGHT_FEW: usize = 8;
 
-/// The environment's variable for it; `sluice verbs` sets it.
-pub const ENGINES_VARIABLE: &str = "SLUICE_VERBS_ENGINES";
+/// How long who ends waits for whoever is at it.
+const SETTLE_NS: u64 = 20_000_000;
 
-/// What was given is not a number of engine threads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotEngines(String);
+/// The lanes of a transport.
+pub struct Lanes {
+    pub common: Common,
+    /// At least one.
+    each: Box<[Lane]>,
+}
 
-impl fmt::Display for NotEngines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{:?} is no number of engine threads; 1 to {LANES_MAX} are",
-            self.0
-        )
+impl Index<usize> for Lanes {
+    type Output = Lane;
+
+    fn index(&self, lane: usize) -> &Lane {
+        &self.each[lane]
     }
 }
 
-impl std::error::Error for NotEngines {}
-
-impl Default for Engines {
-    /// One: more are for machines with processors to spare.
-    fn default() -> Self {
-        Self(NonZeroU8::MIN)
+impl Lanes {
+    /// `ports`: those of each lane, as many as `common` has gates.
+    pub fn new(common: Common, ports: Vec<Vec<Box<dyn Port>>>) -> Self {
+        let gates = common.gates.iter().map(Arc::clone);
+        let each = gates.zip(ports).map(|(gate, ports)| Lane::new(gate, ports));
+        let each = each.collect();
+        Self { common, each }
     }
-}
 
-impl FromStr for Engines {
-    type Err = NotEngines;
-
-    fn from_str(text: &str) -> Result<Self, NotEngines> {
-        let number: Option<NonZeroU8> = text.trim().parse().ok();
-        number
-            .filter(|number| usize::from(number.get()) <= LANES_MAX)
-            .map(Self)
-            .ok_or_else(|| NotEngines(text.to_owned()))
+    pub fn count(&self) -> usize {
+        self.each.len()
     }
-}
 
-impl Engines {
-    /// What [`ENGINES_VARIABLE`] says; the default where it is not set, or is empty.
-    pub fn from_environment() -> Result<Self, NotEngines> {
-        match std::env::var_os(ENGINES_VARIABLE) {
-            Some(text) if !text.is_empty() => text.to_string_lossy().parse(),
-            _ => Ok(Self::default()),
+    pub fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.each.iter()
+    }
+
+    /// The lane that has what is the whole transport's: queue pair 1, groups, neighbours.
+    pub fn first(&self) -> &Lane {
+        &self.each[0]
+    }
+
+    fn gate(&self, lane: usize) -> &Gate {
+        &self.each[lane].gate
+    }
+
+    /// A lane receives, answers, sends, and has others take what came for them. How many packets
+    /// came; None: somebody else is at it.
+    pub fn progress(&self, lane: usize, worker: Worker) -> Option<usize> {
+        let mut handed = Set::default();
+        let came = self.each[lane].work(&self.common, worker, &mut handed);
+        for other in handed {
+            self.expect_brought(other, came.unwrap_or(0) <= BROUGHT_FEW);
         }
+        came
     }
 
-    /// From 1 to [`LANES_MAX`].
-    pub fn count(self) -> usize {
-        usize::from(self.0.get())
+    /// Takes in a packet that another process got, or has whoever is at it take it. By an engine
+    /// thread.
+    pub fn inject(&self, lane: usize, received: &Received<'_>) {
+        self.gate(lane).bring(received);
+        self.progress(lane, Worker::Engine { udp: false });
     }
-}
 
-/// A set of lanes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Set(pub u64);
-
-impl Set {
-    /// The first so many.
-    pub fn first(count: usize) -> Self {
-        match count {
-            0..LANES_MAX => Self((1 << count) - 1),
-            _ => Self(u64::MAX),
+    /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
+    /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
+    /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
+    fn expect_brought(&self, lane: usize, few: bool) {
+        let gate = self.gate(lane);
+        if few && gate.sleeper.is_asleep() {
+            self.progress(lane, Worker::Bringer);
+        } else {
+            gate.set_deadline(0);
         }
+        gate.wake_for_deadline();
     }
 
-    pub fn insert(&mut self, lane: usize) {
-        self.0 |= 1 << (lane % LANES_MAX);
-    }
-
-    pub fn remove(&mut self, lane: usize) {
-        self.0 &= !(1 << (lane % LANES_MAX));
-    }
-
-    /// All of another's too.
-    pub fn add(&mut self, other: Self) {
-        self.0 |= other.0;
-    }
-
-    pub fn contains(self, lane: usize) -> bool {
-        self.0 & 1 << (lane % LANES_MAX) != 0
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl Iterator for Set {
-    type Item = usize;
-
-    /// Takes the first out.
-    fn next(&mut self) -> Option<usize> {
-        let lane = (self.0 != 0).then(|| self.0.trailing_zeros() as usize)?;
-        self.0 &= self.0 - 1;
-        Some(lane)
-    }
-}
-
-/// The lanes that a completion queue's completions come from: those of its queue pairs.
-#[derive(Debug, Default)]
-pub struct Sources {
-    set: AtomicU64,
-    /// Queue pairs on each.
-    counts: Mutex<Vec<u32>>,
-}
-
-impl Sources {
-    /// A queue pair on this lane completes here, or does so no longer.
-    fn change(&self, lane: usize, by: impl FnOnce(u32) -> u32) {
-        let mut counts = lock(&self.counts);
-        if counts.len() <= lane {
-            counts.resize(lane + 1, 0);
-        }
-        let Some(count) = counts.get_mut(lane) else {
-            return;
+    /// A queue pair was given a request of so many bytes. Its end, if that is all there is to tell.
+    pub fn posted(&self, part: &Part, seq: u64, bytes: u64) -> Option<SendDone> {
+        let posting = Posting {
+            index: part.index,
+            seq,
+            small: bytes <= SMALL_BYTES,
         };
-        *count = by(*count);
-        let bit = 1 << (lane % LANES_MAX);
-        match *count {
-            0 => self.set.fetch_and(!bit, Ordering::SeqCst),
-            _ => self.set.fetch_or(bit, Ordering::SeqCst),
+        self.each[part.lane].send_posted(&self.common, &posting)
+    }
+
+    /// Sends what was put into queues that belong to no queue pair.
+    pub fn send_waiting(&self) {
+        let nobody = Posting {
+            index: usize::MAX,
+            seq: 0,
+            small: false,
         };
+        self.first().send_noted(&self.common, &nobody);
     }
 
-    /// The lanes.
-    pub fn set(&self) -> Set {
-        Set(self.set.load(Ordering::SeqCst))
+    /// A poll of a completion queue found nothing: looks at the ports of the lanes that its
+    /// completions come from. How many packets came.
+    pub fn poll(&self, completions: &Completions, queue: &Sources) -> usize {
+        let mut handed = Set::default();
+        if let [only] = &*self.each {
+            return only.poll(&self.common, &mut handed);
+        }
+        let mut came = 0;
+        let polled = self.of(completions, queue);
+        for lane in polled {
+            came += self.each[lane].poll(&self.common, &mut handed);
+            // What the ones before had for it has been taken in.
+            handed.remove(lane);
+        }
+        for lane in handed {
+            // To one that was polled already this thread comes back: none has to be woken.
+            let few = came <= BROUGHT_FEW || polled.contains(lane);
+            self.expect_brought(lane, few);
+        }
+        came
     }
-}
 
-/// The completion queues of a transport.
-#[derive(Debug, Default)]
-pub struct Completions {
-    by_id: Mutex<HashMap<u32, Arc<Sources>>>,
-    /// Of queue pairs whose completions come to nobody knows which queue: an extended target's go
-    /// to the shared receive queue that a message names.
-    any: Arc<Sources>,
-}
-
-impl Completions {
-    /// A completion queue of that number is there from now on.
-    pub fn add(&self, id: u32) -> Arc<Sources> {
-        let sources = Arc::<Sources>::default();
-        lock(&self.by_id).insert(id, sources.clone());
-        sources
+    /// The lanes where packets may be that end in a completion in this queue.
+    fn of(&self, completions: &Completions, queue: &Sources) -> Set {
+        let all = Set::first(self.each.len());
+        let own = completions.sources(queue);
+        if own.is_empty() {
+            // Somebody polls, for whatever reason: it is everybody's gain.
+            return all;
+        }
+        let fed = own.map(|lane| self.gate(lane).fed_by().0);
+        Set(fed.fold(own.0, |set, by| set | by) & all.0)
     }
 
-    /// It is gone.
-    pub fn remove(&self, id: u32, sources: &Arc<Sources>) {
-        let mut by_id = lock(&self.by_id);
-        // Its number may be another's by now.
-        if by_id.get(&id).is_some_and(|own| Arc::ptr_eq(own, sources)) {
-            by_id.remove(&id);
+    /// The threads of the lanes where packets may be that end in a completion in this queue must hear of
+    /// every packet from now on.
+    pub fn wake_to_hear(&self, completions: &Completions, queue: &Sources) {
+        for lane in self.of(completions, queue) {
+            self.gate(lane).sleeper.wake_to_hear();
         }
     }
 
-    /// The lanes to look at for a completion queue. Empty: it has no queue pairs, and whoever
-    /// polls it may look at all.
-    pub fn sources(&self, own: &Sources) -> Set {
-        Set(own.set().0 | self.any.set().0)
-    }
-
-    /// A queue pair on a lane completes to these queues. Until what is given back is dropped.
-    pub fn join(&self, lane: usize, queues: [Option<u32>; 2]) -> Member {
-        let by_id = lock(&self.by_id);
-        let known = queues.iter().flatten().filter_map(|id| by_id.get(id));
-        let mut sources: Vec<_> = known.cloned().collect();
-        if queues == [None, None] {
-            sources.push(self.any.clone());
-        }
-        for sources in &sources {
-            sources.change(lane, |count| count.saturating_add(1));
-        }
-        Member { lane, sources }
-    }
-}
-
-/// A queue pair's place among the sources of its completion queues.
-#[derive(Debug)]
-pub struct Member {
-    lane: usize,
-    sources: Vec<Arc<Sources>>,
-}
-
-impl Drop for Member {
-    fn drop(&mut self) {
-        for sources in &self.sources {
-            sources.change(self.lane, |count| count.saturating_sub(1));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_engines_are_checked() {
-        for (text, count) in [("1", 1), ("2", 2), (" 64 ", 64)] {
-            assert_eq!(text.parse::<Engines>().unwrap().count(), count);
-        }
-        for text in ["", "0", "65", "256", "-1", "two", "1.5", "1 2"] {
-            let error = text.parse::<Engines>().unwrap_err().to_string();
-            assert!(error.contains("1 to 64"), "{error}");
+    /// All threads are woken.
+    pub fn wake(&self) {
+        for lane in &self.each {
+            lane.gate.sleeper.wake();
         }
     }
 
-    #[test]
-    fn a_set_gives_its_lanes_in_their_order() {
-        let mut set = Set::default();
-        assert!(set.is_empty());
-        for lane in [63, 0, 7] {
-            set.insert(lane);
+    /// Sends what is due on a lane, behind whoever is at it now: what came is answered before its queue
+    /// pair, or the process, is gone. Not for long: whoever is at it may be further up the stack.
+    pub fn settle_one(&self, lane: usize) {
+        let until = now_ns() + SETTLE_NS;
+        while now_ns() < until {
+            if self.progress(lane, Worker::Leaver).is_some() {
+                return;
+            }
+            std::thread::yield_now();
         }
-        assert_eq!(set.collect::<Vec<_>>(), [0, 7, 63]);
-        set.remove(0);
-        set.add(Set(0b110));
-        assert!(set.contains(1) && set.contains(63) && !set.contains(0));
-        assert_eq!(set.collect::<Vec<_>>(), [1, 2, 7, 63]);
-        assert_eq!(Set::first(3).collect::<Vec<_>>(), [0, 1, 2]);
-        assert_eq!(Set::first(64).count(), 64);
     }
 
-    #[test]
-    fn completion_queues_know_the_lanes_of_their_queue_pairs() {
-        let all = Completions::default();
-        let (one, two) = (all.add(1), all.add(2));
-        assert!(all.sources(&one).is_empty());
-        let first = all.join(0, [Some(1), Some(1)]);
-        let second = all.join(5, [Some(1), Some(2)]);
-        assert_eq!(all.sources(&one).collect::<Vec<_>>(), [0, 5]);
-        assert_eq!(all.sources(&two).collect::<Vec<_>>(), [5]);
-        let target = all.join(3, [None, None]);
-        assert_eq!(all.sources(&two).collect::<Vec<_>>(), [3, 5]);
-        drop((second, target));
-        assert_eq!(all.sources(&one).collect::<Vec<_>>(), [0]);
-        assert!(all.sources(&two).is_empty());
-        drop(first);
-        assert!(all.sources(&one).is_empty());
-        // A queue of the same number that came later is not taken away.
-        let again = all.add(2);
-        all.remove(2, &two);
-        let _member = all.join(4, [Some(2), Some(2)]);
-        assert_eq!(all.sources(&again).collect::<Vec<_>>(), [4]);
+    /// The same on every lane.
+    pub fn settle(&self) {
+        for lane in 0..self.each.len() {
+            self.settle_one(lane);
+        }
+    }
+
+    /// Takes in what waits at every lane's ports, the UDP sockets too, until nothing does. What is
+    /// another process's is handed on, and would be lost when the sockets are closed. Not for long: peers
+    /// may send more than that.
+    pub fn drain(&self) {
+        for lane in 0..self.each.len() {
+            self.drain_one(lane);
+        }
+    }
+
+    fn drain_one(&self, lane: usize) {
+        let until = now_ns() + SETTLE_NS;
+        while now_ns() < until {
+            match self.progress(lane, Worker::Engine { udp: true }) {
+                Some(0) => return,
+                Some(_) => {}
+                None => std::thread::yield_now(),
+            }
+        }
     }
 }

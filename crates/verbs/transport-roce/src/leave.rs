@@ -10,12 +10,8 @@ use crate::node::Node;
 
 impl AtExit for Node {
     fn leave(&self) {
-        self.settle();
-        self.drain();
-        // A thread that holds this is about to claim one more; who comes later sweeps it up.
-        if let Some(numbers) = self.try_numbers() {
-            numbers.take_names_away(&self.rendezvous);
-            self.rendezvous.leave();
-        }
+        self.lanes.settle();
+        self.lanes.drain();
+        self.common().names.leave();
     }
 }

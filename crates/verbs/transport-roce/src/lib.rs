@@ -1,375 +1,72 @@
 //! Verbs between hosts, by RoCEv2 on whatever carries IP packets: any RoCEv2 endpoint is a peer,
 //! Linux's rxe and hardware among them.
 //!
+//! From the bottom up; a module names others of its own line and of those above it only, never in a
+//! circle:
+//!
 //! | file | its part |
 //! |---|---|
-//! | [`node`] | a process's share: numbers, queue pairs, lanes |
-//! | [`lane`], [`intake`], [`engine`], [`leave`] | packets in and out; the thread for when nobody polls; the end |
-//! | [`lanes`], [`share`] | several of them: who is on which; queues that are fewer than they |
-//! | [`held`] | acknowledgements that wait for the program's answer |
-//! | [`part`], [`machine`] | a queue pair: what the engine sees, what the protocol does |
-//! | [`bridge`], [`requests`] | the memory behind it: the responder's, the requester's |
-//! | [`path`], [`network`], [`directions`] | from a GID to the way that packets take |
-//! | [`ports`], [`impair`], [`tap`], [`timer`] | what is put around ports: faults on purpose, a trace |
-//! | [`gsi`], [`multicast`] | queue pair 1, and groups |
-//! | [`counters`], [`notice`] | what has happened, by the names of Linux's RDMA devices; what is told |
-//! | [`forward`], [`brought`] | several processes behind one address |
+//! | [`locks`], [`baton`] | the order of locks; one whose holder sees what was left for him |
+//! | [`counters`], [`notice`], [`lane_set`], [`engines`] | what is counted, what the user is told, and what he wants |
+//! | [`ports`], [`impair`], [`tap`], [`timer`], [`share`] | what is put around ports: faults on purpose, a trace; queues that are fewer than lanes |
+//! | [`path`], [`network`], [`directions`], [`demand`] | from a GID to the way that packets take |
+//! | [`requests`], [`bridge`], [`bulk`], [`machine`] | a queue pair's memory, the requester's and the responder's, and what the protocol does with it |
+//! | [`completions`], [`part`], [`queue_pairs`] | which lanes complete where; a queue pair for who works on it; all of them |
+//! | [`names`], [`sleeper`], [`forward`], [`gsi`], [`multicast`] | several processes behind one address; queue pair 1; groups |
+//! | [`brought`], [`burst`], [`gate`], [`common`] | what is left for a lane; what all lanes have in common |
+//! | [`held`], [`intake`], [`worker`], [`lane`], [`lanes`] | packets in and out, by one thread at a time; what lanes leave to one another |
+//! | [`node`], [`membership`], [`report`], [`leave`] | a process's share; groups joined and left; what has happened; the end |
+//! | [`engine`] | the threads for when nobody polls |
+//! | [`qp`], [`cq`], [`port1`], [`transport`] | what the engine of verbs has of all that |
 //!
 //! The protocol itself is [`sluice_protocol`]'s, packets come and go by [`sluice_packet::Port`]s.
 
+mod baton;
 mod bridge;
 mod brought;
 mod bulk;
 mod burst;
+mod common;
+mod completions;
 mod counters;
+mod cq;
 mod demand;
 mod directions;
 mod engine;
+mod engines;
 mod forward;
+mod gate;
 mod gsi;
 mod held;
 mod impair;
 mod intake;
 mod lane;
+mod lane_set;
 mod lanes;
 mod leave;
+mod locks;
 mod machine;
+mod membership;
 mod multicast;
+mod names;
 mod network;
 mod node;
 mod notice;
 mod part;
 mod path;
+mod port1;
 mod ports;
+mod qp;
+mod queue_pairs;
+mod report;
 mod requests;
 mod share;
+mod sleeper;
 mod tap;
 mod timer;
+mod transport;
+mod worker;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::fmt;
-use std::path::Path;
-use std::sync::{Arc, Weak};
-
-use sluice_packet::Port;
-use sluice_packet::routes::RouteError;
-use sluice_packet::udp::{self, UdpPort};
-use sluice_rendezvous::Rendezvous;
-use sluice_sys::errno::Errno;
-use sluice_verbs::keys::KeyInfo;
-use sluice_verbs::report::TransportReport;
-use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
-use sluice_verbs::{Cq, CqTransport, Result, Transport};
-
-pub use crate::lanes::{ENGINES_VARIABLE, Engines, LANES_MAX, NotEngines};
-
-use crate::lane::LaneCounters;
-use crate::lanes::Sources;
-use crate::network::Network;
-use crate::node::Node;
-use crate::part::{Part, RoceQp};
-use crate::tap::Below;
-
-/// Bytes of inline data that a queue pair can ask for.
-const INLINE_MAX: u32 = 1024;
-
-/// Polls in a row that find nothing before the processor is offered to others, and how often it
-/// is offered from then on.
-const PATIENT_POLLS: u32 = 1024;
-const YIELD_POLLS: u32 = 256;
-
-/// Why there is no transport.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The directory where the processes of a user meet.
-    Rendezvous(std::io::Error),
-    /// The UDP port of RoCEv2.
-    Port(udp::OpenError),
-    /// The kernel's routing tables.
-    Routes(RouteError),
-    /// Another system call.
-    System(Errno),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Rendezvous(error) => write!(f, "no place to meet other processes: {error}"),
-            Self::Port(error) => write!(f, "{error}"),
-            Self::Routes(error) => write!(f, "{error}"),
-            Self::System(error) => write!(f, "{error}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-/// The transport: one per device.
-pub struct RoceTransport {
-    node: Arc<Node>,
-    port1: gsi::Port1,
-}
-
-impl RoceTransport {
-    /// A transport over UDP, which needs no privileges. It serves the network namespace of the
-    /// calling thread.
-    pub fn over_udp(engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
-        Self::open(false, engines)
-    }
-
-    /// A transport that takes its packets past the kernel's stack, by AF_XDP, on each interface
-    /// where that is possible and allowed, and over UDP on the others.
-    pub fn over_xdp(engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
-        Self::open(true, engines)
-    }
-
-    fn open(xdp: bool, engines: Engines) -> core::result::Result<Arc<Self>, OpenError> {
-        let (ports, group) = UdpPort::open_group(&udp::Config::default(), engines.count() as u32)
-            .map_err(OpenError::Port)?;
-        let namespace = namespace().map_err(OpenError::System)?;
-        let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
-        let network = Network::open(xdp).map_err(OpenError::Routes)?;
-        network.steer(group);
-        let lanes = ports
-            .into_iter()
-            .map(|port| vec![ports::dressed(port, Below::Socket)])
-            .collect();
-        Self::of(rendezvous, network, lanes)
-    }
-
-    /// A transport over ports of somebody's own, of which the first reaches every address, in IP
-    /// packets of `ip_bytes` at most. Processes that share its address meet in `directory`. The
-    /// kernel's network is not looked at. For tests, and for networks that the kernel does not
-    /// know.
-    #[doc(hidden)]
-    pub fn with_ports(
-        ports: Vec<Box<dyn Port>>,
-        directory: &Path,
-        ip_bytes: u32,
-    ) -> core::result::Result<Arc<Self>, OpenError> {
-        Self::with_lanes(vec![ports], directory, ip_bytes)
-    }
-
-    /// The same with several engine threads, each with the ports of its lane: 1 to [`LANES_MAX`].
-    #[doc(hidden)]
-    pub fn with_lanes(
-        lanes: Vec<Vec<Box<dyn Port>>>,
-        directory: &Path,
-        ip_bytes: u32,
-    ) -> core::result::Result<Arc<Self>, OpenError> {
-        let rendezvous = Rendezvous::open(directory).map_err(OpenError::Rendezvous)?;
-        Self::of(rendezvous, Network::everywhere(ip_bytes), lanes)
-    }
-
-    fn of(
-        rendezvous: Rendezvous,
-        network: Network,
-        lanes: Vec<Vec<Box<dyn Port>>>,
-    ) -> core::result::Result<Arc<Self>, OpenError> {
-        let node = Node::new(node::Parts {
-            rendezvous,
-            network,
-            lanes,
-        })
-        .map_err(OpenError::System)?;
-        engine::start(&node).map_err(OpenError::System)?;
-        let duty: Weak<Node> = Arc::downgrade(&node);
-        sluice_sys::at_exit::remember(duty);
-        Ok(Arc::new(Self {
-            port1: gsi::Port1(node.clone()),
-            node,
-        }))
-    }
-}
-
-/// Packets that came and were dropped, or could not leave.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// Not a legal packet.
-    pub malformed: u64,
-    /// For a queue pair that nobody has.
-    pub unknown_qp: u64,
-    /// Not from the peer, or not in a state that receives.
-    pub not_taken: u64,
-    /// There was no way to the destination.
-    pub unreachable: u64,
-    /// Came by another lane's ports, or to another process, when too many of these waited.
-    pub crowded: u64,
-}
-
-impl RoceTransport {
-    /// What was dropped so far.
-    #[doc(hidden)]
-    pub fn dropped(&self) -> Dropped {
-        let sum = |of: fn(&LaneCounters) -> &AtomicU64| {
-            let each = self.node.lanes.iter().map(|lane| of(&lane.counters));
-            each.map(|counter| counter.load(Ordering::Relaxed)).sum()
-        };
-        Dropped {
-            malformed: sum(|lane| &lane.malformed),
-            unknown_qp: sum(|lane| &lane.unknown_qp),
-            not_taken: sum(|lane| &lane.not_taken),
-            unreachable: sum(|lane| &lane.unreachable),
-            crowded: sum(|lane| &lane.crowded),
-        }
-    }
-}
-
-impl RoceTransport {
-    /// The engine threads end, as when the process is about to.
-    #[doc(hidden)]
-    pub fn stop_engines(&self) {
-        self.node.stop();
-    }
-
-    /// Does what is done when the process ends in the ordinary way.
-    #[doc(hidden)]
-    pub fn leave(&self) {
-        sluice_sys::at_exit::AtExit::leave(&*self.node);
-    }
-}
-
-/// The number of this thread's network namespace: addresses mean the same host only within one.
-fn namespace() -> core::result::Result<u64, Errno> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/thread-self/ns/net")
-        .map(|metadata| metadata.ino())
-        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
-}
-
-/// The directory of a network namespace: beside the one of all processes, with a longer name.
-fn meet_in(namespace: u64) -> std::io::Result<Rendezvous> {
-    let path = sluice_rendezvous::default_path();
-    let mut family = path.file_name().unwrap_or_default().to_os_string();
-    family.push(sluice_rendezvous::FAMILY);
-    let family = family.to_string_lossy();
-    let own = path.with_file_name(format!("{family}{namespace}"));
-    Rendezvous::open_passing(&own, &family)
-}
-
-impl Drop for RoceTransport {
-    fn drop(&mut self) {
-        self.node.stop();
-    }
-}
-
-impl Transport for RoceTransport {
-    fn caps(&self) -> TransportCaps {
-        TransportCaps {
-            max_msg_sz: 1 << 31,
-            mtu: u32::from(self.node.mtu().code()),
-            max_inline: INLINE_MAX,
-            max_rd_atomic: 128,
-            // The processor's own operations, on its own memory.
-            atomic_cap: 2,
-            uc: true,
-            ud: true,
-            xrc: true,
-            by_address: true,
-        }
-    }
-
-    fn create_qp(&self, params: &QpParams) -> Result<NewQp> {
-        let qpn = self.node.take_number()?;
-        let index = self.node.take_index();
-        let part = Arc::new(Part::new(&self.node, qpn, index, params));
-        if self.node.armed.load(Ordering::SeqCst) != 0 {
-            // A queue may be armed that had nothing on this lane.
-            part.lane().sleeper.wake_to_hear();
-        }
-        Ok(NewQp {
-            qpn,
-            transport: Box::new(RoceQp(part)),
-        })
-    }
-
-    fn create_cq(&self, id: u32) -> Result<Box<dyn CqTransport>> {
-        Ok(Box::new(RoceCq {
-            node: self.node.clone(),
-            id,
-            sources: self.node.completions.add(id),
-            idle_polls: AtomicU32::new(0),
-        }))
-    }
-
-    fn key_published(&self, _key: &KeyInfo) -> Result<()> {
-        Ok(())
-    }
-
-    /// Peers reach memory through the engine's own table only, which waits for them.
-    fn key_withdrawn(&self, _key: &KeyInfo) {}
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        counters::all(&self.node, counters::PATIENCE_AT_END_NS).0
-    }
-
-    fn report(&self) -> TransportReport {
-        let name = |index: &u32| match sluice_xdp::Interface::by_index(*index) {
-            Ok(interface) => format!("AF_XDP {}", interface.name()),
-            Err(_) => format!("AF_XDP interface {index}"),
-        };
-        let mut ways: Vec<String> = self.node.network.served().iter().map(name).collect();
-        // Whatever is not for a served interface.
-        ways.push("UDP".to_owned());
-        let (counters, is_partial) = counters::all(&self.node, counters::PATIENCE_AT_WORK_NS);
-        TransportReport {
-            kind: "roce",
-            ways,
-            peers: Vec::new(),
-            has_addresses: true,
-            counters,
-            is_partial,
-        }
-    }
-
-    fn create_srq(&self, _xrc: bool) -> Result<u32> {
-        Ok(self.node.take_number()?)
-    }
-
-    fn destroy_srq(&self, srqn: u32) {
-        self.node.numbers().give(srqn);
-    }
-
-    fn gsi(&self) -> Option<&dyn sluice_verbs::transport::Gsi> {
-        Some(&self.port1)
-    }
-}
-
-/// A completion queue's part.
-struct RoceCq {
-    node: Arc<Node>,
-    id: u32,
-    /// The lanes that its completions come from.
-    sources: Arc<Sources>,
-    /// Polls in a row that found nothing to do.
-    idle_polls: AtomicU32,
-}
-
-impl CqTransport for RoceCq {
-    fn progress(&self, _cq: &Cq) {
-        if self.node.poll(&self.sources) > 0 {
-            self.idle_polls.store(0, Ordering::Relaxed);
-            return;
-        }
-        // Threads that poll the same queue may lose some, which does no harm.
-        let idle = self.idle_polls.load(Ordering::Relaxed);
-        self.idle_polls
-            .store(idle.wrapping_add(1), Ordering::Relaxed);
-        if idle >= PATIENT_POLLS && idle.is_multiple_of(YIELD_POLLS) {
-            std::thread::yield_now();
-        }
-    }
-
-    fn armed(&self) {
-        self.node.arm(&self.sources);
-    }
-
-    fn disarmed(&self) {
-        self.node.disarm();
-    }
-
-    fn destroy(&self) {
-        self.node.completions.remove(self.id, &self.sources);
-    }
-}
+pub use crate::engines::{ENGINES_VARIABLE, Engines, NotEngines};
+pub use crate::lane_set::LANES_MAX;
+pub use crate::transport::{Dropped, OpenError, RoceTransport};

@@ -27,7 +27,7 @@ const WINDOW_MAX: u32 = 512;
 const LINK_RATE: u64 = 12_500_000_000;
 
 /// The only partition (IBTA 10.9.2).
-pub const PKEY: u16 = 0xffff;
+const PKEY: u16 = sluice_wire::bth::DEFAULT_PKEY;
 
 enum Service {
     /// Before RTR.

@@ -1,16 +1,14 @@
-//! Multicast groups. Their datagrams go to the queue pair number of all ones (IBTA 10.5), so the
-//! address says which group is meant.
+//! Multicast groups: who is in which. Their datagrams go to the queue pair number of all ones (IBTA
+//! 10.5), so the address says which group is meant.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use sluice_packet::Received;
-use sluice_verbs::{Error, Gid, QpType, Result};
 
-use crate::node::{lock, unpoisoned};
+use crate::locks::{lock, unpoisoned};
 use crate::part::Part;
-use crate::path::{UDP_PORT, address};
 
 /// Which queue pairs are in which groups.
 #[derive(Default)]
@@ -22,31 +20,6 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Datagrams to the group are to come to the queue pair, whichever interface they come by.
-    pub fn attach(&self, part: &Arc<Part>, gid: &Gid) -> Result<()> {
-        if part.kind != QpType::Ud || !gid.is_multicast() {
-            return Err(Error::BadValue);
-        }
-        let group = address(gid);
-        let _changes = lock(&self.changes);
-        let has_members = unpoisoned(self.members.read()).contains_key(&group);
-        if !has_members {
-            join(part, group, true)?;
-        }
-        let mut groups = unpoisoned(self.members.write());
-        let members = groups.entry(group).or_default();
-        if !members.iter().any(|member| member.index == part.index) {
-            members.push(part.clone());
-        }
-        Ok(())
-    }
-
-    /// No longer.
-    pub fn detach(&self, part: &Part, gid: &Gid) {
-        let wanted = address(gid);
-        self.leave(part, |group| *group == wanted);
-    }
-
     /// Who gets a datagram to a group.
     pub fn members(&self, received: &Received<'_>) -> Vec<Arc<Part>> {
         unpoisoned(self.members.read())
@@ -55,17 +28,40 @@ impl Groups {
             .unwrap_or_default()
     }
 
-    /// The queue pair is about to be gone.
-    pub fn forget(&self, part: &Part) {
-        if part.kind == QpType::Ud {
-            self.leave(part, |_| true);
+    /// To join or to leave, and to have the sockets follow before somebody else does.
+    pub fn change(&self) -> Change<'_> {
+        Change {
+            groups: self,
+            _alone: lock(&self.changes),
+        }
+    }
+}
+
+/// The groups while nobody else joins or leaves.
+pub struct Change<'a> {
+    groups: &'a Groups,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Change<'_> {
+    /// Whether anybody is in a group.
+    pub fn has_members(&self, group: IpAddr) -> bool {
+        unpoisoned(self.groups.members.read()).contains_key(&group)
+    }
+
+    /// A queue pair is in a group from now on.
+    pub fn add(&self, group: IpAddr, part: &Arc<Part>) {
+        let mut groups = unpoisoned(self.groups.members.write());
+        let members = groups.entry(group).or_default();
+        if !members.iter().any(|member| member.index == part.index) {
+            members.push(part.clone());
         }
     }
 
-    fn leave(&self, part: &Part, of: impl Fn(&IpAddr) -> bool) {
-        let _changes = lock(&self.changes);
+    /// A queue pair is in such groups no longer. Those that nobody is in now.
+    pub fn remove(&self, part: &Part, of: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
         let mut empty = Vec::new();
-        unpoisoned(self.members.write()).retain(|group, members| {
+        unpoisoned(self.groups.members.write()).retain(|group, members| {
             if of(group) {
                 members.retain(|member| member.index != part.index);
             }
@@ -74,31 +70,6 @@ impl Groups {
             }
             !members.is_empty()
         });
-        for group in empty {
-            // An interface that is gone has left its groups.
-            let _ = join(part, group, false);
-        }
-    }
-}
-
-/// Joins a group, or leaves it, on all interfaces that have it. It is enough if one has.
-fn join(part: &Part, group: IpAddr, join: bool) -> Result<()> {
-    let node = &part.node;
-    let interfaces = node.network.multicast_interfaces();
-    // Of the sockets at one port each that has joined gets a datagram to a group: one is enough.
-    let lane = node.first_lane();
-    let joined = lane.with_ports(|ports| {
-        let port = &ports[UDP_PORT];
-        let tried = interfaces
-            .iter()
-            .map(|interface| port.join(group, *interface, join));
-        tried.filter(core::result::Result::is_ok).count()
-    });
-    // Whoever posted while the lane was held left a note.
-    lane.sleeper.wake();
-    if joined > 0 {
-        Ok(())
-    } else {
-        Err(Error::NotFound)
+        empty
     }
 }

@@ -18,7 +18,7 @@ use sluice_xdp::Steering;
 
 use crate::demand::Demand;
 use crate::directions::Directions;
-use crate::node::lock;
+use crate::locks::lock;
 use crate::path::{UDP_PORT, Way};
 
 /// Bytes of a packet besides its payload, at most: IPv6, UDP, transport headers, ICRC.

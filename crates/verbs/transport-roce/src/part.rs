@@ -1,22 +1,19 @@
-//! The transport's part of a queue pair.
+//! A queue pair, as the lanes see it: what was posted, and the machine that one thread at a time
+//! works.
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
-use sluice_protocol::Datagram;
-use sluice_verbs::transport::{QpChange, QpParams};
-use sluice_verbs::types::qp_mask;
-use sluice_verbs::{Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone};
-use sluice_verbs::{WcStatus, Wqe};
-use sluice_wire::Qpn;
+use sluice_protocol::Operation;
+use sluice_verbs::transport::QpParams;
+use sluice_verbs::{QpType, Wqe};
 
-use crate::lane::Lane;
-use crate::lanes::Member;
+use crate::completions::Member;
+use crate::counters::Seen;
+use crate::locks::{lock, try_lock};
 use crate::machine::Machine;
-use crate::node::{Node, lock, try_lock};
-use crate::path::{self, Way};
-use crate::requests::{Outbox, To, operation};
+use crate::requests::{Outbox, To};
 
 /// Asked for while the machine was in use further up the same stack.
 const STOP_SENDING: u8 = 1;
@@ -25,9 +22,8 @@ const CLEAR: u8 = 4;
 
 /// A queue pair.
 pub struct Part {
-    pub node: Arc<Node>,
     pub qpn: u32,
-    /// Its number among the node's queue pairs, for the scheduler.
+    /// Its number among the transport's queue pairs, for the scheduler.
     pub index: usize,
     pub kind: QpType,
     /// The lane that works on it.
@@ -94,26 +90,19 @@ fn this_thread() -> u64 {
 }
 
 impl Part {
-    pub fn new(node: &Arc<Node>, qpn: u32, index: usize, params: &QpParams) -> Self {
-        let lane = node.lane_number(qpn);
-        let queues = [params.send_cq, params.recv_cq];
+    /// `index`: its number among the transport's queue pairs. `lane`: who works on it.
+    pub fn new(qpn: u32, index: usize, lane: usize, member: Member, params: &QpParams) -> Self {
         Self {
-            node: node.clone(),
             qpn,
             index,
             kind: params.qp_type,
             lane,
-            _member: node.completions.join(lane, queues),
+            _member: member,
             outbox: Mutex::default(),
             machine: Mutex::new(Machine::new(params.cap)),
             holder: AtomicU64::new(0),
             asked: AtomicU8::new(0),
         }
-    }
-
-    /// The lane that works on it.
-    pub fn lane(&self) -> &Lane {
-        &self.node.lanes[self.lane]
     }
 
     /// The machine. Not twice in one thread, and not with the send half's lock held.
@@ -136,132 +125,63 @@ impl Part {
         })
     }
 
+    /// Takes a request of the engine's, for whoever works on the queue pair next.
+    pub fn push(&self, wqe: &Wqe<'_>, operation: Operation, to: Option<To>) {
+        let xrc = self.kind == QpType::XrcSend;
+        lock(&self.outbox).push(wqe, operation, to, xrc);
+    }
+
     /// Takes over what was posted.
     pub fn absorb(&self, machine: &mut Machine) {
         machine.absorb(&mut lock(&self.outbox));
     }
 
+    /// Whether this thread is inside of the machine, further up the stack.
+    pub fn is_inside(&self) -> bool {
+        self.holder.load(Ordering::Relaxed) == this_thread()
+    }
+
     /// Has something done by the machine: now, or, when this thread is inside of it, as soon as
     /// it is let go.
     fn ask(&self, what: u8) {
-        if self.holder.load(Ordering::Relaxed) == this_thread() {
+        if self.is_inside() {
             self.asked.fetch_or(what, Ordering::AcqRel);
         } else {
             carry_out(&mut self.lock(), what);
         }
     }
 
-    /// The way to a connected queue pair's peer. Extended targets have one too: answers go there.
-    fn way(&self, qp: &Qp, change: &QpChange<'_>) -> Result<Option<Way>> {
-        if self.kind == QpType::Ud {
-            return Ok(None);
+    /// SQE, as [`Machine::stop_sending`].
+    pub fn stop_sending(&self) {
+        self.flush(STOP_SENDING);
+    }
+
+    /// ERR, as [`Machine::stop`].
+    pub fn stop(&self) {
+        self.flush(STOP);
+    }
+
+    /// RESET, as [`Machine::clear`].
+    pub fn clear(&self) {
+        self.flush(CLEAR);
+    }
+
+    /// Requests that nobody has looked at are flushed by the engine; the machine is asked to do the
+    /// rest.
+    fn flush(&self, what: u8) {
+        lock(&self.outbox).clear();
+        self.ask(what);
+    }
+
+    /// It is about to be gone, and in nobody's tables. What it has seen, unless it is still at work
+    /// further up the stack.
+    pub fn end(&self) -> Option<Seen> {
+        self.clear();
+        if self.is_inside() {
+            return None;
         }
-        let attr = change.attr;
-        let path = path::of(qp, &attr.ah_attr, attr.dest_qp_num)?;
-        self.node.serve_and_way(&path, attr.path_mtu).map(Some)
-    }
-}
-
-/// What the engine holds.
-pub struct RoceQp(pub Arc<Part>);
-
-impl QpTransport for RoceQp {
-    fn bind(&self, qp: &Arc<Qp>) {
-        self.0.lock().qp = Some(qp.clone());
-        self.0.node.add_part(&self.0);
-    }
-
-    fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
-        let part = &self.0;
-        let failed = |status| Posted::Done(SendDone::failed(status));
-        let Some(operation) = operation(wqe) else {
-            return failed(WcStatus::LocQpOpErr);
-        };
-        let to = match (part.kind, wqe.wr.ud) {
-            (QpType::Ud, Some(ud)) => {
-                let way = path::of(qp, ud.ah, ud.qpn)
-                    .and_then(|path| part.node.way_and_serve_soon(&path));
-                let Ok(way) = way else {
-                    // Nobody hears of a datagram that finds no way, as on a network.
-                    return Posted::Done(SendDone::ok(wqe.length as u32));
-                };
-                let datagram = Datagram {
-                    destination: Qpn::new(ud.qpn),
-                    qkey: ud.qkey,
-                };
-                Some(To { way, datagram })
-            }
-            (QpType::Ud, None) => return failed(WcStatus::LocQpOpErr),
-            _ => None,
-        };
-        let xrc = part.kind == QpType::XrcSend;
-        lock(&part.outbox).push(wqe, operation, to, xrc);
-        match part.node.posted(part, wqe.seq, wqe.length) {
-            Some(done) => Posted::Done(done),
-            None => Posted::Pending,
-        }
-    }
-
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()> {
-        let part = &*self.0;
-        let attr = change.attr;
-        match change.to {
-            QpState::Reset => {
-                // What the program has seen come is answered: its peer may wait for that, and the
-                // queue pair will be gone when it asks again.
-                if part.holder.load(Ordering::Relaxed) != this_thread() {
-                    part.lane().settle(&part.node);
-                }
-                lock(&part.outbox).clear();
-                part.ask(CLEAR);
-            }
-            QpState::Err => {
-                lock(&part.outbox).clear();
-                part.ask(STOP);
-            }
-            QpState::Sqe => {
-                lock(&part.outbox).clear();
-                part.ask(STOP_SENDING);
-            }
-            QpState::Rtr if change.from == QpState::Init => {
-                let way = part.way(qp, change)?;
-                let mtu = part.node.mtu();
-                let mut machine = part.lock();
-                machine.ready_to_receive(qp, attr, way, mtu);
-                // What was heard of the neighbour since did not reach it.
-                machine.reroute(|way| part.node.network.way_again(way));
-            }
-            QpState::Rts if change.from == QpState::Rtr => part.lock().ready_to_send(qp, attr),
-            QpState::Rtr | QpState::Rts | QpState::Sqd => {
-                let way = match change.mask & qp_mask::AV {
-                    0 => None,
-                    _ => part.way(qp, change)?,
-                };
-                part.lock().change(qp, change, way);
-            }
-            QpState::Init => {}
-        }
-        Ok(())
-    }
-
-    fn attach_multicast(&self, gid: &Gid) -> Result<()> {
-        self.0.node.groups.attach(&self.0, gid)
-    }
-
-    fn detach_multicast(&self, gid: &Gid) {
-        self.0.node.groups.detach(&self.0, gid);
-    }
-
-    fn destroy(&self) {
-        let part = &self.0;
-        part.node.remove_part(part);
-        lock(&part.outbox).clear();
-        part.ask(CLEAR);
-        if part.holder.load(Ordering::Relaxed) != this_thread() {
-            let mut machine = part.lock();
-            machine.qp = None;
-            *lock(&part.node.gone) += &machine.take_seen();
-        }
-        part.node.numbers().give(part.qpn);
+        let mut machine = self.lock();
+        machine.qp = None;
+        Some(machine.take_seen())
     }
 }

@@ -11,7 +11,7 @@
 //! each.
 
 use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering, fence};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,8 @@ use sluice_packet::{Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
-use crate::node::{lock, try_lock};
+use crate::baton::Baton;
+use crate::locks::lock;
 
 /// Packets that a lane puts together until it flushes them.
 const GATHERED_MAX: usize = 64;
@@ -165,7 +166,7 @@ impl Packets {
 
 /// A queue that several lanes send by.
 struct Queue {
-    sending: Mutex<Sending>,
+    sending: Baton<Sending>,
     /// What lanes have flushed.
     waiting: Mutex<Packets>,
     /// How much that is, to look without the lock.
@@ -214,7 +215,7 @@ impl Sending {
 impl Queue {
     fn new(port: Boxed) -> Arc<Self> {
         Arc::new(Self {
-            sending: Mutex::new(Sending {
+            sending: Baton::new(Sending {
                 port,
                 taken: Packets::default(),
                 next: 0,
@@ -227,14 +228,13 @@ impl Queue {
     /// Whether somebody has put something there since it was taken. To be asked after the queue
     /// was let go.
     fn has_waiting(&self) -> bool {
-        fence(Ordering::SeqCst);
         self.count.load(Ordering::SeqCst) != 0
     }
 
     /// Sends what waits, unless somebody is at it, who does. False: not all of it could be sent.
     fn send(&self) -> bool {
         loop {
-            let Some(mut sending) = try_lock(&self.sending) else {
+            let Some(mut sending) = self.sending.try_take() else {
                 return true;
             };
             // In front of the rest, so that a port without room does not get ever more.
@@ -272,7 +272,7 @@ impl Port for Shared {
             return 0;
         }
         // Who has it sends; what has come is still there afterwards.
-        let Some(mut sending) = try_lock(&self.queue.sending) else {
+        let Some(mut sending) = self.queue.sending.try_take() else {
             return 0;
         };
         let came = sending.port.receive(each);
@@ -285,7 +285,7 @@ impl Port for Shared {
     }
 
     fn left_to_sockets(&self) -> Option<u64> {
-        try_lock(&self.queue.sending)?.port.left_to_sockets()
+        self.queue.sending.try_take()?.port.left_to_sockets()
     }
 
     fn send(
@@ -321,18 +321,18 @@ impl Port for Shared {
 
     fn descriptors(&self) -> Vec<RawFd> {
         match self.receives {
-            true => lock(&self.queue.sending).port.descriptors(),
+            true => self.queue.sending.take().port.descriptors(),
             false => Vec::new(),
         }
     }
 
     fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        lock(&self.queue.sending).port.join(group, interface, join)
+        self.queue.sending.take().port.join(group, interface, join)
     }
 
     fn counters(&self) -> PortCounters {
         match self.receives {
-            true => lock(&self.queue.sending).port.counters(),
+            true => self.queue.sending.take().port.counters(),
             // Counted once.
             false => PortCounters::default(),
         }

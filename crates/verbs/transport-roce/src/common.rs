@@ -1,0 +1,36 @@
+//! What the lanes of a transport have in common. None of it is a lane's to hold.
+
+use std::sync::Arc;
+
+use crate::forward::Forward;
+use crate::gate::Gate;
+use crate::gsi::Gsi;
+use crate::multicast::Groups;
+use crate::names::Names;
+use crate::network::Network;
+use crate::queue_pairs::QueuePairs;
+
+/// What whoever works on a lane needs besides it.
+pub struct Common {
+    pub names: Names,
+    pub queue_pairs: QueuePairs,
+    pub network: Network,
+    pub gsi: Gsi,
+    pub groups: Groups,
+    pub forward: Forward,
+    /// Each lane's gate, at least one.
+    pub gates: Box<[Arc<Gate>]>,
+}
+
+impl Common {
+    /// The number of the lane that a queue pair is on.
+    pub fn lane_of(&self, qpn: u32) -> usize {
+        qpn as usize % self.gates.len()
+    }
+
+    /// The gate of the lane that has what is the whole transport's: queue pair 1, groups,
+    /// neighbours.
+    pub fn first_gate(&self) -> &Gate {
+        &self.gates[0]
+    }
+}

@@ -1,0 +1,66 @@
+//! Joining and leaving multicast groups: the members, and the sockets that follow them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use sluice_verbs::{Error, Gid, QpType, Result};
+
+use crate::node::Node;
+use crate::part::Part;
+use crate::path::{UDP_PORT, address};
+
+/// Datagrams to the group are to come to the queue pair, whichever interface they come by.
+pub fn attach(node: &Node, part: &Arc<Part>, gid: &Gid) -> Result<()> {
+    if part.kind != QpType::Ud || !gid.is_multicast() {
+        return Err(Error::BadValue);
+    }
+    let group = address(gid);
+    let change = node.common().groups.change();
+    if !change.has_members(group) {
+        join(node, group, true)?;
+    }
+    change.add(group, part);
+    Ok(())
+}
+
+/// No longer.
+pub fn detach(node: &Node, part: &Part, gid: &Gid) {
+    let wanted = address(gid);
+    leave(node, part, |group| *group == wanted);
+}
+
+/// The queue pair is about to be gone.
+pub fn forget(node: &Node, part: &Part) {
+    if part.kind == QpType::Ud {
+        leave(node, part, |_| true);
+    }
+}
+
+fn leave(node: &Node, part: &Part, of: impl Fn(&IpAddr) -> bool) {
+    let change = node.common().groups.change();
+    for group in change.remove(part, of) {
+        // An interface that is gone has left its groups.
+        let _ = join(node, group, false);
+    }
+}
+
+/// Joins a group, or leaves it, on all interfaces that have it. It is enough if one has.
+fn join(node: &Node, group: IpAddr, join: bool) -> Result<()> {
+    let interfaces = node.common().network.multicast_interfaces();
+    // Of the sockets at one port each that has joined gets a datagram to a group: one is enough.
+    let lane = node.lanes.first();
+    let joined = lane.with_ports(|ports| {
+        let port = &ports[UDP_PORT];
+        let tried = interfaces
+            .iter()
+            .map(|interface| port.join(group, *interface, join));
+        tried.filter(core::result::Result::is_ok).count()
+    });
+    // Whoever posted while the lane was held left a note.
+    lane.gate.sleeper.wake();
+    if joined > 0 {
+        Ok(())
+    } else {
+        Err(Error::NotFound)
+    }
+}

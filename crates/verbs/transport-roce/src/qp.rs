@@ -1,0 +1,125 @@
+//! What the engine has of a queue pair.
+
+use std::sync::Arc;
+
+use sluice_protocol::Datagram;
+use sluice_verbs::transport::QpChange;
+use sluice_verbs::types::qp_mask;
+use sluice_verbs::{Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone};
+use sluice_verbs::{WcStatus, Wqe};
+use sluice_wire::Qpn;
+
+use crate::membership;
+use crate::node::Node;
+use crate::part::Part;
+use crate::path::{self, Way};
+use crate::requests::{To, operation};
+
+/// What the engine holds.
+pub struct RoceQp {
+    pub node: Arc<Node>,
+    pub part: Arc<Part>,
+}
+
+impl RoceQp {
+    /// The way to a connected queue pair's peer. Extended targets have one too: answers go there.
+    fn way(&self, qp: &Qp, change: &QpChange<'_>) -> Result<Option<Way>> {
+        if self.part.kind == QpType::Ud {
+            return Ok(None);
+        }
+        let attr = change.attr;
+        let path = path::of(qp, &attr.ah_attr, attr.dest_qp_num)?;
+        self.node.serve_and_way(&path, attr.path_mtu).map(Some)
+    }
+}
+
+impl QpTransport for RoceQp {
+    fn bind(&self, qp: &Arc<Qp>) {
+        self.part.lock().qp = Some(qp.clone());
+        self.node.common().queue_pairs.add(&self.part);
+    }
+
+    fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
+        let part = &self.part;
+        let failed = |status| Posted::Done(SendDone::failed(status));
+        let Some(operation) = operation(wqe) else {
+            return failed(WcStatus::LocQpOpErr);
+        };
+        let to = match (part.kind, wqe.wr.ud) {
+            (QpType::Ud, Some(ud)) => {
+                let way = path::of(qp, ud.ah, ud.qpn)
+                    .and_then(|path| self.node.way_and_serve_soon(&path));
+                let Ok(way) = way else {
+                    // Nobody hears of a datagram that finds no way, as on a network.
+                    return Posted::Done(SendDone::ok(wqe.length as u32));
+                };
+                let datagram = Datagram {
+                    destination: Qpn::new(ud.qpn),
+                    qkey: ud.qkey,
+                };
+                Some(To { way, datagram })
+            }
+            (QpType::Ud, None) => return failed(WcStatus::LocQpOpErr),
+            _ => None,
+        };
+        part.push(wqe, operation, to);
+        match self.node.lanes.posted(part, wqe.seq, wqe.length) {
+            Some(done) => Posted::Done(done),
+            None => Posted::Pending,
+        }
+    }
+
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()> {
+        let part = &*self.part;
+        let attr = change.attr;
+        match change.to {
+            QpState::Reset => {
+                // What the program has seen come is answered: its peer may wait for that, and the
+                // queue pair will be gone when it asks again.
+                if !part.is_inside() {
+                    self.node.lanes.settle_one(part.lane);
+                }
+                part.clear();
+            }
+            QpState::Err => part.stop(),
+            QpState::Sqe => part.stop_sending(),
+            QpState::Rtr if change.from == QpState::Init => {
+                let way = self.way(qp, change)?;
+                let network = &self.node.common().network;
+                let mtu = network.mtu();
+                let mut machine = part.lock();
+                machine.ready_to_receive(qp, attr, way, mtu);
+                // What was heard of the neighbour since did not reach it.
+                machine.reroute(|way| network.way_again(way));
+            }
+            QpState::Rts if change.from == QpState::Rtr => part.lock().ready_to_send(qp, attr),
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                let way = match change.mask & qp_mask::AV {
+                    0 => None,
+                    _ => self.way(qp, change)?,
+                };
+                part.lock().change(qp, change, way);
+            }
+            QpState::Init => {}
+        }
+        Ok(())
+    }
+
+    fn attach_multicast(&self, gid: &Gid) -> Result<()> {
+        membership::attach(&self.node, &self.part, gid)
+    }
+
+    fn detach_multicast(&self, gid: &Gid) {
+        membership::detach(&self.node, &self.part, gid);
+    }
+
+    fn destroy(&self) {
+        let (part, common) = (&self.part, self.node.common());
+        membership::forget(&self.node, part);
+        common.queue_pairs.remove(part);
+        if let Some(seen) = part.end() {
+            self.node.remember(&seen);
+        }
+        common.names.give(part.qpn);
+    }
+}
