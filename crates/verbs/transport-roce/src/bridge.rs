@@ -8,7 +8,7 @@ use sluice_protocol::{
 };
 use sluice_shmem::verbs::copy;
 use sluice_verbs::responder::{self, RecvDone, RecvWqe, RemoteMemory, RemoteOp, RemoteRequest};
-use sluice_verbs::{NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
+use sluice_verbs::{Aftermath, NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
 use sluice_wire::{Qpn, grh};
 
 use crate::requests::Requests;
@@ -57,6 +57,7 @@ pub struct Bridge<'a> {
     pub qp: &'a Qp,
     pub requests: &'a Requests,
     pub inbound: &'a mut Inbound,
+    pub after: &'a mut Aftermath,
 }
 
 fn refusal(reason: NakReason) -> Refusal {
@@ -181,8 +182,10 @@ impl Memory for Bridge<'_> {
         let inbound = &mut *self.inbound;
         inbound.aside = false;
         let taken = match self.qp.qp_type() {
-            QpType::XrcRecv => self.qp.take_recv_xrc(inbound.srq, &mut inbound.recv),
-            _ => self.qp.take_recv(&mut inbound.recv),
+            QpType::XrcRecv => self
+                .qp
+                .take_recv_xrc(inbound.srq, &mut inbound.recv, self.after),
+            _ => self.qp.take_recv(&mut inbound.recv, self.after),
         };
         taken.map_err(|error| match error {
             responder::TakeError::Empty | responder::TakeError::NotReady => TakeError::Empty,
@@ -232,6 +235,7 @@ impl Memory for Bridge<'_> {
             src_qp: if is_datagram { self.inbound.source } else { 0 },
             ..RecvDone::ok(received.length + self.front())
         };
-        self.qp.complete_recv(&mut self.inbound.recv, &done);
+        self.qp
+            .complete_recv(&mut self.inbound.recv, &done, self.after);
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use sluice_verbs::{Cq, CqTransport};
+use sluice_verbs::{Aftermath, Cq, CqTransport};
 
 use crate::completions::Sources;
 use crate::node::Node;
@@ -36,8 +36,8 @@ impl RoceCq {
 }
 
 impl CqTransport for RoceCq {
-    fn progress(&self, _cq: &Cq) {
-        if self.node.poll(&self.sources) > 0 {
+    fn progress(&self, _cq: &Cq, after: &mut Aftermath) {
+        if self.node.poll(&self.sources, after) > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);
             return;
         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use sluice_sys::errno::Errno;
 use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_ns};
 use sluice_sys::wake::Epoll;
+use sluice_verbs::settled;
 
 use crate::node::Node;
 use crate::sleeper::{
@@ -222,7 +223,8 @@ fn look(node: &Node, lane: usize, until: u64, patience: &mut Patience) -> Option
     loop {
         // The sockets cost a system call.
         let udp = looks.is_multiple_of(UDP_LOOKS);
-        if let Some(found) = node.lanes.progress(lane, Worker::Engine { udp })
+        let found = settled(|after| node.lanes.progress(lane, Worker::Engine { udp }, after));
+        if let Some(found) = found
             && found > 0
         {
             return Some(found);
@@ -269,7 +271,7 @@ fn run(weak: &Weak<Node>, number: usize) {
         let others = polled != before;
         before = polled;
         // Somebody else may be at it this very moment.
-        let found = node.lanes.progress(number, Worker::Engine { udp });
+        let found = settled(|after| node.lanes.progress(number, Worker::Engine { udp }, after));
         alone.looked(found.unwrap_or(0), others || found.is_none());
         if core::mem::take(&mut unpolled) && found.is_some_and(|found| found > 0) {
             alone.was_left();

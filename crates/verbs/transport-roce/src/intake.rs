@@ -4,6 +4,7 @@ use core::sync::atomic::AtomicU64;
 
 use sluice_packet::Received;
 use sluice_protocol::Instant;
+use sluice_verbs::Aftermath;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Packet, Qpn};
@@ -44,6 +45,7 @@ pub struct Intake<'a> {
     pub held: &'a mut Held,
     pub mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
     pub handed: &'a mut Set,
+    pub after: &'a mut Aftermath,
     /// Packets that the XDP program would steer: those that UDP sockets have sent stay with sockets.
     pub steerable: usize,
 }
@@ -104,7 +106,7 @@ impl Intake<'_> {
         received: &Received<'_>,
     ) -> bool {
         let mut machine = part.lock();
-        let taken = machine.receive(now, packet, received);
+        let taken = machine.receive(now, packet, received, self.after);
         let waits = match machine.due() {
             Due::Nothing => true,
             Due::Acknowledgement => self.held.came(part.index, now),
@@ -117,7 +119,7 @@ impl Intake<'_> {
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.
         if machine.has_news() {
-            machine.report();
+            machine.report(self.after);
         }
         taken
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use sluice_packet::Port;
-use sluice_verbs::SendDone;
+use sluice_verbs::{Aftermath, SendDone};
 
 use crate::baton::{Baton, Hold};
 use crate::burst::Burst;
@@ -37,7 +37,13 @@ impl Lane {
 
     /// Receives, answers, sends. `handed` gets the lanes that packets came for; somebody must see
     /// to these.
-    pub fn work(&self, common: &Common, worker: Worker, handed: &mut Set) -> Option<usize> {
+    pub fn work(
+        &self,
+        common: &Common,
+        worker: Worker,
+        handed: &mut Set,
+        after: &mut Aftermath,
+    ) -> Option<usize> {
         let gate = &*self.gate;
         let mut came = 0;
         let mut rounds = 0;
@@ -71,6 +77,7 @@ impl Lane {
                     state.send(gate, common, None);
                 }
                 gate.set_deadline(state.due());
+                after.append(&mut state.after);
                 let mads = core::mem::take(&mut state.mads);
                 handed.add(core::mem::take(&mut state.handed));
                 drop(state);
@@ -91,8 +98,10 @@ impl Lane {
     }
 
     /// A program polls. How many packets came, and in `handed` which lanes some were for.
-    pub fn poll(&self, common: &Common, handed: &mut Set) -> usize {
-        let came = self.work(common, Worker::Poller, handed).unwrap_or(0);
+    pub fn poll(&self, common: &Common, handed: &mut Set, after: &mut Aftermath) -> usize {
+        let came = self
+            .work(common, Worker::Poller, handed, after)
+            .unwrap_or(0);
         if came > 0 {
             self.gate.wake_for_deadline();
         }

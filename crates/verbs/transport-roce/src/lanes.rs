@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sluice_packet::{Port, Received};
 use sluice_sys::process::now_ns;
-use sluice_verbs::SendDone;
+use sluice_verbs::{Aftermath, SendDone};
 
 use crate::common::Common;
 use crate::completions::{Completions, Sources};
@@ -69,29 +69,29 @@ impl Lanes {
 
     /// A lane receives, answers, sends, and has others take what came for them. How many packets
     /// came; None: somebody else is at it.
-    pub fn progress(&self, lane: usize, worker: Worker) -> Option<usize> {
+    pub fn progress(&self, lane: usize, worker: Worker, after: &mut Aftermath) -> Option<usize> {
         let mut handed = Set::default();
-        let came = self.each[lane].work(&self.common, worker, &mut handed);
+        let came = self.each[lane].work(&self.common, worker, &mut handed, after);
         for other in handed {
-            self.expect_brought(other, came.unwrap_or(0) <= BROUGHT_FEW);
+            self.expect_brought(other, came.unwrap_or(0) <= BROUGHT_FEW, after);
         }
         came
     }
 
     /// Takes in a packet that another process got, or has whoever is at it take it. By an engine
     /// thread.
-    pub fn inject(&self, lane: usize, received: &Received<'_>) {
+    pub fn inject(&self, lane: usize, received: &Received<'_>, after: &mut Aftermath) {
         self.gate(lane).bring(received);
-        self.progress(lane, Worker::Engine { udp: false });
+        self.progress(lane, Worker::Engine { udp: false }, after);
     }
 
     /// Has what was handed over taken in: by whoever is at it, who finds it when he lets go; by
     /// who polls next, which costs no call of the kernel; where nobody does by this thread, which
     /// holds no lane, or by the lane's own. `few`: it is not worth waking that.
-    fn expect_brought(&self, lane: usize, few: bool) {
+    fn expect_brought(&self, lane: usize, few: bool, after: &mut Aftermath) {
         let gate = self.gate(lane);
         if few && gate.sleeper.is_asleep() {
-            self.progress(lane, Worker::Bringer);
+            self.progress(lane, Worker::Bringer, after);
         } else {
             gate.set_deadline(0);
         }
@@ -120,22 +120,22 @@ impl Lanes {
 
     /// A poll of a completion queue found nothing: looks at the ports of the lanes that its
     /// completions come from. How many packets came.
-    pub fn poll(&self, completions: &Completions, queue: &Sources) -> usize {
+    pub fn poll(&self, completions: &Completions, queue: &Sources, after: &mut Aftermath) -> usize {
         let mut handed = Set::default();
         if let [only] = &*self.each {
-            return only.poll(&self.common, &mut handed);
+            return only.poll(&self.common, &mut handed, after);
         }
         let mut came = 0;
         let polled = self.of(completions, queue);
         for lane in polled {
-            came += self.each[lane].poll(&self.common, &mut handed);
+            came += self.each[lane].poll(&self.common, &mut handed, after);
             // What the ones before had for it has been taken in.
             handed.remove(lane);
         }
         for lane in handed {
             // To one that was polled already this thread comes back: none has to be woken.
             let few = came <= BROUGHT_FEW || polled.contains(lane);
-            self.expect_brought(lane, few);
+            self.expect_brought(lane, few, after);
         }
         came
     }
@@ -168,11 +168,11 @@ impl Lanes {
     }
 
     /// Sends what is due on a lane, behind whoever is at it now: what came is answered before its queue
-    /// pair, or the process, is gone. Not for long: whoever is at it may be further up the stack.
-    pub fn settle_one(&self, lane: usize) {
+    /// pair, or the process, is gone. Not for long.
+    pub fn settle_one(&self, lane: usize, after: &mut Aftermath) {
         let until = now_ns() + SETTLE_NS;
         while now_ns() < until {
-            if self.progress(lane, Worker::Leaver).is_some() {
+            if self.progress(lane, Worker::Leaver, after).is_some() {
                 return;
             }
             std::thread::yield_now();
@@ -180,25 +180,25 @@ impl Lanes {
     }
 
     /// The same on every lane.
-    pub fn settle(&self) {
+    pub fn settle(&self, after: &mut Aftermath) {
         for lane in 0..self.each.len() {
-            self.settle_one(lane);
+            self.settle_one(lane, after);
         }
     }
 
     /// Takes in what waits at every lane's ports, the UDP sockets too, until nothing does. What is
     /// another process's is handed on, and would be lost when the sockets are closed. Not for long: peers
     /// may send more than that.
-    pub fn drain(&self) {
+    pub fn drain(&self, after: &mut Aftermath) {
         for lane in 0..self.each.len() {
-            self.drain_one(lane);
+            self.drain_one(lane, after);
         }
     }
 
-    fn drain_one(&self, lane: usize) {
+    fn drain_one(&self, lane: usize, after: &mut Aftermath) {
         let until = now_ns() + SETTLE_NS;
         while now_ns() < until {
-            match self.progress(lane, Worker::Engine { udp: true }) {
+            match self.progress(lane, Worker::Engine { udp: true }, after) {
                 Some(0) => return,
                 Some(_) => {}
                 None => std::thread::yield_now(),

@@ -5,13 +5,16 @@
 //! directory; those of one that is killed are left to whoever comes next ([`sluice_rendezvous`]).
 
 use sluice_sys::at_exit::AtExit;
+use sluice_verbs::settled;
 
 use crate::node::Node;
 
 impl AtExit for Node {
     fn leave(&self) {
-        self.lanes.settle();
-        self.lanes.drain();
+        settled(|after| {
+            self.lanes.settle(after);
+            self.lanes.drain(after);
+        });
         self.common().names.leave();
     }
 }

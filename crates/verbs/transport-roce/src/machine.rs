@@ -7,7 +7,7 @@ use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
-use sluice_verbs::{NakReason, Qp, QpAttr, QpCap, QpType, SendDone, WcStatus};
+use sluice_verbs::{Aftermath, NakReason, Qp, QpAttr, QpCap, QpType, SendDone, WcStatus};
 use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
@@ -219,7 +219,7 @@ impl Machine {
 
     /// ERR: everything is flushed, the receive that is being filled too. A refusal is still
     /// repeated to a peer that goes on.
-    pub fn stop(&mut self) {
+    pub fn stop(&mut self, after: &mut Aftermath) {
         self.stop_sending();
         let Some(qp) = self.qp.clone() else { return };
         self.receives = matches!(&self.service, Service::Rc(c) if c.refusal().is_some());
@@ -227,6 +227,7 @@ impl Machine {
             qp: &qp,
             requests: &self.requests,
             inbound: &mut self.inbound,
+            after,
         };
         match &mut self.service {
             Service::Rc(connection) => connection.stop_receiving(&mut bridge),
@@ -236,8 +237,8 @@ impl Machine {
     }
 
     /// RESET, and the end.
-    pub fn clear(&mut self) {
-        self.stop();
+    pub fn clear(&mut self, after: &mut Aftermath) {
+        self.stop(after);
         self.seen = self.seen();
         self.service = Service::None;
         self.receives = false;
@@ -259,7 +260,13 @@ impl Machine {
     }
 
     /// A packet came for this queue pair. False: it is not from its peer, or not for its state.
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, received: &Received<'_>) -> bool {
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        received: &Received<'_>,
+        after: &mut Aftermath,
+    ) -> bool {
         if !self.receives {
             self.seen.not_taken.not_ready += 1;
             return false;
@@ -284,6 +291,7 @@ impl Machine {
             qp,
             requests: &self.requests,
             inbound: &mut self.inbound,
+            after,
         };
         let ecn = received.ecn();
         match &mut self.service {
@@ -310,7 +318,7 @@ impl Machine {
     }
 
     /// Gives the protocol what it takes of it. Requests that it does not know are completed.
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self, after: &mut Aftermath) {
         while let Some(slot) = self.requests.next() {
             let request = slot.request;
             let posted = match (&mut self.service, slot.to) {
@@ -326,7 +334,7 @@ impl Machine {
                 Ok(()) => self.requests.handed(),
                 Err(sluice_protocol::PostError::Illegal) => {
                     self.requests.handed();
-                    self.complete(request.seq, WcStatus::LocQpOpErr, 0);
+                    self.complete(request.seq, WcStatus::LocQpOpErr, 0, after);
                 }
                 // Flushed by the engine, or tried again after the next completion.
                 Err(_) => return,
@@ -334,7 +342,7 @@ impl Machine {
         }
     }
 
-    fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32) {
+    fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32, after: &mut Aftermath) {
         self.requests.end(seq);
         if let Some(qp) = &self.qp {
             qp.complete_send(
@@ -344,6 +352,7 @@ impl Machine {
                     byte_len,
                     vendor_err: 0,
                 },
+                after,
             );
         }
     }
@@ -392,8 +401,13 @@ impl Machine {
     }
 
     /// The next packet that leaves. `flows`: as for [`Bulk::look`].
-    pub fn transmit(&mut self, now: Instant, flows: bool) -> Option<Outgoing> {
-        self.hand_over();
+    pub fn transmit(
+        &mut self,
+        now: Instant,
+        flows: bool,
+        after: &mut Aftermath,
+    ) -> Option<Outgoing> {
+        self.hand_over(after);
         let transmit = match &mut self.service {
             Service::Rc(connection) => {
                 if self.way.is_some_and(|way| way.port != way.bulk) {
@@ -522,10 +536,18 @@ impl Machine {
         if sooner { Due::Turn } else { Due::Nothing }
     }
 
-    /// Tells the engine what has happened. It may post and change the state from inside.
-    pub fn report(&mut self) {
+    /// Tells the engine what has happened. A queue pair that has failed does no more by itself: the
+    /// engine moves it when the aftermath is settled.
+    pub fn report(&mut self, after: &mut Aftermath) {
         while let Some(done) = self.completion() {
-            self.complete(done.seq, bridge::status(done.status), done.length);
+            let status = bridge::status(done.status);
+            self.complete(done.seq, status, done.length, after);
+            if status != WcStatus::Success {
+                match &self.service {
+                    Service::Rc(_) => self.stop(after),
+                    _ => self.stop_sending(),
+                }
+            }
         }
         if self.refusal_told {
             return;
@@ -535,11 +557,13 @@ impl Machine {
             && let Some(qp) = self.qp.clone()
         {
             self.refusal_told = true;
-            qp.responder_failed(match code {
+            let reason = match code {
                 NakCode::RemoteAccess => NakReason::RemoteAccess,
                 NakCode::RemoteOperational => NakReason::RemoteOperation,
                 _ => NakReason::InvalidRequest,
-            });
+            };
+            qp.responder_failed(reason, after);
+            self.stop(after);
         }
     }
 }

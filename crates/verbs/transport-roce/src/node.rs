@@ -8,8 +8,8 @@ use sluice_packet::{Path, Port};
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::ClosedInChildren;
-use sluice_verbs::Result;
 use sluice_verbs::transport::QpParams;
+use sluice_verbs::{Aftermath, Result};
 
 use crate::common::Common;
 use crate::completions::{Completions, Sources};
@@ -158,8 +158,8 @@ impl Node {
 /// Completion queues.
 impl Node {
     /// A poll of a completion queue found nothing. How many packets came.
-    pub fn poll(&self, queue: &Sources) -> usize {
-        self.lanes.poll(&self.completions, queue)
+    pub fn poll(&self, queue: &Sources, after: &mut Aftermath) -> usize {
+        self.lanes.poll(&self.completions, queue, after)
     }
 
     /// Somebody waits for a completion in this queue without polling.
@@ -203,10 +203,15 @@ impl Node {
     pub fn neighbour_brings(&self, id: u64) {
         let common = self.common();
         let sleeper = &common.first_gate().sleeper;
+        let mut after = Aftermath::new();
         common.forward.take(sleeper, id, |message| match message {
-            Message::Packet(qpn, received) => self.lanes.inject(common.lane_of(qpn), &received),
+            Message::Packet(qpn, received) => {
+                self.lanes
+                    .inject(common.lane_of(qpn), &received, &mut after);
+            }
             Message::Mad(path, mad) => common.gsi.came(&path, mad, true),
         });
+        after.settle();
     }
 
     /// The engine threads are to end.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_protocol::Datagram;
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
-use sluice_verbs::{Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone};
+use sluice_verbs::{Aftermath, Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone};
 use sluice_verbs::{WcStatus, Wqe};
 use sluice_wire::Qpn;
 
@@ -69,19 +69,17 @@ impl QpTransport for RoceQp {
         }
     }
 
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>) -> Result<()> {
+    fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
         let part = &*self.part;
         let attr = change.attr;
         match change.to {
             QpState::Reset => {
                 // What the program has seen come is answered: its peer may wait for that, and the
                 // queue pair will be gone when it asks again.
-                if !part.is_inside() {
-                    self.node.lanes.settle_one(part.lane);
-                }
-                part.clear();
+                self.node.lanes.settle_one(part.lane, after);
+                part.clear(after);
             }
-            QpState::Err => part.stop(),
+            QpState::Err => part.stop(after),
             QpState::Sqe => part.stop_sending(),
             QpState::Rtr if change.from == QpState::Init => {
                 let way = self.way(qp, change)?;
@@ -113,13 +111,11 @@ impl QpTransport for RoceQp {
         membership::detach(&self.node, &self.part, gid);
     }
 
-    fn destroy(&self) {
+    fn destroy(&self, after: &mut Aftermath) {
         let (part, common) = (&self.part, self.node.common());
         membership::forget(&self.node, part);
         common.queue_pairs.remove(part);
-        if let Some(seen) = part.end() {
-            self.node.remember(&seen);
-        }
+        self.node.remember(&part.end(after));
         common.names.give(part.qpn);
     }
 }

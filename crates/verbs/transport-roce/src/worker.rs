@@ -9,8 +9,8 @@ use std::sync::Arc;
 use sluice_packet::{Port, SendError};
 use sluice_protocol::{Instant, Scheduler};
 use sluice_sys::process::now_ns;
-use sluice_verbs::SendDone;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
+use sluice_verbs::{Aftermath, SendDone};
 
 use crate::common::Common;
 use crate::counters::count;
@@ -107,6 +107,8 @@ pub struct State {
     pub mads: Vec<(MadPath, [u8; MAD_BYTES])>,
     /// Lanes that were handed something in this round.
     pub handed: Set,
+    /// What is to be done for the engine when the lane has been let go.
+    pub after: Aftermath,
 }
 
 /// How a queue pair's turn ended.
@@ -140,6 +142,7 @@ impl State {
             gsi: gsi::Sender::default(),
             mads: Vec::new(),
             handed: Set::default(),
+            after: Aftermath::new(),
         }
     }
 
@@ -215,6 +218,7 @@ impl State {
             mads,
             udp_warm,
             handed,
+            after,
             ..
         } = self;
         *udp_warm = udp_warm.saturating_sub(1);
@@ -231,6 +235,7 @@ impl State {
             held,
             mads,
             handed,
+            after,
             steerable: 0,
         };
         // The clock is asked for the first packet only: mostly there is none.
@@ -276,7 +281,7 @@ impl State {
         while let Some(index) = self.unreported.pop() {
             self.scheduler.wake(index);
             if let Some(part) = self.part(index) {
-                part.lock().report();
+                part.lock().report(&mut self.after);
             }
         }
         for index in self.touched.drain(..) {
@@ -392,7 +397,7 @@ impl State {
             if !machine.way_has_room(&self.ports) {
                 break Turn::Blocked;
             }
-            let Some(outgoing) = machine.transmit(now, flows) else {
+            let Some(outgoing) = machine.transmit(now, flows, &mut self.after) else {
                 if packets > 0 && self.is_prompt(poster) {
                     // What is left to do here is done while the peer looks at it.
                     self.blocked |= !self.flush();
@@ -409,7 +414,7 @@ impl State {
         match poster {
             // What is done has left: it is told after the flush.
             None if machine.is_unreliable() => {}
-            None => machine.report(),
+            None => machine.report(&mut self.after),
             // What is done has left: not so if it waits for more.
             Some(Poster { posting, gathers }) if posting.index == part.index && !gathers => {
                 done = machine.take_only(posting.seq);
