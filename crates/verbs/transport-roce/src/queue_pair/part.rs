@@ -12,8 +12,8 @@ use sluice_verbs::{QpType, Wqe};
 use crate::completions::Member;
 use crate::counters::Seen;
 use crate::locks::{lock, try_lock};
-use crate::machine::Machine;
-use crate::requests::{Outbox, To};
+use crate::queue_pair::machine::Machine;
+use crate::queue_pair::requests::{Outbox, To};
 
 /// Asked for while the machine was in use further up the same stack.
 const STOP_SENDING: u8 = 1;
