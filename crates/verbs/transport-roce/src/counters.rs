@@ -1,4 +1,4 @@
-//! What is counted where it happens. [`crate::report`] adds it up.
+//! What is counted where it happens. [`crate::node::report`] adds it up.
 
 use core::ops::AddAssign;
 use core::sync::atomic::{AtomicU64, Ordering};

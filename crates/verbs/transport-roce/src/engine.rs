@@ -20,11 +20,11 @@ use sluice_sys::process::{ask_for_slices, block_signals, change_processor, now_n
 use sluice_sys::wake::Epoll;
 use sluice_verbs::settled;
 
+use crate::lane::worker::Worker;
 use crate::node::Node;
 use crate::sleeper::{
     self, KICK, LISTENER, NEIGHBOUR, NETWORK, PORT, Sleeper, UDP, WATCHED, XDP, token,
 };
-use crate::worker::Worker;
 
 /// Of so many looks at AF_XDP one is at the UDP sockets as well.
 const UDP_LOOKS: u32 = 64;

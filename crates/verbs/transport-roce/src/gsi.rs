@@ -12,7 +12,7 @@ use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
 use crate::locks::{lock, unpoisoned};
-use crate::path::gid;
+use crate::network::path::gid;
 
 /// The key of queue pair 1 (IBTA 10.2.5).
 const QKEY: u32 = 0x8001_0000;

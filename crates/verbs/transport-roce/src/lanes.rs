@@ -11,13 +11,13 @@ use sluice_packet::{Port, Received};
 use sluice_sys::process::now_ns;
 use sluice_verbs::{Aftermath, SendDone};
 
-use crate::common::Common;
 use crate::completions::{Completions, Sources};
-use crate::gate::Gate;
 use crate::lane::Lane;
+use crate::lane::common::Common;
+use crate::lane::gate::Gate;
+use crate::lane::worker::{Posting, SMALL_BYTES, Worker};
 use crate::lane_set::Set;
-use crate::part::Part;
-use crate::worker::{Posting, SMALL_BYTES, Worker};
+use crate::queue_pair::part::Part;
 
 /// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
 /// to wake it takes longer. Behind more there are more to come, and two threads are better.

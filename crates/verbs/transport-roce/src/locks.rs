@@ -12,8 +12,9 @@
 //!
 //! Behind all of these, so that a lane or a machine may be held by whoever takes one: the numbers,
 //! and behind these the routes, which a new block is made known to; a queue pair's outbox; the table of
-//! queue pairs; groups' members; forwarding; a gate's notes; what was brought; a queue that lanes
-//! share, and behind it what waits for it. Nobody who holds one of these takes another, or asks for
+//! queue pairs; completion queues, and behind them the lanes of each; groups' members; forwarding; a
+//! gate's notes; what was brought; a queue that lanes share, and behind it what waits for it; what is
+//! not shared by several modules. Nobody who holds one of these takes another, or asks for
 //! a lane or a machine, where nothing else is said.
 //!
 //! A lane and a shared queue are [`crate::baton`]s, all others the standard library's.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use sluice_packet::Received;
 
 use crate::locks::{lock, unpoisoned};
-use crate::part::Part;
+use crate::queue_pair::part::Part;
 
 /// Which queue pairs are in which groups.
 #[derive(Default)]

@@ -16,16 +16,16 @@ use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{CqTransport, Result, Transport};
 
 use crate::counters::LaneCounters;
-use crate::cq::RoceCq;
+use crate::device::cq::RoceCq;
+use crate::device::port1::Port1;
+use crate::device::qp::RoceQp;
 use crate::engine;
 use crate::engines::Engines;
 use crate::network::Network;
+use crate::node::report;
 use crate::node::{self, Node};
-use crate::port1::Port1;
 use crate::ports;
-use crate::qp::RoceQp;
-use crate::report;
-use crate::tap::Below;
+use crate::ports::tap::Below;
 
 /// Bytes of inline data that a queue pair can ask for.
 const INLINE_MAX: u32 = 1024;

@@ -11,7 +11,7 @@ use sluice_verbs::responder::{self, RecvDone, RecvWqe, RemoteMemory, RemoteOp, R
 use sluice_verbs::{Aftermath, NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
 use sluice_wire::{Qpn, grh};
 
-use crate::requests::Requests;
+use crate::queue_pair::requests::Requests;
 
 /// The receive of the message under way, and what came with a datagram.
 pub struct Inbound {

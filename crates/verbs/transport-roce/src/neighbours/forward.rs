@@ -19,8 +19,8 @@ use sluice_sys::unix;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::locks::lock;
-use crate::names::Names;
-use crate::path::{address, gid};
+use crate::neighbours::names::Names;
+use crate::network::path::{address, gid};
 use crate::sleeper::{NEIGHBOUR, Sleeper, token};
 
 /// What a message is.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::locks::{lock, unpoisoned};
-use crate::part::Part;
+use crate::queue_pair::part::Part;
 
 /// Numbers that this process has chosen need no keyed hash: nobody can choose them so that they
 /// fall together.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use sluice_verbs::{Error, Gid, QpType, Result};
 
+use crate::network::path::{UDP_PORT, address};
 use crate::node::Node;
-use crate::part::Part;
-use crate::path::{UDP_PORT, address};
+use crate::queue_pair::part::Part;
 
 /// Datagrams to the group are to come to the queue pair, whichever interface they come by.
 pub fn attach(node: &Node, part: &Arc<Part>, gid: &Gid) -> Result<()> {

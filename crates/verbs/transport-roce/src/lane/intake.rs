@@ -9,15 +9,15 @@ use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Packet, Qpn};
 
-use crate::common::Common;
 use crate::counters::{LaneCounters, count};
-use crate::gate::Gate;
 use crate::gsi;
-use crate::held::Held;
+use crate::lane::common::Common;
+use crate::lane::gate::Gate;
+use crate::lane::held::Held;
 use crate::lane_set::Set;
-use crate::machine::Due;
-use crate::part::Part;
-use crate::queue_pairs::Table;
+use crate::queue_pair::machine::Due;
+use crate::queue_pair::part::Part;
+use crate::queue_pair::table::Table;
 
 /// Why a packet was dropped.
 enum Dropped {

@@ -1,5 +1,5 @@
 //! How the queues of an interface are dealt to the lanes: each lane gets one port, so that the
-//! ports of all lanes have the same numbers ([`crate::path::Way::port`]).
+//! ports of all lanes have the same numbers ([`crate::network::path::Way::port`]).
 //!
 //! With at least as many queues as lanes each lane has queues of its own, shares nothing with
 //! others, and sends by the first. With fewer some lanes share a queue: the first of them receives,
@@ -7,7 +7,7 @@
 //!
 //! A shared queue has a lock that nobody waits for. Who flushes puts the packets where they wait,
 //! and tries the lock; who does not get it leaves them to the holder, who looks once more when he
-//! has let go. Packets wait to be sent as they do between lanes ([`crate::brought`]), for a copy
+//! has let go. Packets wait to be sent as they do between lanes ([`crate::lane::brought`]), for a copy
 //! each.
 
 use core::ops::Range;

@@ -4,17 +4,25 @@
 //! Who finds it taken leaves a word at its gate, which the lane's present holder reads when it lets go.
 //! The order of locks: [`crate::locks`].
 
+pub mod brought;
+pub mod burst;
+pub mod common;
+pub mod gate;
+pub mod held;
+pub mod intake;
+pub mod worker;
+
 use std::sync::Arc;
 
 use sluice_packet::Port;
 use sluice_verbs::{Aftermath, SendDone};
 
 use crate::baton::{Baton, Hold};
-use crate::burst::Burst;
-use crate::common::Common;
-use crate::gate::Gate;
+use crate::lane::burst::Burst;
+use crate::lane::common::Common;
+use crate::lane::gate::Gate;
+use crate::lane::worker::{Poster, Posting, State, Worker};
 use crate::lane_set::Set;
-use crate::worker::{Poster, Posting, State, Worker};
 
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
 /// answer, and then both leave by one call of the kernel.

@@ -9,11 +9,11 @@ use sluice_verbs::{Aftermath, Gid, Posted, Qp, QpState, QpTransport, QpType, Res
 use sluice_verbs::{WcStatus, Wqe};
 use sluice_wire::Qpn;
 
-use crate::membership;
+use crate::network::path::{self, Way};
 use crate::node::Node;
-use crate::part::Part;
-use crate::path::{self, Way};
-use crate::requests::{To, operation};
+use crate::node::membership;
+use crate::queue_pair::part::Part;
+use crate::queue_pair::requests::{To, operation};
 
 /// What the engine holds.
 pub struct RoceQp {

@@ -1,13 +1,18 @@
 //! What is put around a port that the environment asks for: faults on purpose
 //! (`SLUICE_VERBS_FAULT`) and a trace (`SLUICE_VERBS_TRACE_FILE`).
 
+pub mod impair;
+pub mod share;
+pub mod tap;
+pub mod timer;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_packet::Port;
 use sluice_verbs::fault;
 
-use crate::impair::Impaired;
-use crate::tap::{Below, Tapped};
+use crate::ports::impair::Impaired;
+use crate::ports::tap::{Below, Tapped};
 
 /// The port itself, if nothing is asked for. The trace is outside of the faults: it has what the
 /// transport sees.

@@ -1,6 +1,10 @@
 //! One transport's share of the process: its lanes and what they have in common, its completion
 //! queues, and the interfaces that it serves.
 
+mod leave;
+pub mod membership;
+pub mod report;
+
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,24 +15,24 @@ use sluice_sys::local_fd::ClosedInChildren;
 use sluice_verbs::transport::QpParams;
 use sluice_verbs::{Aftermath, Result};
 
-use crate::common::Common;
 use crate::completions::{Completions, Sources};
 use crate::counters::Seen;
-use crate::forward::{Forward, Message};
-use crate::gate::Gate;
 use crate::gsi::Gsi;
+use crate::lane::common::Common;
+use crate::lane::gate::Gate;
 use crate::lane_set::LANES_MAX;
 use crate::lanes::Lanes;
 use crate::locks::lock;
 use crate::multicast::Groups;
-use crate::names::Names;
+use crate::neighbours::forward::{Forward, Message};
+use crate::neighbours::names::Names;
 use crate::network::Network;
+use crate::network::path::{UDP_PORT, Way};
 use crate::notice::Notices;
-use crate::part::Part;
-use crate::path::{UDP_PORT, Way};
-use crate::queue_pairs::QueuePairs;
+use crate::ports::tap::Below;
+use crate::queue_pair::part::Part;
+use crate::queue_pair::table::QueuePairs;
 use crate::sleeper::{LISTENER, NETWORK, UDP, XDP, token};
-use crate::tap::Below;
 
 /// One transport's share of the process.
 pub struct Node {
@@ -285,7 +289,7 @@ impl Node {
             .into_iter()
             .map(|port| crate::ports::dressed(port, Below::Port))
             .collect();
-        let shares = crate::share::deal(ports, self.lanes.count());
+        let shares = crate::ports::share::deal(ports, self.lanes.count());
         let mut descriptors = Vec::new();
         let serving = lock(&self.serving);
         let mut first = 0;

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use sluice_packet::Received;
 use sluice_sys::errno::Errno;
 
-use crate::brought::Brought;
-use crate::burst::Burst;
 use crate::counters::{LaneCounters, count};
+use crate::lane::brought::Brought;
+use crate::lane::burst::Burst;
 use crate::lane_set::Set;
 use crate::locks::lock;
 use crate::sleeper::Sleeper;

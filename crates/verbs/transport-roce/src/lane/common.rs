@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::forward::Forward;
-use crate::gate::Gate;
 use crate::gsi::Gsi;
+use crate::lane::gate::Gate;
 use crate::multicast::Groups;
-use crate::names::Names;
+use crate::neighbours::forward::Forward;
+use crate::neighbours::names::Names;
 use crate::network::Network;
-use crate::queue_pairs::QueuePairs;
+use crate::queue_pair::table::QueuePairs;
 
 /// What whoever works on a lane needs besides it.
 pub struct Common {

@@ -12,17 +12,17 @@ use sluice_sys::process::now_ns;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_verbs::{Aftermath, SendDone};
 
-use crate::common::Common;
 use crate::counters::count;
-use crate::gate::Gate;
 use crate::gsi;
-use crate::held::Held;
-use crate::intake::Intake;
+use crate::lane::common::Common;
+use crate::lane::gate::Gate;
+use crate::lane::held::Held;
+use crate::lane::intake::Intake;
 use crate::lane_set::Set;
-use crate::machine::{Machine, Outgoing};
-use crate::part::Part;
-use crate::path::UDP_PORT;
-use crate::queue_pairs::Table;
+use crate::network::path::UDP_PORT;
+use crate::queue_pair::machine::{Machine, Outgoing};
+use crate::queue_pair::part::Part;
+use crate::queue_pair::table::Table;
 
 /// Packets that one queue pair sends in a turn, at most.
 const TURN_PACKETS: usize = 32;

@@ -10,8 +10,8 @@ use sluice_verbs::{Aftermath, QpType, Wqe};
 use crate::completions::Member;
 use crate::counters::Seen;
 use crate::locks::{lock, try_lock};
-use crate::machine::Machine;
-use crate::requests::{Outbox, To};
+use crate::queue_pair::machine::Machine;
+use crate::queue_pair::requests::{Outbox, To};
 
 /// A queue pair.
 pub struct Part {

@@ -13,7 +13,7 @@ use sluice_sys::process::now_ns;
 use sluice_verbs::fault::{Fate, Faults, Injector};
 use sluice_wire::Ecn;
 
-use crate::timer::Timer;
+use crate::ports::timer::Timer;
 
 /// A packet that comes late.
 struct Held {

@@ -7,8 +7,8 @@ use sluice_verbs::Result;
 use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::udp::ENTROPY_PORTS;
 
+use crate::network::path::address;
 use crate::node::Node;
-use crate::path::address;
 
 type Mad = [u8; MAD_BYTES];
 

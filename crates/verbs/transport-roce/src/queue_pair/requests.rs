@@ -9,7 +9,7 @@ use sluice_verbs::{Qp, Sge, Wqe, WrOpcode, send_flags};
 use sluice_wire::Qpn;
 use sluice_wire::extended::ImmDt;
 
-use crate::path::Way;
+use crate::network::path::Way;
 
 /// Emptied slots that are kept for the next requests.
 const SPARE_MAX: usize = 512;

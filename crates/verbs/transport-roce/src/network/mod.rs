@@ -1,6 +1,10 @@
 //! What the transport knows of the host's network: routes and neighbours, and which interfaces it
 //! serves past the kernel's stack.
 
+pub mod demand;
+pub mod directions;
+pub mod path;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -16,10 +20,10 @@ use sluice_verbs::{Error, Result};
 use sluice_wire::Mtu;
 use sluice_xdp::Steering;
 
-use crate::demand::Demand;
-use crate::directions::Directions;
 use crate::locks::lock;
-use crate::path::{UDP_PORT, Way};
+use crate::network::demand::Demand;
+use crate::network::directions::Directions;
+use crate::network::path::{UDP_PORT, Way};
 
 /// Bytes of a packet besides its payload, at most: IPv6, UDP, transport headers, ICRC.
 const AROUND: u32 = 40 + 8 + 40 + 4;

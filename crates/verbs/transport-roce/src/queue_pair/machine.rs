@@ -11,11 +11,11 @@ use sluice_verbs::{Aftermath, NakReason, Qp, QpAttr, QpCap, QpType, SendDone, Wc
 use sluice_wire::extended::{NakCode, RnrTimer};
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
-use crate::bridge::{self, Bridge, Inbound};
-use crate::bulk::Bulk;
 use crate::counters::Seen;
-use crate::path::{UDP_PORT, Way};
-use crate::requests::{Outbox, Requests};
+use crate::network::path::{UDP_PORT, Way};
+use crate::queue_pair::bridge::{self, Bridge, Inbound};
+use crate::queue_pair::bulk::Bulk;
+use crate::queue_pair::requests::{Outbox, Requests};
 
 /// Request packets of one queue pair on their way, at most: a megabyte, which a receiver's socket
 /// can hold while its thread is away, but no more than this while packets are small.
@@ -37,7 +37,7 @@ enum Service {
     Ud(Box<ud::Endpoint>),
 }
 
-/// What a queue pair does with packets. One thread at a time, see [`crate::part::Part::lock`].
+/// What a queue pair does with packets. One thread at a time, see [`crate::queue_pair::part::Part::lock`].
 pub struct Machine {
     pub qp: Option<Arc<Qp>>,
     service: Service,
