@@ -166,7 +166,6 @@ const CIRCLES: &[&str] = &[
     "sluice-transport-roce crate: brought, counters, engine, forward, gsi, intake, lane, lanes, machine, multicast, network, node, part, share",
     "sluice-transport-shm crate: datagram, engine, multicast, node, qp, requester, responder, route, tap",
     "sluice-transport-shm crate: foreign, link, reach",
-    "sluice-verbs crate: ah, channel, context, cq, device, moderator, modify, mr, mw, pd, qp, report, sq, srq, transport, wr, xrcd",
 ];
 
 /// Licences of other people's code that may go into our binaries. An expression
