@@ -6,10 +6,18 @@
 //! its work and holds its locks. So such calls only write down here what follows, and whoever makes
 //! progress [settles](Aftermath::settle) it when it has let go of everything.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use crate::Qp;
-use crate::types::QpState;
+use sluice_verbs_model::types::QpState;
+
+/// Whom something follows for: a queue pair, which stands above this.
+pub(crate) trait Concerned: Send + Sync {
+    /// Held requests can go out.
+    fn hand_over(&self);
+
+    /// It is to move there, unless it has been in RESET since `incarnation`.
+    fn break_down(&self, to: QpState, incarnation: u32);
+}
 
 /// What is to be done for queue pairs, in the order in which it came up.
 #[derive(Default)]
@@ -19,7 +27,7 @@ pub struct Aftermath {
 }
 
 struct Due {
-    qp: Arc<Qp>,
+    whom: Arc<dyn Concerned>,
     /// Since its last RESET. What came up before another one means nothing behind it.
     incarnation: u32,
     /// Held requests can go out.
@@ -60,20 +68,25 @@ impl Aftermath {
     fn settle_all(&mut self) {
         for due in self.due.drain(..) {
             if due.hands_over {
-                due.qp.pump();
+                due.whom.hand_over();
             }
             if let Some(to) = due.breaks {
-                due.qp.break_down(to, due.incarnation);
+                due.whom.break_down(to, due.incarnation);
             }
         }
     }
 
-    pub(crate) fn hand_over(&mut self, qp: &Qp) {
-        self.of(qp, |due| due.hands_over = true);
+    pub(crate) fn hand_over<T: Concerned + 'static>(&mut self, whom: &Weak<T>, incarnation: u32) {
+        self.of(whom, incarnation, |due| due.hands_over = true);
     }
 
-    pub(crate) fn break_down(&mut self, qp: &Qp, to: QpState) {
-        self.of(qp, |due| {
+    pub(crate) fn break_down<T: Concerned + 'static>(
+        &mut self,
+        whom: &Weak<T>,
+        incarnation: u32,
+        to: QpState,
+    ) {
+        self.of(whom, incarnation, |due| {
             // ERR is the worst that can be wanted.
             if due.breaks != Some(QpState::Err) {
                 due.breaks = Some(to);
@@ -81,21 +94,23 @@ impl Aftermath {
         });
     }
 
-    /// Notes something about a queue pair; not about one that is being dropped.
+    /// Notes something about one of them; not about one that is being dropped.
     #[cold]
-    fn of(&mut self, qp: &Qp, note: impl FnOnce(&mut Due)) {
-        let incarnation = qp.incarnation();
+    fn of<T: Concerned + 'static>(
+        &mut self,
+        whom: &Weak<T>,
+        incarnation: u32,
+        note: impl FnOnce(&mut Due),
+    ) {
         if let Some(last) = self.due.last_mut()
-            && core::ptr::eq(Arc::as_ptr(&last.qp), qp)
+            && Arc::as_ptr(&last.whom).addr() == whom.as_ptr().addr()
             && last.incarnation == incarnation
         {
             return note(last);
         }
-        let Some(qp) = qp.weak().upgrade() else {
-            return;
-        };
+        let Some(whom) = whom.upgrade() else { return };
         let mut due = Due {
-            qp,
+            whom,
             incarnation,
             hands_over: false,
             breaks: None,

@@ -3,23 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::{Pd, Result};
+use sluice_verbs_model::error::Result;
 use sluice_verbs_model::types::AhAttr;
+
+use crate::domain::Domain;
 
 /// An address handle (`ibv_ah`). Requests copy what they need of it, so it may be destroyed
 /// while they are under way.
 pub struct Ah {
-    pd: Arc<Pd>,
+    domain: Arc<Domain>,
     attr: AhAttr,
     destroyed: AtomicBool,
 }
 
 impl Ah {
-    pub(crate) fn new(pd: &Arc<Pd>, attr: &AhAttr) -> Result<Arc<Ah>> {
-        crate::modify::check_address(pd.context().device(), attr)?;
-        pd.add_user();
+    pub(crate) fn new(domain: &Arc<Domain>, attr: &AhAttr) -> Result<Arc<Ah>> {
+        domain.adapter().check_address(attr)?;
+        domain.add_user();
         Ok(Arc::new(Ah {
-            pd: pd.clone(),
+            domain: domain.clone(),
             attr: *attr,
             destroyed: AtomicBool::new(false),
         }))
@@ -29,13 +31,9 @@ impl Ah {
         &self.attr
     }
 
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
-    }
-
     pub fn destroy(&self) -> Result<()> {
         if !self.destroyed.swap(true, Ordering::AcqRel) {
-            self.pd.drop_user();
+            self.domain.drop_user();
         }
         Ok(())
     }

@@ -4,29 +4,31 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use sluice_verbs_model::error::{Error, Result};
+
+use crate::domain::Opened;
 use crate::events::ChannelQueue;
-use crate::{Context, Error, Result};
 
 /// A completion channel (`ibv_comp_channel`). Its fd is an eventfd in semaphore mode: readable
 /// while there are events, one event per read, blocking or not as the program set it.
 pub struct Channel {
-    context: Arc<Context>,
+    opened: Arc<Opened>,
     pub(crate) queue: ChannelQueue,
     /// CQs that use it.
     pub(crate) users: AtomicU32,
 }
 
 impl Channel {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Channel>> {
+    pub(crate) fn new(opened: &Arc<Opened>) -> Result<Arc<Channel>> {
         Ok(Arc::new(Channel {
-            context: context.clone(),
+            opened: opened.clone(),
             queue: ChannelQueue::new()?,
             users: AtomicU32::new(0),
         }))
     }
 
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     /// The program may poll it, set O_NONBLOCK and duplicate it, but not read or close it.

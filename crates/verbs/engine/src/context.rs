@@ -2,40 +2,36 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use crate::events::{About, AsyncQueue};
-use crate::qp::QpInit;
-use crate::{Channel, Cq, Device, Error, Pd, Qp, Result, Xrcd};
+use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::events::AsyncEvent;
 use sluice_verbs_model::types::{EventType, QpType};
+
+use crate::channel::Channel;
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::domain::{Domain, Opened};
+use crate::events::About;
+use crate::qp::{Qp, QpInit};
+use crate::xrcd::Xrcd;
 
 /// An opened device (`ibv_context`).
 pub struct Context {
     device: Arc<Device>,
-    pub(crate) async_queue: AsyncQueue,
+    opened: Arc<Opened>,
 }
 
 impl Context {
-    pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Context>> {
-        let async_queue = AsyncQueue::new()?;
-        device.contexts.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Context {
-            device: device.clone(),
-            async_queue,
-        }))
-    }
-
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
-        Pd::new(self)
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>> {
-        Channel::new(self)
+        Channel::new(&self.opened)
     }
 
     /// A CQ of at least `entries` entries; [`Cq::entries`] says how many it got. `cookie` is
@@ -51,7 +47,8 @@ impl Context {
         if comp_vector != 0 {
             return Err(Error::BadValue);
         }
-        Cq::new(self, entries, cookie, channel)
+        let make = |id| self.device.transport().create_cq(id);
+        Cq::new(&self.opened, entries, cookie, channel, make)
     }
 
     /// An XRC domain. `inode` is the (device, inode) of the file that names it: the same one
@@ -63,7 +60,7 @@ impl Context {
         create: bool,
         exclusive: bool,
     ) -> Result<Arc<Xrcd>> {
-        Xrcd::open(self, inode, create, exclusive)
+        Xrcd::open(&self.device.xrcds, &self.opened, inode, create, exclusive)
     }
 
     /// An XRC target, which has a domain (`init.xrcd`) instead of a PD.
@@ -71,12 +68,21 @@ impl Context {
         if init.qp_type != QpType::XrcRecv {
             return Err(Error::WrongObject);
         }
-        Qp::create(self, None, init)
+        self.create_qp_in(None, init)
+    }
+
+    pub(crate) fn create_qp_in(
+        &self,
+        domain: Option<&Arc<Domain>>,
+        init: &QpInit,
+    ) -> Result<Arc<Qp>> {
+        let make = |params: &_| self.device.transport().create_qp(params);
+        Qp::create(&self.opened, &self.device.directory, domain, init, make)
     }
 
     /// An XRC target of this process by its number (`ibv_open_qp`).
     pub fn open_qp(self: &Arc<Self>, xrcd: &Arc<Xrcd>, qpn: u32) -> Result<Arc<Qp>> {
-        let qp = self.device.xrc_target(qpn).ok_or(Error::NotFound)?;
+        let qp = self.device.directory.target(qpn).ok_or(Error::NotFound)?;
         match qp.xrcd() {
             Some(of) if of.id() == xrcd.id() => Ok(qp),
             _ => Err(Error::WrongObject),
@@ -88,25 +94,29 @@ impl Context {
         let changed = self.device.refresh_gids();
         if changed {
             let event = (EventType::GidChange, About::Port(1));
-            self.async_queue.push(event);
+            self.opened.async_queue.push(event);
         }
         changed
     }
 
     /// Readable while there are asynchronous events; the rules of [`Channel::fd`].
     pub fn async_fd(&self) -> RawFd {
-        self.async_queue.fd()
+        self.opened.async_queue.fd()
     }
 
     /// The next asynchronous event; blocks as [`Channel::get_event`] does. It must be
     /// acknowledged on the object it is about (`ack_async_event`).
     pub fn get_async_event(&self) -> Result<AsyncEvent> {
-        self.async_queue.next()
+        self.opened.async_queue.next()
     }
 }
 
-impl Drop for Context {
-    fn drop(&mut self) {
-        self.device.contexts.fetch_sub(1, Ordering::Relaxed);
+impl Device {
+    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
+        self.refresh_gids();
+        Ok(Arc::new(Context {
+            device: self.clone(),
+            opened: Opened::new(&self.adapter)?,
+        }))
     }
 }

@@ -5,11 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::aftermath::settled;
-use crate::device::CQES_MAX;
-use crate::events::{About, Acks};
-use crate::{Channel, Context, CqTransport, Error, Qp, Result};
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::limits::CQES_MAX;
 use sluice_verbs_model::types::{EventType, Wc, WcStatus};
+
+use crate::aftermath::{Aftermath, settled};
+use crate::channel::Channel;
+use crate::domain::Opened;
+use crate::events::{About, Acks};
+use crate::moderator::Timed;
 
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.
@@ -18,10 +22,37 @@ const PROGRESS_EVERY: u32 = 64;
 /// When a queue that is to become smaller stops waiting for datagrams, unless it waits already.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 
+/// A transport's part of a completion queue.
+pub trait CqTransport: Send + Sync {
+    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can
+    /// be done now for the QPs of this CQ, without waiting. Called without any lock, by any
+    /// number of threads at once.
+    fn progress(&self, cq: &Cq, after: &mut Aftermath);
+
+    /// The program armed the CQ: from now on somebody must make progress for it without being
+    /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
+    /// are in order: no call into this CQ from there.
+    fn armed(&self) {}
+
+    /// The event that it was armed for has happened.
+    fn disarmed(&self) {}
+
+    fn destroy(&self) {}
+}
+
+/// A queue pair of datagrams, as far as a queue of its completions knows it.
+pub(crate) trait DatagramSender: Send + Sync {
+    /// Whether its sends complete in the CQ of this number.
+    fn completes_in(&self, cq: u32) -> bool;
+
+    /// Gives datagrams that wait for a way to their receiver a moment to go.
+    fn linger(&self);
+}
+
 /// A completion queue.
 pub struct Cq {
     me: Weak<Cq>,
-    context: Arc<Context>,
+    opened: Arc<Opened>,
     channel: Option<Arc<Channel>>,
     transport: Box<dyn CqTransport>,
     id: u32,
@@ -44,7 +75,7 @@ pub(crate) struct Credit {
     /// The QP's SRQ gets its room back from here.
     pub srq: Option<Arc<AtomicU64>>,
     /// The QP, if it is one of datagrams.
-    pub datagrams: OnceLock<Weak<Qp>>,
+    pub datagrams: OnceLock<Weak<dyn DatagramSender>>,
 }
 
 impl Credit {
@@ -159,20 +190,21 @@ pub(crate) struct Overrun;
 
 impl Cq {
     pub(crate) fn new(
-        context: &Arc<Context>,
+        opened: &Arc<Opened>,
         entries: u32,
         cookie: u64,
         channel: Option<&Arc<Channel>>,
+        make: impl FnOnce(u32) -> Result<Box<dyn CqTransport>>,
     ) -> Result<Arc<Cq>> {
         let entries = capacity(entries)?;
-        if channel.is_some_and(|channel| !Arc::ptr_eq(channel.context(), context)) {
+        if channel.is_some_and(|channel| !Arc::ptr_eq(channel.opened(), opened)) {
             return Err(Error::WrongObject);
         }
-        let id = context.device().cq_ids.take()?;
-        let transport = match context.device().transport().create_cq(id) {
+        let id = opened.adapter.cq_ids.take()?;
+        let transport = match make(id) {
             Ok(transport) => transport,
             Err(error) => {
-                context.device().cq_ids.give_back(id);
+                opened.adapter.cq_ids.give_back(id);
                 return Err(error);
             }
         };
@@ -181,7 +213,7 @@ impl Cq {
         }
         Ok(Arc::new_cyclic(|me| Cq {
             me: me.clone(),
-            context: context.clone(),
+            opened: opened.clone(),
             channel: channel.cloned(),
             transport,
             id,
@@ -205,8 +237,8 @@ impl Cq {
         }))
     }
 
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    pub(crate) fn opened(&self) -> &Arc<Opened> {
+        &self.opened
     }
 
     pub fn channel(&self) -> Option<&Arc<Channel>> {
@@ -304,7 +336,7 @@ impl Cq {
 
     /// At least `entries`; EINVAL if more completions than that wait. Datagrams that were posted
     /// count as sent: where they wait for a way to their receiver, this call waits a moment too
-    /// ([`crate::QpTransport::linger`]) before it makes the queue smaller.
+    /// (`QpTransport::linger`) before it makes the queue smaller.
     pub fn resize(&self, entries: u32) -> Result<()> {
         let wanted = capacity(entries)?;
         if wanted < self.entries() as usize {
@@ -328,8 +360,8 @@ impl Cq {
         Ok(())
     }
 
-    fn datagram_senders(&self) -> Vec<Arc<Qp>> {
-        let mut qps: Vec<Arc<Qp>> = {
+    fn datagram_senders(&self) -> Vec<Arc<dyn DatagramSender>> {
+        let mut qps: Vec<Arc<dyn DatagramSender>> = {
             let ring = self.lock();
             let credits = ring.owners.iter().flatten();
             credits
@@ -337,7 +369,7 @@ impl Cq {
                 .collect()
         };
         // Without the lock: letting go of a QP may be its end, which comes back here.
-        qps.retain(|qp| qp.send_cq().is_some_and(|cq| cq.id == self.id));
+        qps.retain(|qp| qp.completes_in(self.id));
         qps
     }
 
@@ -376,10 +408,10 @@ impl Cq {
             channel.queue.purge_of(&self.channel_acks);
             channel.users.fetch_sub(1, Ordering::AcqRel);
         }
-        self.context.async_queue.purge_of(&self.async_acks);
+        self.opened.async_queue.purge_of(&self.async_acks);
         self.channel_acks.wait();
         self.async_acks.wait();
-        self.context.device().cq_ids.give_back(self.id);
+        self.opened.adapter.cq_ids.give_back(self.id);
         Ok(())
     }
 
@@ -454,21 +486,12 @@ impl Cq {
         }
         ring.held_back = ring.held_back.saturating_add(1);
         if ring.held_back < ring.wait_for && !ring.wait.is_zero() {
-            let moderator = &self.context.device().moderator;
+            let moderator = &self.opened.adapter.moderator;
             if ring.held_back > 1 || moderator.schedule(ring.wait, self.me.clone()) {
                 return;
             }
         }
         self.fire(ring);
-    }
-
-    /// The moderation's time is over. An earlier event may have been for these completions
-    /// already; one event too early does no harm.
-    pub(crate) fn period_over(&self) {
-        let ring = self.lock();
-        if ring.armed != Armed::No && ring.held_back > 0 {
-            self.fire(ring);
-        }
     }
 
     fn fire(&self, mut ring: MutexGuard<'_, Ring>) {
@@ -487,13 +510,24 @@ impl Cq {
         if !core::mem::replace(&mut ring.overrun, true) {
             drop(ring);
             let about = About::Cq(self.async_acks.clone());
-            self.context.async_queue.push((EventType::CqErr, about));
+            self.opened.async_queue.push((EventType::CqErr, about));
         }
     }
 
     #[inline]
     fn lock(&self) -> MutexGuard<'_, Ring> {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Timed for Cq {
+    /// The moderation's time is over. An earlier event may have been for these completions
+    /// already; one event too early does no harm.
+    fn period_over(&self) {
+        let ring = self.lock();
+        if ring.armed != Armed::No && ring.held_back > 0 {
+            self.fire(ring);
+        }
     }
 }
 

@@ -1,30 +1,23 @@
 //! A device: one transport, one port, the addresses of the host.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::gids::host;
-use crate::keys::KeyTable;
-use crate::moderator::Moderator;
-use crate::report::Census;
-use crate::{Context, Error, Mw, Qp, Result, Srq, Transport, Xrcd};
-pub use sluice_verbs_model::gids::{GIDS_MAX, GidEntry};
-use sluice_verbs_model::gids::{link_local, merge, needed};
-use sluice_verbs_model::keys::KEYS_MAX;
-use sluice_verbs_model::responder::MAX_SGE;
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::keys::{KEYS_MAX, KeyInfo};
+use sluice_verbs_model::limits::{CQS_MAX, MAX_SGE, QPS_MAX, REGION_MAX};
+use sluice_verbs_model::report::DeviceReport;
+use sluice_verbs_model::transport::TransportCaps;
 use sluice_verbs_model::types::{DeviceAttr, Gid, PortAttr};
 
-/// Requests that one queue can hold.
-pub const QUEUE_MAX: u32 = 1 << 15;
-/// Completions that one CQ can hold.
-pub const CQES_MAX: u32 = 1 << 22;
-const CQS_MAX: u32 = 1 << 16;
-const QPS_MAX: i32 = 1 << 16;
-/// Multicast groups that one QP can be in.
-pub const GROUPS_PER_QP: usize = 64;
-/// Bytes of one region: what an address can be.
-const REGION_MAX: u64 = 1 << 47;
+use crate::adapter::{Adapter, Medium, check_port};
+use crate::qp::Directory;
+use crate::transport::Transport;
+use crate::xrcd::Xrcds;
+
+pub use sluice_verbs_model::gids::{GIDS_MAX, GidEntry};
+pub use sluice_verbs_model::limits::{CQES_MAX, GROUPS_PER_QP, QUEUE_MAX};
+
 /// The one P_Key: the default partition, full member.
 const PKEY: u16 = 0xffff;
 
@@ -32,78 +25,39 @@ const PKEY: u16 = 0xffff;
 pub struct Device {
     name: String,
     transport: Arc<dyn Transport>,
-    guid: [u8; 8],
-    gids: RwLock<Arc<[GidEntry]>>,
-    pub(crate) keys: KeyTable,
-    pub(crate) cq_ids: Ids,
-    pub(crate) moderator: Moderator,
-    ids: AtomicU32,
-    xrcds: Mutex<Vec<Weak<Xrcd>>>,
-    /// Who can be named by a number in a message.
-    windows: Mutex<HashMap<u32, Weak<Mw>>>,
-    srqs: RwLock<HashMap<u32, Weak<Srq>>>,
-    targets: Mutex<HashMap<u32, Weak<Qp>>>,
-    pub(crate) census: Census,
-    /// How many there are.
-    pub(crate) contexts: AtomicUsize,
+    pub(crate) adapter: Arc<Adapter>,
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) xrcds: Arc<Xrcds>,
 }
 
-/// Small numbers, the lowest free one first.
-pub(crate) struct Ids {
-    taken: Mutex<Vec<bool>>,
-    max: u32,
-}
-
-impl Ids {
-    fn new(max: u32) -> Ids {
-        Ids {
-            taken: Mutex::default(),
-            max,
-        }
+impl Medium for Arc<dyn Transport> {
+    fn caps(&self) -> TransportCaps {
+        (**self).caps()
     }
 
-    pub fn take(&self) -> Result<u32> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(free) = taken.iter().position(|taken| !taken) {
-            taken[free] = true;
-            return Ok(free as u32);
-        }
-        if taken.len() >= self.max as usize {
-            return Err(Error::NoResources);
-        }
-        taken.push(true);
-        Ok(taken.len() as u32 - 1)
+    fn key_published(&self, key: &KeyInfo) -> Result<()> {
+        (**self).key_published(key)
     }
 
-    pub fn give_back(&self, id: u32) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = taken.get_mut(id as usize) {
-            *place = false;
-        }
+    fn key_withdrawn(&self, key: &KeyInfo) {
+        (**self).key_withdrawn(key);
+    }
+
+    fn destroy_srq(&self, srqn: u32) {
+        (**self).destroy_srq(srqn);
     }
 }
 
 impl Device {
     /// `name` is what programs see, `sluice0`.
     pub fn new(name: &str, transport: Arc<dyn Transport>) -> Arc<Device> {
-        let device = Device {
+        Arc::new(Device {
             name: name.to_owned(),
+            adapter: Adapter::new(host_guid(name), Box::new(transport.clone())),
             transport,
-            guid: host_guid(name),
-            gids: RwLock::new(Arc::new([])),
-            keys: KeyTable::new(),
-            cq_ids: Ids::new(CQS_MAX),
-            moderator: Moderator::default(),
-            ids: AtomicU32::new(1),
-            xrcds: Mutex::default(),
-            windows: Mutex::default(),
-            srqs: RwLock::default(),
-            targets: Mutex::default(),
-            census: Census::default(),
-            contexts: AtomicUsize::new(0),
-        };
-        device.refresh_gids();
-        Arc::new(device)
+            directory: Arc::default(),
+            xrcds: Arc::default(),
+        })
     }
 
     pub fn name(&self) -> &str {
@@ -116,7 +70,7 @@ impl Device {
 
     /// Network byte order; the same for all processes of a host.
     pub fn guid(&self) -> u64 {
-        u64::from_ne_bytes(self.guid)
+        self.adapter.guid()
     }
 
     /// A device of no known vendor (0), because programs take known numbers for permission to
@@ -195,45 +149,6 @@ impl Device {
         })
     }
 
-    /// The addresses at the time of the last `open` or [`Device::refresh_gids`]. Zero entries
-    /// are free ones.
-    pub fn gid_table(&self) -> Arc<[GidEntry]> {
-        let gids = self.gids.read().unwrap_or_else(PoisonError::into_inner);
-        gids.clone()
-    }
-
-    /// `NotFound` for an index beyond the port's `gid_tbl_len`; a free entry is all zeros, as in
-    /// the kernel's tables.
-    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
-        check_port(port)?;
-        if index as usize >= GIDS_MAX {
-            return Err(Error::NotFound);
-        }
-        let table = self.gid_table();
-        Ok(table.get(index as usize).copied().unwrap_or_default())
-    }
-
-    /// Reads the host's addresses again. Entries keep their index while their address exists;
-    /// an address that is gone leaves a zero entry. Says whether anything changed.
-    pub fn refresh_gids(&self) -> bool {
-        let [a, b, c, _, _, d, e, f] = self.guid;
-        let own = GidEntry {
-            // The GUID is an EUI-64 already: undo the flipped bit to flip it again.
-            gid: link_local([a ^ 2, b, c, d, e, f]),
-            gid_type: 2,
-            ndev_ifindex: 0,
-        };
-        let addresses = host();
-        let mut gids = self.gids.write().unwrap_or_else(PoisonError::into_inner);
-        let own = needed(own, self.transport.caps().by_address, &addresses);
-        let table = merge(&gids, own, &addresses);
-        let changed = **gids != *table;
-        if changed {
-            *gids = table.into();
-        }
-        changed
-    }
-
     /// Network byte order, as `ibv_query_pkey` gives it.
     pub fn pkey(&self, port: u8, index: u32) -> Result<u16> {
         check_port(port)?;
@@ -243,52 +158,33 @@ impl Device {
         }
     }
 
-    pub fn open(self: &Arc<Self>) -> Result<Arc<Context>> {
-        self.refresh_gids();
-        Context::new(self)
+    /// The addresses at the time of the last `open` or [`Device::refresh_gids`]. Zero entries
+    /// are free ones.
+    pub fn gid_table(&self) -> Arc<[GidEntry]> {
+        self.adapter.gid_table()
     }
 
-    /// A number that is not used again in this process (2³² objects).
-    pub(crate) fn next_id(&self) -> u32 {
-        self.ids.fetch_add(1, Ordering::Relaxed)
+    /// `NotFound` for an index beyond the port's `gid_tbl_len`; a free entry is all zeros, as in
+    /// the kernel's tables.
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        self.adapter.gid(port, index)
     }
 
-    pub(crate) fn lock_xrcds(&self) -> MutexGuard<'_, Vec<Weak<Xrcd>>> {
-        self.xrcds.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads the host's addresses again. Entries keep their index while their address exists;
+    /// an address that is gone leaves a zero entry. Says whether anything changed.
+    pub fn refresh_gids(&self) -> bool {
+        self.adapter.refresh_gids()
     }
 
-    pub(crate) fn lock_windows(&self) -> MutexGuard<'_, HashMap<u32, Weak<Mw>>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add_srq(&self, srqn: u32, srq: &Arc<Srq>) {
-        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
-        srqs.insert(srqn, Arc::downgrade(srq));
-    }
-
-    pub(crate) fn remove_srq(&self, srqn: u32) {
-        let mut srqs = self.srqs.write().unwrap_or_else(PoisonError::into_inner);
-        srqs.remove(&srqn);
-    }
-
-    pub(crate) fn srq(&self, srqn: u32) -> Option<Arc<Srq>> {
-        let srqs = self.srqs.read().unwrap_or_else(PoisonError::into_inner);
-        srqs.get(&srqn)?.upgrade()
-    }
-
-    pub(crate) fn lock_targets(&self) -> MutexGuard<'_, HashMap<u32, Weak<Qp>>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn xrc_target(&self, qpn: u32) -> Option<Arc<Qp>> {
-        self.lock_targets().get(&qpn)?.upgrade()
-    }
-}
-
-pub(crate) fn check_port(port: u8) -> Result<()> {
-    match port {
-        1 => Ok(()),
-        _ => Err(Error::NotFound),
+    /// What it is doing. May be called by any thread without a lock of the engine's. It waits for
+    /// none for long.
+    pub fn report(&self) -> DeviceReport {
+        let mut report = DeviceReport {
+            contexts: self.adapter.contexts.load(Ordering::Relaxed),
+            ..DeviceReport::default()
+        };
+        self.adapter.census.look(&mut report);
+        report
     }
 }
 

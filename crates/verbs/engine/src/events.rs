@@ -12,10 +12,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
-
 use sluice_verbs_model::error::Result;
-pub use sluice_verbs_model::events::{AsyncEvent, Element};
 use sluice_verbs_model::types::EventType;
+
+pub use sluice_verbs_model::events::{AsyncEvent, Element};
 
 /// An eventfd in semaphore mode.
 struct Semaphore {

@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use report::at_exit;
-
 use crate::random::random_u32;
+
+pub use report::at_exit;
 
 /// Says what is to happen; `sluice verbs --fault` sets it.
 pub const VARIABLE: &str = "SLUICE_VERBS_FAULT";

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use crate::random::random_u32;
 use sluice_verbs_model::error::{Error, Result};
-pub use sluice_verbs_model::keys::KeyInfo;
 use sluice_verbs_model::keys::{KEYS_MAX, SLOTS, WINDOW, place};
+
+use crate::random::random_u32;
+
+pub use sluice_verbs_model::keys::KeyInfo;
 
 /// Places are made in pieces of this many, when they are first needed.
 const CHUNK: u32 = 64;

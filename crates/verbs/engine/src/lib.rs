@@ -9,6 +9,23 @@
 //! interface keeps one `Arc` per C object; what a C program gets its `cookie` back for is stored
 //! here and never looked at. Errors are [`Error`]; [`Error::errno`] is the number for C.
 //!
+//! # Who knows whom
+//!
+//! Each line names only what is above it, and `sluice-verbs-model`, which has the words.
+//!
+//! | modules | what |
+//! |---|---|
+//! | `random`, `memory`, `events`, `keys`, `gids`, [`fault`] | means, without objects |
+//! | `moderator`, `report`, `windows` | who is called back: each says by a small trait as what it knows an object |
+//! | [`aftermath`] | what follows from calls of a transport, until it holds no lock |
+//! | `adapter`, `domain` | what objects share: of the device, of the context, of the protection domain |
+//! | [`channel`], [`xrcd`], [`ah`], [`mr`]; [`mw`]; [`cq`]; `rq`, [`srq`]; [`wr`], `sq`; [`qp`] | the objects, each with what a transport adds to it |
+//! | [`transport`] | the seam: what makes the transport's parts of all these |
+//! | [`device`], [`context`], [`pd`] | what a program starts from, and makes the others with |
+//!
+//! An object that is made late and needed early, as a window by whoever takes its key away or a QP by
+//! the CQ that becomes smaller, is behind the trait of the one that needs it.
+//!
 //! # The life of a piece of memory, from post_send to completion
 //!
 //! *Requester.* The program calls [`Qp::post_send`] with a [`SendWr`] whose [`Sge`]s name memory
@@ -48,31 +65,31 @@
 //! that wants to sleep arms the CQ and reads its [`Channel`]'s fd; while a CQ is armed the
 //! transport's own thread makes the progress.
 
+mod adapter;
 pub mod aftermath;
 pub mod ah;
 pub mod channel;
 pub mod context;
 pub mod cq;
 pub mod device;
+mod domain;
 pub mod events;
 pub mod fault;
 mod gids;
 pub mod keys;
-mod local;
 mod memory;
 mod moderator;
-mod modify;
 pub mod mr;
 pub mod mw;
 pub mod pd;
 pub mod qp;
 mod random;
 pub mod report;
-pub mod responder;
 mod rq;
 mod sq;
 pub mod srq;
 pub mod transport;
+mod windows;
 pub mod wr;
 pub mod xrcd;
 
@@ -82,11 +99,10 @@ pub use channel::Channel;
 pub use context::Context;
 pub use cq::Cq;
 pub use device::Device;
-pub use local::LocalMemory;
 pub use mr::Mr;
 pub use mw::Mw;
 pub use pd::Pd;
-pub use qp::{Qp, QpInit};
+pub use qp::{LocalMemory, Qp, QpInit, responder};
 pub use srq::{Srq, SrqInit};
 pub use transport::{CqTransport, QpTransport, Transport};
 pub use wr::{MwBind, SendWr, UdDestination, Wqe};

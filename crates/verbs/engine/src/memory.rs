@@ -3,7 +3,6 @@
 
 use sluice_sys::errno::Errno;
 use sluice_sys::raw;
-
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::types::Sge;
 

@@ -6,7 +6,10 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::Cq;
+/// What waits for its time.
+pub(crate) trait Timed: Send + Sync {
+    fn period_over(&self);
+}
 
 #[derive(Default)]
 pub(crate) struct Moderator {
@@ -22,14 +25,14 @@ struct Shared {
 #[derive(Default)]
 struct State {
     /// Few: at most one for each moderated CQ.
-    waiting: Vec<(Instant, Weak<Cq>)>,
+    waiting: Vec<(Instant, Weak<dyn Timed>)>,
     running: bool,
     over: bool,
 }
 
 impl Moderator {
-    /// [`Cq::period_over`] is called after `period`. False when there is no thread for it.
-    pub fn schedule(&self, period: Duration, cq: Weak<Cq>) -> bool {
+    /// [`Timed::period_over`] is called after `period`. False when there is no thread for it.
+    pub fn schedule(&self, period: Duration, cq: Weak<dyn Timed>) -> bool {
         let mut state = self.shared.lock();
         if !state.running {
             let shared = self.shared.clone();
@@ -57,7 +60,7 @@ impl Shared {
         while !state.over {
             let now = Instant::now();
             let due = state.waiting.extract_if(.., |(when, _)| *when <= now);
-            let due: Vec<Weak<Cq>> = due.map(|(_, cq)| cq).collect();
+            let due: Vec<Weak<dyn Timed>> = due.map(|(_, cq)| cq).collect();
             if !due.is_empty() {
                 // Without the lock: a CQ calls `schedule` with its own.
                 drop(state);

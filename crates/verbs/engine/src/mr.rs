@@ -2,21 +2,24 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::keys::KeyTable;
-use crate::{Error, Pd, Result, memory};
+use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::keys::KeyInfo;
 use sluice_verbs_model::types::{access, rereg};
 
+use crate::domain::Domain;
+use crate::keys::KeyTable;
+use crate::memory;
+
 /// A registered range of the process's memory.
 pub struct Mr {
-    pd: Arc<Pd>,
+    domain: Arc<Domain>,
     state: Mutex<State>,
 }
 
 struct State {
     info: KeyInfo,
     /// Where `rereg` moved it, if it did.
-    moved_to: Option<Arc<Pd>>,
+    moved_to: Option<Arc<Domain>>,
     windows: u32,
     registered: bool,
     /// The keys open something: always, but for a region that [`Mr::rereg`] has broken.
@@ -61,7 +64,7 @@ fn check_range(addr: u64, len: u64, iova: u64, flags: u32) -> Result<()> {
 
 impl Mr {
     pub(crate) fn register(
-        pd: &Arc<Pd>,
+        domain: &Arc<Domain>,
         addr: u64,
         len: u64,
         iova: u64,
@@ -72,17 +75,17 @@ impl Mr {
         let iova = if zero_based { 0 } else { iova };
         check_range(addr, len, iova, access)?;
         let info = KeyInfo {
-            pd: pd.id(),
+            pd: domain.id,
             iova,
             len,
             host: addr,
             access,
             ..KeyInfo::default()
         };
-        let info = with_new_key(pd, info)?;
-        pd.add_user();
+        let info = with_new_key(domain, info)?;
+        domain.add_user();
         Ok(Arc::new(Mr {
-            pd: pd.clone(),
+            domain: domain.clone(),
             state: Mutex::new(State {
                 info,
                 moved_to: None,
@@ -91,11 +94,6 @@ impl Mr {
                 open: true,
             }),
         }))
-    }
-
-    /// The domain it was registered in; [`Mr::rereg`] may have moved it since.
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
     }
 
     pub fn lkey(&self) -> u32 {
@@ -124,19 +122,11 @@ impl Mr {
         self.lock().info
     }
 
-    /// `ibv_rereg_mr`: `flags` of [`sluice_verbs_model::types::rereg`] say what changes. EBUSY while windows
-    /// are bound.
-    ///
-    /// The keys stay, so that peers that have them go on, as with Linux's rxe and mlx5 (the
-    /// manual page promises neither that nor the contrary). They open what the region is now:
-    /// the change waits for transfers that are under way, and whoever comes during it finds the
-    /// region closed, as between a deregistration and a registration.
-    ///
-    /// A failure changes nothing, unless [`Mr::is_open`] says otherwise.
-    pub fn rereg(
+    /// `Mr::rereg` with the domain in place of the `Pd` that stands for it.
+    pub(crate) fn rereg_in(
         &self,
         flags: u32,
-        pd: Option<&Arc<Pd>>,
+        domain: Option<&Arc<Domain>>,
         addr: u64,
         len: u64,
         access: u32,
@@ -165,28 +155,28 @@ impl Mr {
         if info.access & access::ZERO_BASED != 0 {
             info.iova = 0;
         }
-        let new_pd = match (flags & rereg::PD != 0, pd) {
+        let new_domain = match (flags & rereg::PD != 0, domain) {
             (true, None) => return Err(Error::WrongObject),
-            (true, Some(pd)) if !Arc::ptr_eq(pd.context(), self.pd.context()) => {
+            (true, Some(domain)) if !Arc::ptr_eq(&domain.opened, &self.domain.opened) => {
                 return Err(Error::WrongObject);
             }
-            (true, Some(pd)) => {
-                info.pd = pd.id();
-                Some(pd)
+            (true, Some(domain)) => {
+                info.pd = domain.id;
+                Some(domain)
             }
             (false, _) => None,
         };
         check_range(info.host, info.len, info.iova, info.access)?;
-        close(&self.pd, &state.info);
-        if let Err(error) = open(&self.pd, &info) {
-            state.open = open(&self.pd, &state.info).is_ok();
+        close(&self.domain, &state.info);
+        if let Err(error) = open(&self.domain, &info) {
+            state.open = open(&self.domain, &state.info).is_ok();
             return Err(error);
         }
         state.info = info;
-        if let Some(pd) = new_pd {
-            pd.add_user();
-            let left = state.moved_to.replace(pd.clone());
-            left.as_ref().unwrap_or(&self.pd).drop_user();
+        if let Some(domain) = new_domain {
+            domain.add_user();
+            let left = state.moved_to.replace(domain.clone());
+            left.as_ref().unwrap_or(&self.domain).drop_user();
         }
         Ok(())
     }
@@ -209,10 +199,10 @@ impl Mr {
         }
         state.registered = false;
         if state.open {
-            close(&self.pd, &state.info);
+            close(&self.domain, &state.info);
         }
-        self.pd.context().device().keys.release(state.info.key);
-        state.moved_to.as_ref().unwrap_or(&self.pd).drop_user();
+        self.domain.adapter().keys.release(state.info.key);
+        state.moved_to.as_ref().unwrap_or(&self.domain).drop_user();
         Ok(())
     }
 
@@ -244,11 +234,11 @@ impl Drop for Mr {
 }
 
 /// Registers with a key of its own.
-fn with_new_key(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
-    let keys = &pd.context().device().keys;
+fn with_new_key(domain: &Domain, mut info: KeyInfo) -> Result<KeyInfo> {
+    let keys = &domain.adapter().keys;
     info.key = keys.reserve()?;
     info.slot = KeyTable::slot_number(info.key);
-    if let Err(error) = open(pd, &info) {
+    if let Err(error) = open(domain, &info) {
         keys.release(info.key);
         return Err(error);
     }
@@ -256,23 +246,23 @@ fn with_new_key(pd: &Pd, mut info: KeyInfo) -> Result<KeyInfo> {
 }
 
 /// Makes a key open its region. Peers learn of it only if they have a right.
-fn open(pd: &Pd, info: &KeyInfo) -> Result<()> {
-    let device = pd.context().device();
-    device.keys.publish(info);
+fn open(domain: &Domain, info: &KeyInfo) -> Result<()> {
+    let adapter = domain.adapter();
+    adapter.keys.publish(info);
     if info.access & access::REMOTE_ANY != 0
-        && let Err(error) = device.transport().key_published(info)
+        && let Err(error) = adapter.medium.key_published(info)
     {
-        device.keys.withdraw(info.key);
+        adapter.keys.withdraw(info.key);
         return Err(error);
     }
     Ok(())
 }
 
 /// Makes a key open nothing; it stays the region's. Waits for transfers that use it.
-fn close(pd: &Pd, info: &KeyInfo) {
-    let device = pd.context().device();
-    device.keys.withdraw(info.key);
+fn close(domain: &Domain, info: &KeyInfo) {
+    let adapter = domain.adapter();
+    adapter.keys.withdraw(info.key);
     if info.access & access::REMOTE_ANY != 0 {
-        device.transport().key_withdrawn(info);
+        adapter.medium.key_withdrawn(info);
     }
 }

@@ -2,16 +2,32 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::keys::KeyTable;
-use crate::wr::MwBind;
-use crate::{Device, Error, Mr, Pd, Result};
+use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::keys::{KeyInfo, WINDOW};
-use sluice_verbs_model::refusal::NakReason;
 use sluice_verbs_model::types::{MwType, WcStatus, access};
+
+use crate::domain::Domain;
+use crate::keys::KeyTable;
+use crate::mr::Mr;
+use crate::windows::Window;
+
+/// What a window is to cover (`ibv_mw_bind_info`, and the new key of a type 2 window).
+#[derive(Clone, Copy)]
+pub struct MwBind<'a> {
+    pub mw: &'a Arc<Mw>,
+    /// Type 2: the window's key, with the low byte that the program chose. Type 1: what
+    /// [`Mw::next_rkey`] said.
+    pub rkey: u32,
+    pub mr: Option<&'a Arc<Mr>>,
+    pub addr: u64,
+    /// Bytes; 0 takes a type 1 window off its region.
+    pub length: u64,
+    pub access: u32,
+}
 
 /// A window on a region, with a key of its own.
 pub struct Mw {
-    pd: Arc<Pd>,
+    domain: Arc<Domain>,
     mw_type: MwType,
     state: Mutex<State>,
 }
@@ -28,12 +44,11 @@ const fn next(key: u32) -> u32 {
 }
 
 impl Mw {
-    pub(crate) fn new(pd: &Arc<Pd>, mw_type: MwType) -> Result<Arc<Mw>> {
-        let device = pd.context().device();
-        let key = device.keys.reserve()?;
-        pd.add_user();
+    pub(crate) fn new(domain: &Arc<Domain>, mw_type: MwType) -> Result<Arc<Mw>> {
+        let key = domain.adapter().keys.reserve()?;
+        domain.add_user();
         let mw = Arc::new(Mw {
-            pd: pd.clone(),
+            domain: domain.clone(),
             mw_type,
             state: Mutex::new(State {
                 key,
@@ -41,13 +56,9 @@ impl Mw {
                 allocated: true,
             }),
         });
-        let place = KeyTable::slot_number(key);
-        device.lock_windows().insert(place, Arc::downgrade(&mw));
+        let window: Arc<dyn Window> = mw.clone();
+        domain.adapter().windows.add(key, Arc::downgrade(&window));
         Ok(mw)
-    }
-
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
     }
 
     pub fn mw_type(&self) -> MwType {
@@ -70,12 +81,11 @@ impl Mw {
         if !core::mem::replace(&mut state.allocated, false) {
             return Ok(());
         }
-        let device = self.pd.context().device();
+        let adapter = self.domain.adapter();
         self.unbind(&mut state);
-        let place = KeyTable::slot_number(state.key);
-        device.lock_windows().remove(&place);
-        device.keys.release(state.key);
-        self.pd.drop_user();
+        adapter.windows.remove(state.key);
+        adapter.keys.release(state.key);
+        self.domain.drop_user();
         Ok(())
     }
 
@@ -86,7 +96,7 @@ impl Mw {
         let same_place = bind.rkey >> 8 == state.key >> 8;
         // A type 2 window must be invalidated before it is bound again (IBTA 10.6.7.2.4).
         let still_bound = self.mw_type == MwType::Type2 && state.bound.is_some();
-        if !state.allocated || self.pd.id() != pd || !same_place || still_bound {
+        if !state.allocated || self.domain.id != pd || !same_place || still_bound {
             return WcStatus::MwBindErr;
         }
         if bind.length == 0 {
@@ -105,10 +115,10 @@ impl Mw {
             return WcStatus::MwBindErr;
         };
         self.unbind(&mut state);
-        let device = self.pd.context().device();
-        device.keys.publish(&info);
-        if device.transport().key_published(&info).is_err() {
-            device.keys.withdraw(info.key);
+        let adapter = self.domain.adapter();
+        adapter.keys.publish(&info);
+        if adapter.medium.key_published(&info).is_err() {
+            adapter.keys.withdraw(info.key);
             mr.drop_window();
             return WcStatus::MwBindErr;
         }
@@ -121,7 +131,7 @@ impl Mw {
     fn opens(&self, bind: &MwBind<'_>, region: &KeyInfo, qpn: u32) -> Option<KeyInfo> {
         let changes = bind.access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
         let may_change = region.access & access::LOCAL_WRITE != 0;
-        if (changes && !may_change) || region.pd != self.pd.id() {
+        if (changes && !may_change) || region.pd != self.domain.id {
             return None;
         }
         let host = region.translate(bind.addr, bind.length)?;
@@ -129,7 +139,7 @@ impl Mw {
         Some(KeyInfo {
             slot: KeyTable::slot_number(bind.rkey),
             key: bind.rkey,
-            pd: self.pd.id(),
+            pd: self.domain.id,
             qpn: if self.mw_type == MwType::Type2 {
                 qpn
             } else {
@@ -144,14 +154,19 @@ impl Mw {
 
     fn unbind(&self, state: &mut State) {
         if let Some((mr, info)) = state.bound.take() {
-            let device = self.pd.context().device();
-            device.keys.withdraw(info.key);
-            device.transport().key_withdrawn(&info);
+            let adapter = self.domain.adapter();
+            adapter.keys.withdraw(info.key);
+            adapter.medium.key_withdrawn(&info);
             mr.drop_window();
         }
     }
 
-    /// The QP that a type 2 window was bound by is gone or reset.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Window for Mw {
     fn invalidate(&self, rkey: u32, pd: u32, qpn: u32) -> bool {
         let mut state = self.lock();
         let its =
@@ -163,48 +178,21 @@ impl Mw {
         found
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn invalidate_of(&self, qpn: u32) {
+        let mut state = self.lock();
+        if state
+            .bound
+            .as_ref()
+            .is_some_and(|(_, info)| info.qpn == qpn)
+        {
+            self.unbind(&mut state);
+        }
     }
 }
 
 impl Drop for Mw {
     fn drop(&mut self) {
         let _ = self.destroy();
-    }
-}
-
-/// LOCAL_INV and SEND_WITH_INV: takes away a type 2 window's key. Only the QP that bound it may.
-pub(crate) fn invalidate(device: &Device, rkey: u32, pd: u32, qpn: u32) -> Result<(), NakReason> {
-    let window = {
-        let windows = device.lock_windows();
-        let place = KeyTable::slot_number(rkey);
-        windows.get(&place).and_then(std::sync::Weak::upgrade)
-    };
-    match window {
-        Some(window) if window.invalidate(rkey, pd, qpn) => Ok(()),
-        _ => Err(NakReason::RemoteAccess),
-    }
-}
-
-/// A QP is gone: its type 2 windows open nothing any more (IBTA 10.6.7.2.6).
-pub(crate) fn invalidate_all_of(device: &Device, qpn: u32) {
-    let windows: Vec<Arc<Mw>> = {
-        let windows = device.lock_windows();
-        windows
-            .values()
-            .filter_map(std::sync::Weak::upgrade)
-            .collect()
-    };
-    for window in windows {
-        let mut state = window.lock();
-        if state
-            .bound
-            .as_ref()
-            .is_some_and(|(_, info)| info.qpn == qpn)
-        {
-            window.unbind(&mut state);
-        }
     }
 }
 

@@ -1,84 +1,98 @@
 //! Protection domains.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::qp::QpInit;
-use crate::srq::SrqInit;
-use crate::{Ah, Context, Error, Mr, Mw, Qp, Result, Srq};
+use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::types::{AhAttr, MwType, QpType};
+
+use crate::ah::Ah;
+use crate::context::Context;
+use crate::domain::Domain;
+use crate::mr::Mr;
+use crate::mw::Mw;
+use crate::qp::{Qp, QpInit};
+use crate::srq::{Srq, SrqInit};
 
 /// A protection domain: its QPs reach the memory that was registered in it, and no other.
 pub struct Pd {
     context: Arc<Context>,
-    id: u32,
-    users: AtomicU32,
+    domain: Arc<Domain>,
+}
+
+impl Context {
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>> {
+        Ok(Arc::new(Pd {
+            context: self.clone(),
+            domain: Domain::new(self.opened()),
+        }))
+    }
 }
 
 impl Pd {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Pd>> {
-        Ok(Arc::new(Pd {
-            context: context.clone(),
-            id: context.device().next_id(),
-            users: AtomicU32::new(0),
-        }))
-    }
-
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
     /// Never 0, and not used again in this process.
     pub fn id(&self) -> u32 {
-        self.id
+        self.domain.id
     }
 
     /// Registers `len` bytes at `addr`, which peers and work requests will call `iova`
-    /// (`ibv_reg_mr`: `iova` = `addr`). `access` is [`sluice_verbs_model::types::access`]. Brings the pages
+    /// (`ibv_reg_mr`: `iova` = `addr`). `access` is [`crate::types::access`]. Brings the pages
     /// in, as a registration with hardware does: EFAULT if they are not the program's.
-    pub fn reg_mr(
-        self: &Arc<Self>,
-        addr: u64,
-        len: u64,
-        iova: u64,
-        access: u32,
-    ) -> Result<Arc<Mr>> {
-        Mr::register(self, addr, len, iova, access)
+    pub fn reg_mr(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<Arc<Mr>> {
+        Mr::register(&self.domain, addr, len, iova, access)
     }
 
-    pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>> {
-        Mw::new(self, mw_type)
+    pub fn alloc_mw(&self, mw_type: MwType) -> Result<Arc<Mw>> {
+        Mw::new(&self.domain, mw_type)
     }
 
     /// [`Qp::cap`] says what it got, at least what was asked for.
-    pub fn create_qp(self: &Arc<Self>, init: &QpInit) -> Result<Arc<Qp>> {
+    pub fn create_qp(&self, init: &QpInit) -> Result<Arc<Qp>> {
         if init.qp_type == QpType::XrcRecv {
             return Err(Error::WrongObject);
         }
-        Qp::create(&self.context, Some(self), init)
+        self.context.create_qp_in(Some(&self.domain), init)
     }
 
-    pub fn create_srq(self: &Arc<Self>, init: &SrqInit) -> Result<Arc<Srq>> {
-        Srq::create(self, init)
+    pub fn create_srq(&self, init: &SrqInit) -> Result<Arc<Srq>> {
+        let device = self.context.device();
+        let make = |xrc| device.transport().create_srq(xrc);
+        let srq = Srq::create(&self.domain, &device.directory.srqs, init, make)?;
+        device.transport().bind_srq(&srq);
+        Ok(srq)
     }
 
-    pub fn create_ah(self: &Arc<Self>, attr: &AhAttr) -> Result<Arc<Ah>> {
-        Ah::new(self, attr)
+    pub fn create_ah(&self, attr: &AhAttr) -> Result<Arc<Ah>> {
+        Ah::new(&self.domain, attr)
     }
 
     /// EBUSY while anything was made in it and not destroyed.
     pub fn destroy(&self) -> Result<()> {
-        match self.users.load(Ordering::Acquire) {
-            0 => Ok(()),
-            _ => Err(Error::Busy),
-        }
+        self.domain.check_unused()
     }
+}
 
-    pub(crate) fn add_user(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn drop_user(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
+impl Mr {
+    /// `ibv_rereg_mr`: `flags` of [`crate::types::rereg`] say what changes. EBUSY while windows
+    /// are bound.
+    ///
+    /// The keys stay, so that peers that have them go on, as with Linux's rxe and mlx5 (the
+    /// manual page promises neither that nor the contrary). They open what the region is now:
+    /// the change waits for transfers that are under way, and whoever comes during it finds the
+    /// region closed, as between a deregistration and a registration.
+    ///
+    /// A failure changes nothing, unless [`Mr::is_open`] says otherwise.
+    pub fn rereg(
+        &self,
+        flags: u32,
+        pd: Option<&Arc<Pd>>,
+        addr: u64,
+        len: u64,
+        access: u32,
+    ) -> Result<()> {
+        self.rereg_in(flags, pd.map(|pd| &pd.domain), addr, len, access)
     }
 }

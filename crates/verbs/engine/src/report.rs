@@ -2,11 +2,19 @@
 //! nothing: the counts are those that queue pairs keep anyway, and are added up when asked for.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError, Weak};
 
-use crate::{Device, Qp};
+use sluice_verbs_model::types::QpState;
+
 pub use sluice_verbs_model::report::{DeviceReport, QpCounters, TransportReport, state_name};
+
+/// A queue pair, as far as it is counted.
+pub(crate) trait Counted: Send + Sync {
+    fn num(&self) -> u32;
+    fn state(&self) -> QpState;
+    /// All but the receives posted, which are counted where the program holds a lock.
+    fn counters(&self) -> QpCounters;
+}
 
 /// The queue pairs of a device.
 #[derive(Default)]
@@ -16,20 +24,20 @@ pub(crate) struct Census {
 
 #[derive(Default)]
 struct State {
-    living: HashMap<u32, Weak<Qp>>,
+    living: HashMap<u32, Weak<dyn Counted>>,
     /// What the others have done.
     gone: QpCounters,
 }
 
 impl Census {
-    pub fn add(&self, qp: &Arc<Qp>) {
+    pub fn add(&self, num: u32, qp: Weak<dyn Counted>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.living.insert(qp.num(), Arc::downgrade(qp));
+        state.living.insert(num, qp);
     }
 
     /// It is being destroyed. Waits for who is looking at it, which is not long.
-    pub fn remove(&self, qp: &Qp) {
-        let counters = qp.counters_without_lock();
+    pub fn remove(&self, qp: &dyn Counted) {
+        let counters = qp.counters();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.living.remove(&qp.num()).is_some() {
             state.gone += &counters;
@@ -38,26 +46,14 @@ impl Census {
 
     /// Adds everything up. The lock is held all the time, so that no queue pair ends in the hands
     /// of the calling thread.
-    fn look(&self, report: &mut DeviceReport) {
+    pub fn look(&self, report: &mut DeviceReport) {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         report.counters = state.gone;
         for qp in state.living.values().filter_map(Weak::upgrade) {
             if let Some(count) = report.states.get_mut(qp.state() as usize) {
                 *count += 1;
             }
-            report.counters += &qp.counters_without_lock();
+            report.counters += &qp.counters();
         }
-    }
-}
-
-impl Device {
-    /// May be called by any thread without a lock of the engine's. It waits for none for long.
-    pub fn report(&self) -> DeviceReport {
-        let mut report = DeviceReport {
-            contexts: self.contexts.load(Ordering::Relaxed),
-            ..DeviceReport::default()
-        };
-        self.census.look(&mut report);
-        report
     }
 }

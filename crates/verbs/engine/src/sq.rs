@@ -7,10 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::cq::{Completion, Credit, Release};
-use crate::keys::KeyTable;
-use crate::wr::{MwBind, SendWr, UdDestination, Wqe};
-use crate::{Mr, Mw, Qp, memory, mw};
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::opcode::{Facts, facts};
 use sluice_verbs_model::refusal::LocalFault;
@@ -19,6 +15,28 @@ use sluice_verbs_model::transport::{Posted, SendDone};
 use sluice_verbs_model::types::{
     AhAttr, QpCap, QpState, QpType, Sge, Wc, WcStatus, WrOpcode, send_flags,
 };
+
+use crate::adapter::Adapter;
+use crate::cq::{Completion, Credit, Overrun, Release};
+use crate::memory;
+use crate::mr::Mr;
+use crate::mw::{Mw, check_bind};
+use crate::wr::{MwBind, SendWr, UdDestination, Wqe};
+
+/// The queue pair, as its send queue knows it.
+pub(crate) trait Pair {
+    fn num(&self) -> u32;
+    fn pd_id(&self) -> u32;
+    fn qkey(&self) -> u32;
+    fn adapter(&self) -> &Adapter;
+    fn sent(&self) -> &SendTally;
+
+    /// Hands a request to the transport.
+    fn hand(&self, wqe: &Wqe<'_>) -> Posted;
+
+    /// Puts a completion to the CQ of sends.
+    fn push_send(&self, completion: &Completion) -> Result<(), Overrun>;
+}
 
 /// What the QP must do once the queue's lock is released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,7 +247,7 @@ impl SendQueue {
 
     /// Takes a request, and carries it out if nothing is in its way.
     #[inline]
-    pub fn post(&mut self, qp: &Qp, credit: &Credit, wr: &SendWr<'_>) -> Result<After> {
+    pub fn post(&mut self, qp: &impl Pair, credit: &Credit, wr: &SendWr<'_>) -> Result<After> {
         let posting = sending(self.state);
         if posting == Posting::Refused {
             return Err(Error::WrongState);
@@ -240,7 +258,7 @@ impl SendQueue {
         if self.tail - polled >= u64::from(self.max_wr) {
             return Err(Error::QueueFull);
         }
-        add(&qp.sent.posted, 1);
+        add(&qp.sent().posted, 1);
         let seq = self.tail;
         let at_once = self.handed == seq
             && posting == Posting::Works
@@ -278,9 +296,9 @@ impl SendQueue {
         if done.status != WcStatus::Success {
             self.stuck = true;
             self.dead = true;
-            add(&qp.sent.failed, 1);
+            add(&qp.sent().failed, 1);
         } else {
-            add(&qp.sent.bytes, u64::from(done.byte_len));
+            add(&qp.sent().bytes, u64::from(done.byte_len));
             if !signalled {
                 return Ok(After::default());
             }
@@ -326,7 +344,7 @@ impl SendQueue {
             return Err(Error::WrongObject);
         }
         if facts.local && wr.opcode == WrOpcode::BindMw {
-            mw::check_bind(wr.bind.as_ref().ok_or(Error::WrongObject)?)?;
+            check_bind(wr.bind.as_ref().ok_or(Error::WrongObject)?)?;
         }
         Ok(length)
     }
@@ -336,7 +354,7 @@ impl SendQueue {
     #[inline]
     fn hand_at_once(
         &mut self,
-        qp: &Qp,
+        qp: &impl Pair,
         wr: &SendWr<'_>,
         facts: &Facts,
         length: u64,
@@ -363,7 +381,7 @@ impl SendQueue {
         }
         let mut wr = *wr;
         resolve_qkey(qp, &mut wr);
-        let posted = qp.transport().post(qp, &Wqe { seq, wr, length });
+        let posted = qp.hand(&Wqe { seq, wr, length });
         match posted {
             Posted::Done(_) => {}
             Posted::Pending => {
@@ -378,13 +396,13 @@ impl SendQueue {
 
     /// Queues a request behind others, or flushes it where nothing is carried out any more.
     #[cold]
-    fn hold(&mut self, qp: &Qp, wr: &SendWr<'_>, length: u64) -> After {
+    fn hold(&mut self, qp: &impl Pair, wr: &SendWr<'_>, length: u64) -> After {
         let seq = self.tail;
         self.tail += 1;
         if self.flushed {
             self.handed = self.tail;
             self.head = self.tail;
-            add(&qp.sent.failed, 1);
+            add(&qp.sent().failed, 1);
             let done = SendDone::failed(WcStatus::WrFlushErr);
             let mut after = self.complete(qp, wr.wr_id, wr.opcode, done, seq);
             after.broken = false;
@@ -447,7 +465,7 @@ impl SendQueue {
         After::default()
     }
 
-    /// [`Qp::complete_send`]: false when there is no such request.
+    /// `Qp::complete_send`: false when there is no such request.
     pub fn end_pending(&mut self, seq: u64, done: SendDone) -> bool {
         if seq < self.head || seq >= self.handed {
             return false;
@@ -461,7 +479,7 @@ impl SendQueue {
         true
     }
 
-    /// [`Qp::with_wqe`].
+    /// `Qp::with_wqe`.
     pub fn look<R>(&self, seq: u64, look: impl FnOnce(&Wqe<'_>) -> R) -> Option<R> {
         if seq < self.head || seq >= self.handed {
             return None;
@@ -482,7 +500,7 @@ impl SendQueue {
     }
 
     /// Completes what is done and hands over what is held, as far as both go.
-    pub fn pump(&mut self, qp: &Qp) -> After {
+    pub fn pump(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
         loop {
             let before = (self.head, self.handed);
@@ -499,7 +517,7 @@ impl SendQueue {
     }
 
     /// Completes what is done, as far as that goes without handing anything over.
-    pub fn retire_ended(&mut self, qp: &Qp) -> After {
+    pub fn retire_ended(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
         if matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead {
             after = self.retire(qp);
@@ -529,7 +547,7 @@ impl SendQueue {
         self.reads == 0 || self.slots[at].flags & send_flags::FENCE == 0
     }
 
-    fn hand_held(&mut self, qp: &Qp) {
+    fn hand_held(&mut self, qp: &impl Pair) {
         while self.handed < self.tail && self.state == QpState::Rts && !self.busy && !self.stuck {
             let seq = self.handed;
             let at = self.index(seq);
@@ -554,7 +572,7 @@ impl SendQueue {
         }
     }
 
-    fn hand_kept(&mut self, qp: &Qp, at: usize, seq: u64, facts: &Facts) -> Posted {
+    fn hand_kept(&mut self, qp: &impl Pair, at: usize, seq: u64, facts: &Facts) -> Posted {
         let first = at * self.max_sge as usize;
         let slot = &mut self.slots[at];
         let list = &mut self.storage.sges[first..first + slot.pieces as usize];
@@ -572,11 +590,11 @@ impl SendQueue {
         let mut wr = slot.view(list);
         resolve_qkey(qp, &mut wr);
         let length = slot.length;
-        qp.transport().post(qp, &Wqe { seq, wr, length })
+        qp.hand(&Wqe { seq, wr, length })
     }
 
     /// Completes the oldest requests as far as they are done.
-    fn retire(&mut self, qp: &Qp) -> After {
+    fn retire(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
         while self.head < self.handed {
             let seq = self.head;
@@ -590,12 +608,12 @@ impl SendQueue {
             let signalled = (slot.flags | self.always) & send_flags::SIGNALED != 0;
             self.head += 1;
             if done.status == WcStatus::Success {
-                add(&qp.sent.bytes, u64::from(done.byte_len));
+                add(&qp.sent().bytes, u64::from(done.byte_len));
                 if !signalled {
                     continue;
                 }
             } else {
-                add(&qp.sent.failed, 1);
+                add(&qp.sent().failed, 1);
                 self.dead = true;
             }
             after.and(self.complete(qp, wr_id, opcode, done, seq));
@@ -608,7 +626,14 @@ impl SendQueue {
 
     /// Puts a completion to the QP's CQ.
     #[inline]
-    fn complete(&self, qp: &Qp, wr_id: u64, opcode: WrOpcode, done: SendDone, seq: u64) -> After {
+    fn complete(
+        &self,
+        qp: &impl Pair,
+        wr_id: u64,
+        opcode: WrOpcode,
+        done: SendDone,
+        seq: u64,
+    ) -> After {
         let failed = done.status != WcStatus::Success;
         let overrun = qp.push_send(&Completion {
             wc: Wc {
@@ -633,13 +658,13 @@ impl SendQueue {
 
     /// ERR or SQE: everything that is not complete is flushed, signalled or not, in order
     /// (IBTA 10.3.1.5, 10.3.1.6).
-    pub fn flush(&mut self, qp: &Qp) {
+    pub fn flush(&mut self, qp: &impl Pair) {
         for seq in self.head..self.tail {
             let at = self.index(seq);
             let slot = &mut self.slots[at];
             slot.bind = None;
             let (wr_id, opcode) = (slot.wr_id, slot.opcode);
-            add(&qp.sent.failed, 1);
+            add(&qp.sent().failed, 1);
             // In ERR there is nothing worse to come of a full CQ.
             let _ = self.complete(
                 qp,
@@ -685,11 +710,16 @@ enum Moved {
 
 /// Looks whether the pieces are registered memory that the operation may touch.
 #[inline]
-fn check_pieces(qp: &Qp, facts: &Facts, pieces: &[Sge], length: u64) -> Result<Moved, LocalFault> {
+fn check_pieces(
+    qp: &impl Pair,
+    facts: &Facts,
+    pieces: &[Sge],
+    length: u64,
+) -> Result<Moved, LocalFault> {
     if facts.atomic && length != 8 {
         return Err(LocalFault::Length);
     }
-    let keys: &KeyTable = &qp.context().device().keys;
+    let keys = &qp.adapter().keys;
     let mut moved = Moved::No;
     for piece in pieces.iter().filter(|piece| piece.length != 0) {
         let host = keys
@@ -709,8 +739,8 @@ fn check_pieces(qp: &Qp, facts: &Facts, pieces: &[Sge], length: u64) -> Result<M
 }
 
 /// Puts addresses of the process in place of those in the regions.
-fn translate(qp: &Qp, facts: &Facts, pieces: &mut [Sge]) -> Result<(), LocalFault> {
-    let keys: &KeyTable = &qp.context().device().keys;
+fn translate(qp: &impl Pair, facts: &Facts, pieces: &mut [Sge]) -> Result<(), LocalFault> {
+    let keys = &qp.adapter().keys;
     for piece in pieces.iter_mut().filter(|piece| piece.length != 0) {
         piece.addr = keys
             .local(
@@ -726,7 +756,7 @@ fn translate(qp: &Qp, facts: &Facts, pieces: &mut [Sge]) -> Result<(), LocalFaul
 }
 
 /// A datagram whose key has the highest bit set goes with the QP's own (IBTA 10.2.5).
-fn resolve_qkey(qp: &Qp, wr: &mut SendWr<'_>) {
+fn resolve_qkey(qp: &impl Pair, wr: &mut SendWr<'_>) {
     if let Some(ud) = &mut wr.ud
         && ud.qkey & 1 << 31 != 0
     {
@@ -736,12 +766,12 @@ fn resolve_qkey(qp: &Qp, wr: &mut SendWr<'_>) {
 
 /// Bindings and local invalidations.
 #[cold]
-fn carry_out_locally(qp: &Qp, wr: &SendWr<'_>) -> SendDone {
+fn carry_out_locally(qp: &impl Pair, wr: &SendWr<'_>) -> SendDone {
     let status = match (wr.opcode, &wr.bind) {
         (WrOpcode::BindMw, Some(bind)) => bind.mw.bind(bind, qp.pd_id(), qp.num()),
         (WrOpcode::LocalInv, _) => {
-            let device = qp.context().device();
-            match mw::invalidate(device, wr.imm, qp.pd_id(), qp.num()) {
+            let windows = &qp.adapter().windows;
+            match windows.invalidate(wr.imm, qp.pd_id(), qp.num()) {
                 Ok(()) => WcStatus::Success,
                 Err(_) => WcStatus::MwBindErr,
             }

@@ -1,16 +1,44 @@
 //! Shared receive queues.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use crate::aftermath::settled;
-use crate::cq::Credit;
-use crate::device::QUEUE_MAX;
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::limits::{MAX_SGE, QUEUE_MAX};
+use sluice_verbs_model::types::{EventType, Sge, SrqAttr, srq_mask};
+
+use crate::cq::{Cq, Credit};
+use crate::domain::Domain;
 use crate::events::{About, Acks};
 use crate::rq::RecvQueue;
-use crate::{Cq, Error, Pd, Qp, Result, Xrcd};
-use sluice_verbs_model::responder::MAX_SGE;
-use sluice_verbs_model::types::{EventType, QpState, Sge, SrqAttr, srq_mask};
+use crate::xrcd::Xrcd;
+
+/// A queue pair that found no receive.
+pub(crate) trait Starved: Send + Sync {
+    fn receives_posted(&self);
+}
+
+/// The SRQs of a device by their numbers, for messages that name them.
+#[derive(Default)]
+pub(crate) struct Srqs(RwLock<HashMap<u32, Weak<Srq>>>);
+
+impl Srqs {
+    fn add(&self, srq: &Arc<Srq>) {
+        let mut srqs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        srqs.insert(srq.num, Arc::downgrade(srq));
+    }
+
+    fn remove(&self, srqn: u32) {
+        let mut srqs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        srqs.remove(&srqn);
+    }
+
+    pub fn get(&self, srqn: u32) -> Option<Arc<Srq>> {
+        let srqs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        srqs.get(&srqn)?.upgrade()
+    }
+}
 
 /// What [`crate::Pd::create_srq`] makes.
 #[derive(Default)]
@@ -24,7 +52,8 @@ pub struct SrqInit {
 
 /// A shared receive queue, plain or for XRC.
 pub struct Srq {
-    pd: Arc<Pd>,
+    domain: Arc<Domain>,
+    all: Arc<Srqs>,
     num: u32,
     /// Of an XRC SRQ: domain, CQ, and its place there.
     xrc: Option<(Arc<Xrcd>, Arc<Cq>, u32)>,
@@ -40,35 +69,41 @@ struct State {
     queue: RecvQueue,
     limit: u32,
     /// QPs with messages for which there was no receive.
-    starved: Vec<Weak<Qp>>,
+    starved: Vec<Weak<dyn Starved>>,
 }
 
 impl Srq {
-    pub(crate) fn create(pd: &Arc<Pd>, init: &SrqInit) -> Result<Arc<Srq>> {
+    /// `make` asks the transport for a number.
+    pub(crate) fn create(
+        domain: &Arc<Domain>,
+        all: &Arc<Srqs>,
+        init: &SrqInit,
+        make: impl FnOnce(bool) -> Result<u32>,
+    ) -> Result<Arc<Srq>> {
         let SrqAttr {
             max_wr, max_sge, ..
         } = init.attr;
         if max_wr == 0 || max_wr > QUEUE_MAX || max_sge as usize > MAX_SGE {
             return Err(Error::BadCapability);
         }
-        let device = pd.context().device();
-        let caps = device.transport().caps();
+        let caps = domain.adapter().medium.caps();
         let xrc = match (&init.xrcd, &init.cq) {
             (None, None) => None,
             (Some(_), Some(_)) if !caps.xrc => return Err(Error::NotSupported),
             (Some(xrcd), Some(cq)) => Some((xrcd, cq)),
             _ => return Err(Error::WrongObject),
         };
-        let num = device.transport().create_srq(xrc.is_some())?;
+        let num = make(xrc.is_some())?;
         let polled = Arc::new(AtomicU64::new(0));
         let xrc = xrc.map(|(xrcd, cq)| {
             let owner = cq.attach(&Credit::new(Some(polled.clone())));
             xrcd.users.fetch_add(1, Ordering::AcqRel);
             (xrcd.clone(), cq.clone(), owner)
         });
-        pd.add_user();
+        domain.add_user();
         let srq = Arc::new(Srq {
-            pd: pd.clone(),
+            domain: domain.clone(),
+            all: all.clone(),
             num,
             xrc,
             state: Mutex::new(State {
@@ -81,13 +116,12 @@ impl Srq {
             acks: Acks::new(init.cookie),
             destroyed: AtomicBool::new(false),
         });
-        device.add_srq(num, &srq);
-        device.transport().bind_srq(&srq);
+        all.add(&srq);
         Ok(srq)
     }
 
-    pub fn pd(&self) -> &Arc<Pd> {
-        &self.pd
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
     }
 
     /// The number by which XRC peers name it (`ibv_get_srq_num`).
@@ -121,15 +155,12 @@ impl Srq {
             core::mem::take(&mut state.starved)
         };
         for qp in starved.iter().filter_map(Weak::upgrade) {
-            // One that was reset or destroyed meanwhile has nothing to try again.
-            if qp.state() != QpState::Reset {
-                settled(|after| qp.transport().receives_posted(after));
-            }
+            qp.receives_posted();
         }
         Ok(())
     }
 
-    /// `mask` of [`sluice_verbs_model::types::srq_mask`].
+    /// `mask` of [`crate::types::srq_mask`].
     pub fn modify(&self, attr: &SrqAttr, mask: u32) -> Result<()> {
         if mask == 0 || mask & !(srq_mask::MAX_WR | srq_mask::LIMIT) != 0 {
             return Err(Error::BadMask);
@@ -182,27 +213,30 @@ impl Srq {
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let context = self.pd.context();
-        context.device().remove_srq(self.num);
-        context.device().transport().destroy_srq(self.num);
+        self.all.remove(self.num);
+        self.domain.adapter().medium.destroy_srq(self.num);
         if let Some((xrcd, cq, owner)) = &self.xrc {
             cq.detach(*owner);
             xrcd.users.fetch_sub(1, Ordering::AcqRel);
         }
-        context.async_queue.purge_of(&self.acks);
+        self.domain.opened.async_queue.purge_of(&self.acks);
         self.acks.wait();
-        self.pd.drop_user();
+        self.domain.drop_user();
         Ok(())
     }
 
     /// The oldest receive for a message to `qp`, given to `fill`; None, and the QP is
     /// remembered, when there is none.
-    pub(crate) fn take<R>(&self, qp: &Qp, fill: impl FnOnce(u64, &[Sge]) -> R) -> Option<R> {
+    pub(crate) fn take<R>(
+        &self,
+        qp: impl FnOnce() -> Weak<dyn Starved>,
+        fill: impl FnOnce(u64, &[Sge]) -> R,
+    ) -> Option<R> {
         let mut state = self.lock();
         let Some((wr_id, pieces)) = state.queue.take() else {
-            let me = qp.weak();
-            if !state.starved.iter().any(|known| known.ptr_eq(me)) {
-                state.starved.push(me.clone());
+            let qp = qp();
+            if !state.starved.iter().any(|known| known.ptr_eq(&qp)) {
+                state.starved.push(qp);
             }
             return None;
         };
@@ -230,7 +264,7 @@ impl Srq {
 
     fn raise(&self, event: EventType) {
         let about = About::Srq(self.acks.clone());
-        self.pd.context().async_queue.push((event, about));
+        self.domain.opened.async_queue.push((event, about));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

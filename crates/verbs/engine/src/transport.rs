@@ -1,18 +1,19 @@
 //! The seam: what the engine asks of a transport.
 //!
 //! A transport is one per device ([`Transport`]), with a part per completion queue
-//! ([`CqTransport`]) and per queue pair ([`QpTransport`]). The other direction, what a transport
-//! asks of the engine, are methods of [`Qp`] and [`Srq`](crate::Srq):
+//! ([`CqTransport`]) and per queue pair ([`QpTransport`]), which are called with the object that they
+//! are a part of and therefore stand beside it. The other direction, what a transport
+//! asks of the engine, are methods of [`Qp`](crate::Qp) and [`Srq`]:
 //!
 //! | side | calls |
 //! |---|---|
-//! | requester | [`Qp::complete_send`], [`Qp::complete_sends`], [`Qp::resume`], [`Qp::with_wqe`] |
-//! | responder | [`Qp::check_remote`], [`Qp::take_recv`], [`Qp::take_recv_xrc`], [`Qp::complete_recv`], [`Qp::invalidate`], [`Qp::responder_failed`] |
-//! | both | [`Qp::state`], [`Qp::attr`], [`Qp::fail`] |
+//! | requester | [`Qp::complete_send`](crate::Qp::complete_send), [`Qp::complete_sends`](crate::Qp::complete_sends), [`Qp::resume`](crate::Qp::resume), [`Qp::with_wqe`](crate::Qp::with_wqe) |
+//! | responder | [`Qp::check_remote`](crate::Qp::check_remote), [`Qp::take_recv`](crate::Qp::take_recv), [`Qp::take_recv_xrc`](crate::Qp::take_recv_xrc), [`Qp::complete_recv`](crate::Qp::complete_recv), [`Qp::invalidate`](crate::Qp::invalidate), [`Qp::responder_failed`](crate::Qp::responder_failed) |
+//! | both | [`Qp::state`](crate::Qp::state), [`Qp::attr`](crate::Qp::attr), [`Qp::fail`](crate::Qp::fail) |
 //!
 //! **The way is one-way.** No call of a transport into the engine leads back into the transport. What
 //! follows from it, requests that can be handed over now and queue pairs that break, is written
-//! down in an [`Aftermath`], which is settled when no lock of the transport is held: by the engine
+//! down in an [`Aftermath`](crate::Aftermath), which is settled when no lock of the transport is held: by the engine
 //! behind the calls that it gives one along, by the transport's own threads at the end of their
 //! turns. Until then the queue pair is in the state that it was in: a transport that has let it fail
 //! does no more for it by itself.
@@ -28,23 +29,18 @@
 
 use std::sync::Arc;
 
-use crate::aftermath::Aftermath;
-use crate::wr::Wqe;
-use crate::{Cq, Qp, Srq};
 use sluice_verbs_model::error::Result;
 use sluice_verbs_model::keys::KeyInfo;
 use sluice_verbs_model::report::TransportReport;
+use sluice_verbs_model::types::Gid;
+
+use crate::srq::Srq;
+
+pub use crate::cq::CqTransport;
+pub use crate::qp::{NewQp, QpTransport};
 pub use sluice_verbs_model::transport::{
     MAD_BYTES, MadPath, Posted, QpChange, QpParams, SendDone, TransportCaps,
 };
-use sluice_verbs_model::types::Gid;
-
-/// A transport's new queue pair.
-pub struct NewQp {
-    /// 24 bits, neither 0 nor 1, unique on the fabric and not soon used again.
-    pub qpn: u32,
-    pub transport: Box<dyn QpTransport>,
-}
 
 /// One per device.
 pub trait Transport: Send + Sync {
@@ -54,7 +50,7 @@ pub trait Transport: Send + Sync {
     /// Makes the transport's part of a QP and chooses its number.
     fn create_qp(&self, params: &QpParams) -> Result<NewQp>;
 
-    /// Makes the transport's part of a CQ. `id` is [`Cq::id`].
+    /// Makes the transport's part of a CQ. `id` is [`Cq::id`](crate::Cq::id).
     fn create_cq(&self, id: u32) -> Result<Box<dyn CqTransport>>;
 
     /// A key now opens memory to peers: a region with a remote right was registered, or a window
@@ -137,67 +133,4 @@ pub trait MadReceiver: Send + Sync {
     /// must not be passed on again. Called from a thread of the transport without any lock; it
     /// must not wait.
     fn received(&self, path: &MadPath, mad: &[u8; MAD_BYTES], passed_on: bool);
-}
-
-/// A transport's part of a completion queue.
-pub trait CqTransport: Send + Sync {
-    /// [`Cq::poll`] found nothing, or was called often and always found something: do what can
-    /// be done now for the QPs of this CQ, without waiting. Called without any lock, by any
-    /// number of threads at once.
-    fn progress(&self, cq: &Cq, after: &mut Aftermath);
-
-    /// The program armed the CQ: from now on somebody must make progress for it without being
-    /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
-    /// are in order: no call into this CQ from there.
-    fn armed(&self) {}
-
-    /// The event that it was armed for has happened.
-    fn disarmed(&self) {}
-
-    fn destroy(&self) {}
-}
-
-/// A transport's part of a queue pair.
-pub trait QpTransport: Send + Sync {
-    /// Called once, before the program gets the QP.
-    fn bind(&self, qp: &Arc<Qp>);
-
-    /// A request to carry out. Calls for one QP come one at a time and in posting order, with
-    /// the send half's lock held: no call into this QP's requester side from here, and no
-    /// waiting. What `wqe` borrows is valid during the call only; after [`Posted::Pending`] the
-    /// pieces of memory themselves stay the transport's until it completes the request or the
-    /// QP leaves RTS by [`QpTransport::modify`].
-    ///
-    /// Bindings, local invalidations and requests with bad local keys never come here. A fence
-    /// is the engine's: the request comes when earlier READs and atomics are complete.
-    fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted;
-
-    /// A state change or new attributes. Before `to` is RTR, RTS, INIT or SQD the engine asks
-    /// first and changes the state when the transport agrees: an error becomes the call's.
-    ///
-    /// For ERR, SQE and RESET the state has changed already, nothing new is handed over, and
-    /// the answer is ignored. When the call returns the transport has stopped using the memory
-    /// of handed-over requests (ERR, RESET: also of taken receives, each given back by
-    /// [`Qp::complete_recv`]); what it has not completed the engine flushes. `complete_send`
-    /// for those is ignored from then on. It must not wait for a peer that may be dead.
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()>;
-
-    /// The program posted receives while a message had found none ([`sluice_verbs_model::responder::TakeError::Empty`]).
-    fn receives_posted(&self, _after: &mut Aftermath) {}
-
-    /// UD: messages to this group are to come to the QP now.
-    fn attach_multicast(&self, _gid: &Gid) -> Result<()> {
-        Err(crate::Error::NotSupported)
-    }
-
-    fn detach_multicast(&self, _gid: &Gid) {}
-
-    /// The program destroys a UD QP that still holds requests after [`Posted::Busy`], or makes
-    /// the completion queue smaller that their completions are to come to. A device would have
-    /// sent them in the meantime: wait a moment, of a bounded length, for the way to be free and
-    /// [`Qp::resume`] to be called. Comes without any lock, once for each such QP.
-    fn linger(&self) {}
-
-    /// The QP is in RESET and about to be gone. Let go of the `Arc` from `bind`.
-    fn destroy(&self, after: &mut Aftermath);
 }

@@ -1,9 +1,8 @@
 //! Work requests as the engine takes them, and as a transport gets them.
 
-use std::sync::Arc;
-
-use crate::Mw;
 use sluice_verbs_model::types::{AhAttr, Sge, WrOpcode, send_flags};
+
+pub use crate::mw::MwBind;
 
 /// A send request. Build it with [`SendWr::new`] and set what the opcode needs; nothing is
 /// copied until the engine must keep it.
@@ -70,20 +69,6 @@ pub struct UdDestination<'a> {
     pub qpn: u32,
     /// With the highest bit set, the sending QP's own key is used (IBTA 10.2.5).
     pub qkey: u32,
-}
-
-/// What a window is to cover (`ibv_mw_bind_info`, and the new key of a type 2 window).
-#[derive(Clone, Copy)]
-pub struct MwBind<'a> {
-    pub mw: &'a Arc<Mw>,
-    /// Type 2: the window's key, with the low byte that the program chose. Type 1: what
-    /// [`Mw::next_rkey`] said.
-    pub rkey: u32,
-    pub mr: Option<&'a Arc<crate::Mr>>,
-    pub addr: u64,
-    /// Bytes; 0 takes a type 1 window off its region.
-    pub length: u64,
-    pub access: u32,
 }
 
 /// A send request on its way: checked, and with addresses in place of keys.

@@ -1,13 +1,27 @@
 //! XRC domains.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::{Context, Error, Result};
+use sluice_verbs_model::error::{Error, Result};
+
+use crate::domain::Opened;
+
+/// The domains of a device.
+#[derive(Default)]
+pub(crate) struct Xrcds(Mutex<Vec<Weak<Xrcd>>>);
+
+impl Xrcds {
+    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Xrcd>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// An XRC domain: the SRQs that messages to its target QPs may name.
 pub struct Xrcd {
-    context: Arc<Context>,
+    all: Arc<Xrcds>,
+    /// Keeps the device.
+    _opened: Arc<Opened>,
     id: u32,
     pub(crate) inode: Option<(u64, u64)>,
     /// How often it was opened and not closed.
@@ -18,12 +32,13 @@ pub struct Xrcd {
 
 impl Xrcd {
     pub(crate) fn open(
-        context: &Arc<Context>,
+        all: &Arc<Xrcds>,
+        opened: &Arc<Opened>,
         inode: Option<(u64, u64)>,
         create: bool,
         exclusive: bool,
     ) -> Result<Arc<Xrcd>> {
-        let mut known = context.device().lock_xrcds();
+        let mut known = all.lock();
         known.retain(|xrcd| xrcd.strong_count() > 0);
         let same = inode.and_then(|inode| {
             let open = known.iter().filter_map(Weak::upgrade);
@@ -40,8 +55,9 @@ impl Xrcd {
             None if inode.is_some() && !create => Err(Error::NotFound),
             None => {
                 let xrcd = Arc::new(Xrcd {
-                    context: context.clone(),
-                    id: context.device().next_id(),
+                    all: all.clone(),
+                    _opened: opened.clone(),
+                    id: opened.adapter.next_id(),
                     inode,
                     opened: AtomicU32::new(1),
                     users: AtomicU32::new(0),
@@ -52,17 +68,13 @@ impl Xrcd {
         }
     }
 
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
     pub fn id(&self) -> u32 {
         self.id
     }
 
     /// EBUSY while QPs or SRQs use it; a domain that was opened several times is closed as often.
     pub fn destroy(&self) -> Result<()> {
-        let _known = self.context.device().lock_xrcds();
+        let _known = self.all.lock();
         match self.opened.load(Ordering::Acquire) {
             0 => Ok(()),
             1 if self.users.load(Ordering::Acquire) != 0 => Err(Error::Busy),

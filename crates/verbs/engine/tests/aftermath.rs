@@ -103,7 +103,7 @@ fn a_failure_is_told_once_and_means_nothing_behind_a_reset() {
     a.fail(Some(EventType::QpFatal), &mut after);
     a.fail(Some(EventType::QpFatal), &mut after);
     assert_eq!(a.state(), QpState::Rts);
-    assert_eq!(events(a.context()).len(), 1);
+    assert_eq!(events(&world.context).len(), 1);
     set_state(&a, QpState::Reset).unwrap();
     to_state(&a, b.num(), QpState::Rts);
     after.settle();

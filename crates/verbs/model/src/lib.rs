@@ -12,6 +12,7 @@ pub mod error;
 pub mod events;
 pub mod gids;
 pub mod keys;
+pub mod limits;
 pub mod opcode;
 pub mod refusal;
 pub mod report;

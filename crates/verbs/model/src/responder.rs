@@ -3,9 +3,6 @@
 use crate::refusal::NakReason;
 use crate::types::{QpState, WcOpcode, WcStatus, access};
 
-/// Pieces of memory that a work request can have at most.
-pub const MAX_SGE: usize = 32;
-
 /// What a peer wants to do with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoteOp {

@@ -199,8 +199,7 @@ impl Tap {
     }
 
     fn flow(&self, qp: &Qp, ah: &AhAttr, qpn: u32, mtu: Mtu) -> Flow {
-        let device = qp.context().device();
-        let entry = device.gid(ah.port_num.max(1), u32::from(ah.grh.sgid_index));
+        let entry = qp.gid(ah.port_num.max(1), u32::from(ah.grh.sgid_index));
         let own = entry.map_or(Gid::default(), |entry| entry.gid);
         // Peers find each other by number here, and a program may leave the address out.
         let peer = if ah.grh.dgid.is_zero() {

@@ -58,10 +58,7 @@ pub fn of(qp: &Qp, attr: &AhAttr, peer_qpn: u32) -> Result<Path> {
     if attr.is_global == 0 {
         return Err(Error::BadValue);
     }
-    let own = qp
-        .context()
-        .device()
-        .gid(1, u32::from(attr.grh.sgid_index))?;
+    let own = qp.gid(1, u32::from(attr.grh.sgid_index))?;
     let (source, destination) = (address(&own.gid), address(&attr.grh.dgid));
     if own.gid.is_zero() || source.is_ipv4() != destination.is_ipv4() {
         return Err(Error::BadValue);

@@ -253,8 +253,7 @@ fn sent_or_busy(node: &Node, part: &Part, link: &Outgoing, message: &Outbound<'_
 
 fn head(qp: &Qp, destination: &sluice_verbs::wr::UdDestination<'_>) -> [u8; Datagram::BYTES] {
     let grh = &destination.ah.grh;
-    let device = qp.context().device();
-    let sgid = device
+    let sgid = qp
         .gid(destination.ah.port_num.max(1), u32::from(grh.sgid_index))
         .map_or(Gid::default(), |entry| entry.gid);
     Datagram {

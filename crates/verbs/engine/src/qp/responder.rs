@@ -4,15 +4,20 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::aftermath::Aftermath;
-use crate::cq::{Completion, Release};
-use crate::keys::KeyTable;
-use crate::sq::add;
-use crate::{Cq, Qp, Srq, memory, mw};
 use sluice_verbs_model::refusal::{LocalFault, NakReason};
 use sluice_verbs_model::responder::receives;
-pub use sluice_verbs_model::responder::{MAX_SGE, RecvDone, RemoteOp, RemoteRequest, TakeError};
 use sluice_verbs_model::types::{EventType, QpState, QpType, Sge, Wc, WcStatus, access};
+
+use super::Qp;
+use crate::aftermath::Aftermath;
+use crate::cq::{Completion, Cq, Release};
+use crate::keys::KeyTable;
+use crate::memory;
+use crate::sq::add;
+use crate::srq::Srq;
+
+pub use sluice_verbs_model::limits::MAX_SGE;
+pub use sluice_verbs_model::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
 
 /// Memory that a peer may touch. While it lives the region stays registered and whoever takes
 /// the key away waits: drop it before any other call into the engine.
@@ -128,7 +133,7 @@ impl RecvWqe {
     /// The rest of the message is still to come: lets the program deregister the memory in the
     /// meantime. [`RecvWqe::pin_again`] must come before the next bytes.
     pub fn unpin(&mut self, qp: &Qp) {
-        let keys = &qp.context().device().keys;
+        let keys = &qp.adapter().keys;
         for place in &self.pins[..core::mem::take(&mut self.pinned)] {
             keys.unpin(*place);
         }
@@ -138,7 +143,7 @@ impl RecvWqe {
     /// is to be completed with LOC_PROT_ERR.
     #[must_use]
     pub fn pin_again(&mut self, qp: &Qp) -> bool {
-        let keys = &qp.context().device().keys;
+        let keys = &qp.adapter().keys;
         while self.pinned < self.count {
             let piece = &self.sges[self.pinned];
             let Some(info) = keys.pin(piece.lkey) else {
@@ -239,11 +244,11 @@ impl Qp {
         let pd = match self.qp_type() {
             QpType::XrcRecv => self
                 .xrc_srq(request.srqn)
-                .map(|srq| srq.pd().id())
+                .map(|srq| srq.domain().id)
                 .ok_or(NakReason::InvalidRequest)?,
-            _ => self.pd_id(),
+            _ => self.pd_id,
         };
-        let keys = &self.context().device().keys;
+        let keys = &self.adapter().keys;
         let info = keys.pin(request.rkey).ok_or(NakReason::RemoteAccess)?;
         let bound_to_other = info.qpn != 0 && info.qpn != self.num();
         let good = info.pd == pd && !bound_to_other && info.access & right != 0;
@@ -270,11 +275,14 @@ impl Qp {
             return Err(TakeError::NotReady);
         }
         self.first_message();
-        let keys = &self.context().device().keys;
+        let keys = &self.adapter().keys;
         let (filled, source) = match self.srq() {
             Some(srq) => {
-                let pd = srq.pd().id();
-                let filled = srq.take(self, |wr_id, pieces| into.fill(keys, pd, wr_id, pieces));
+                let pd = srq.domain().id;
+                let filled = srq.take(
+                    || self.weak(),
+                    |wr_id, pieces| into.fill(keys, pd, wr_id, pieces),
+                );
                 (filled, Source::Shared)
             }
             None => {
@@ -284,7 +292,7 @@ impl Qp {
                 }
                 let filled = queue
                     .take()
-                    .map(|(wr_id, pieces)| into.fill(keys, self.pd_id(), wr_id, pieces));
+                    .map(|(wr_id, pieces)| into.fill(keys, self.pd_id, wr_id, pieces));
                 queue.starved |= filled.is_none();
                 (filled, Source::Own)
             }
@@ -307,9 +315,12 @@ impl Qp {
             .xrc_srq(srqn)
             .ok_or(TakeError::Bad(NakReason::InvalidRequest))?;
         self.first_message();
-        let keys = &self.context().device().keys;
-        let pd = srq.pd().id();
-        let filled = srq.take(self, |wr_id, pieces| into.fill(keys, pd, wr_id, pieces));
+        let keys = &self.adapter().keys;
+        let pd = srq.domain().id;
+        let filled = srq.take(
+            || self.weak(),
+            |wr_id, pieces| into.fill(keys, pd, wr_id, pieces),
+        );
         self.taken(into, filled, Source::Xrc(srq), after)
     }
 
@@ -333,7 +344,7 @@ impl Qp {
 
     /// Ends a taken receive: completion, events. A failure moves an RC QP to ERR.
     pub fn complete_recv(&self, recv: &mut RecvWqe, done: &RecvDone, after: &mut Aftermath) {
-        recv.let_go(&self.context().device().keys);
+        recv.let_go(&self.adapter().keys);
         let source = core::mem::replace(&mut recv.source, Source::Nowhere);
         let (place, release) = match &source {
             Source::Nowhere => return,
@@ -382,14 +393,15 @@ impl Qp {
         } else if failed && done.status != WcStatus::WrFlushErr {
             // A datagram that does not fit harms nobody else (IBTA 9.9.3: UD and UC receive on).
             if matches!(self.qp_type(), QpType::Rc | QpType::XrcRecv) {
-                after.break_down(self, QpState::Err);
+                after.break_down(&self.me, self.incarnation(), QpState::Err);
             }
         }
     }
 
     /// SEND_WITH_INV: takes a type 2 window's key away. Call it before `complete_recv`.
     pub fn invalidate(&self, rkey: u32) -> Result<(), NakReason> {
-        let result = mw::invalidate(self.context().device(), rkey, self.pd_id(), self.num());
+        let windows = &self.adapter().windows;
+        let result = windows.invalidate(rkey, self.pd_id, self.num());
         if result.is_err() {
             self.tally.refused.fetch_add(1, Ordering::Relaxed);
         }
@@ -414,7 +426,7 @@ impl Qp {
 
     /// The SRQ of this QP's XRC domain with this number.
     pub fn xrc_srq(&self, srqn: u32) -> Option<Arc<Srq>> {
-        let srq = self.context().device().srq(srqn)?;
+        let srq = self.directory.srqs.get(srqn)?;
         let domain = srq.xrcd()?.id();
         (self.xrcd()?.id() == domain).then_some(srq)
     }

@@ -1,40 +1,23 @@
 //! `ibv_modify_qp`: from checked attributes to a new state, and what a QP does when it breaks.
 
-use crate::Device;
 use crate::aftermath::settled;
-use crate::device::check_port;
-use crate::qp::{Control, Qp};
 use sluice_verbs_model::attributes::{check_ranges, merge};
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::states;
 use sluice_verbs_model::transport::{QpChange, TransportCaps};
-use sluice_verbs_model::types::{AhAttr, EventType, QpAttr, QpState, QpType, qp_mask as m};
+use sluice_verbs_model::types::{EventType, QpAttr, QpState, QpType, qp_mask as m};
 
-/// Looks at an address vector. An Ethernet port needs a global route (IBTA annex A17.4.2) where
-/// peers are on a network. Within a host the number alone finds them, so there it is not insisted
-/// on: programs that send by LID work.
-pub(crate) fn check_address(device: &Device, attr: &AhAttr) -> Result<()> {
-    check_port(attr.port_num).map_err(|_| Error::BadValue)?;
-    if attr.is_global == 0 && device.transport().caps().by_address {
-        return Err(Error::BadValue);
-    }
-    if attr.is_global != 0 {
-        let own = device.gid(1, u32::from(attr.grh.sgid_index))?;
-        if own.gid.is_zero() || attr.grh.dgid.is_zero() {
-            return Err(Error::NotFound);
-        }
-    }
-    Ok(())
-}
+use super::{Control, Qp};
+use crate::adapter::{Adapter, check_port};
 
 /// Looks at the values of the attributes that the mask names.
-fn check_values(device: &Device, caps: &TransportCaps, attr: &QpAttr, mask: u32) -> Result<()> {
+fn check_values(adapter: &Adapter, caps: &TransportCaps, attr: &QpAttr, mask: u32) -> Result<()> {
     check_ranges(caps, attr, mask)?;
     if mask & m::PORT != 0 {
         check_port(attr.port_num).map_err(|_| Error::BadValue)?;
     }
     if mask & m::AV != 0 {
-        check_address(device, &attr.ah_attr)?;
+        adapter.check_address(&attr.ah_attr)?;
     }
     if mask & (m::ALT_PATH | m::RATE_LIMIT) != 0 {
         return Err(Error::NotSupported);
@@ -43,7 +26,7 @@ fn check_values(device: &Device, caps: &TransportCaps, attr: &QpAttr, mask: u32)
 }
 
 impl Qp {
-    /// `ibv_modify_qp`; `mask` of [`sluice_verbs_model::types::qp_mask`].
+    /// `ibv_modify_qp`; `mask` of [`crate::types::qp_mask`].
     pub fn modify(&self, attr: &QpAttr, mask: u32) -> Result<()> {
         if mask & m::CAP != 0 {
             // Queues keep their length.
@@ -68,8 +51,8 @@ impl Qp {
             _ => QpState::try_from(attr.qp_state).map_err(|_| Error::BadValue)?,
         };
         states::check(self.qp_type(), from, to, mask)?;
-        let device = self.context().device();
-        check_values(device, &device.transport().caps(), attr, mask)?;
+        let adapter = self.adapter();
+        check_values(adapter, &adapter.medium.caps(), attr, mask)?;
         let merged = match to {
             QpState::Reset => QpAttr {
                 cap: control.attr.cap,
@@ -156,7 +139,7 @@ impl Qp {
             self.store_state(QpState::Reset);
         }
         let _ = settled(|after| self.transport().modify(self, change, after));
-        crate::mw::invalidate_all_of(self.context().device(), self.num());
+        self.adapter().windows.invalidate_all_of(self.num());
         let mut send = self.lock_send();
         let mut receive = self.lock_receive();
         self.purge_completions();
@@ -167,7 +150,7 @@ impl Qp {
 
     /// The QP breaks by itself, unless it has been in RESET since `incarnation`. Never waits for
     /// another transition: one that is under way does this when it is done.
-    pub(crate) fn break_down(&self, to: QpState, incarnation: u32) {
+    pub(crate) fn break_down_if(&self, to: QpState, incarnation: u32) {
         if self.incarnation() != incarnation {
             return;
         }

@@ -1,29 +1,66 @@
 //! Queue pairs: making and ending them, posting, completing.
 
+mod create;
+mod local;
+mod modify;
+pub mod responder;
+mod transport;
+
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::aftermath::{Aftermath, settled};
-use crate::cq::{Completion, Credit, Overrun, Release};
-use crate::device::{GROUPS_PER_QP, QUEUE_MAX};
-use crate::events::{About, Acks};
-use crate::rq::RecvQueue;
-use crate::sq::{After, SendQueue, SendTally};
-use crate::wr::{SendWr, Wqe};
-use crate::{Context, Cq, Error, Pd, QpTransport, Result, Srq, Xrcd};
+use sluice_verbs_model::error::{Error, Result};
+use sluice_verbs_model::gids::GidEntry;
+use sluice_verbs_model::limits::GROUPS_PER_QP;
 use sluice_verbs_model::report::QpCounters;
-use sluice_verbs_model::responder::MAX_SGE;
 use sluice_verbs_model::states::{Posting, receiving};
-use sluice_verbs_model::transport::{QpChange, QpParams, SendDone, TransportCaps};
+use sluice_verbs_model::transport::{Posted, QpChange, SendDone};
 use sluice_verbs_model::types::{
     EventType, Gid, QpAttr, QpCap, QpState, QpType, Sge, Wc, WcOpcode, WcStatus, qp_mask,
 };
 
+use crate::adapter::Adapter;
+use crate::aftermath::{Aftermath, Concerned, settled};
+use crate::cq::{Completion, Cq, Credit, DatagramSender, Overrun, Release};
+use crate::domain::{Domain, Opened};
+use crate::events::{About, Acks};
+use crate::report::Counted;
+use crate::rq::RecvQueue;
+use crate::sq::{After, Pair, SendQueue, SendTally};
+use crate::srq::{Srq, Srqs, Starved};
+use crate::wr::{SendWr, Wqe};
+use crate::xrcd::Xrcd;
+
+pub use create::QpInit;
+pub use local::LocalMemory;
+pub use transport::{NewQp, QpTransport};
+
+/// Whom messages and programs name by a number, on one device.
+#[derive(Default)]
+pub(crate) struct Directory {
+    pub srqs: Arc<Srqs>,
+    /// XRC targets.
+    targets: Mutex<HashMap<u32, Weak<Qp>>>,
+}
+
+impl Directory {
+    pub fn target(&self, qpn: u32) -> Option<Arc<Qp>> {
+        self.lock_targets().get(&qpn)?.upgrade()
+    }
+
+    fn lock_targets(&self) -> MutexGuard<'_, HashMap<u32, Weak<Qp>>> {
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A queue pair.
 pub struct Qp {
     me: Weak<Qp>,
-    context: Arc<Context>,
-    pd: Option<Arc<Pd>>,
+    opened: Arc<Opened>,
+    directory: Arc<Directory>,
+    /// None for an XRC target.
+    domain: Option<Arc<Domain>>,
     pd_id: u32,
     qp_type: QpType,
     num: u32,
@@ -54,39 +91,6 @@ pub struct Qp {
     pub(crate) communicating: AtomicBool,
     pub(crate) tally: Tally,
     pub(crate) sent: SendTally,
-}
-
-/// What [`crate::Pd::create_qp`] makes.
-pub struct QpInit {
-    pub qp_type: QpType,
-    pub send_cq: Option<Arc<Cq>>,
-    pub recv_cq: Option<Arc<Cq>>,
-    pub srq: Option<Arc<Srq>>,
-    /// The domain of an XRC target; needs no CQs and no PD.
-    pub xrcd: Option<Arc<Xrcd>>,
-    pub cap: QpCap,
-    /// Every send is signalled, whatever its flags.
-    pub sq_sig_all: bool,
-    /// Multicast messages that this QP sends do not come back to it.
-    pub block_multicast_loopback: bool,
-    /// The program's own word (`qp_context`), kept and given back.
-    pub cookie: u64,
-}
-
-impl QpInit {
-    pub fn new(qp_type: QpType) -> QpInit {
-        QpInit {
-            qp_type,
-            send_cq: None,
-            recv_cq: None,
-            srq: None,
-            xrcd: None,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-            block_multicast_loopback: false,
-            cookie: 0,
-        }
-    }
 }
 
 /// What a transition works with.
@@ -146,171 +150,11 @@ impl Drop for Sender<'_> {
     }
 }
 
-/// Looks at what is asked for, and says what it becomes.
-fn check_cap(init: &QpInit, caps: &TransportCaps) -> Result<QpCap> {
-    let cap = &init.cap;
-    let sges = MAX_SGE as u32;
-    if cap.max_send_wr > QUEUE_MAX
-        || cap.max_recv_wr > QUEUE_MAX
-        || cap.max_send_sge > sges
-        || cap.max_recv_sge > sges
-        || cap.max_inline_data > caps.max_inline
-    {
-        return Err(Error::BadCapability);
-    }
-    let target = init.qp_type == QpType::XrcRecv;
-    let no_sends = target;
-    let no_receives = target || init.srq.is_some() || init.qp_type == QpType::XrcSend;
-    Ok(QpCap {
-        max_send_wr: if no_sends { 0 } else { cap.max_send_wr },
-        max_recv_wr: if no_receives { 0 } else { cap.max_recv_wr },
-        max_send_sge: if no_sends { 0 } else { cap.max_send_sge.max(1) },
-        max_recv_sge: if no_receives {
-            0
-        } else {
-            cap.max_recv_sge.max(1)
-        },
-        max_inline_data: if no_sends { 0 } else { cap.max_inline_data },
-    })
-}
-
-/// Which objects each type needs, and that they belong together.
-fn check_objects(context: &Arc<Context>, init: &QpInit, caps: &TransportCaps) -> Result<()> {
-    let (has, needs) = match init.qp_type {
-        QpType::Rc => (true, true),
-        QpType::Uc => (caps.uc, true),
-        QpType::Ud => (caps.ud, true),
-        QpType::XrcSend => (caps.xrc, false),
-        QpType::XrcRecv => (caps.xrc, false),
-    };
-    if !has {
-        return Err(Error::NotSupported);
-    }
-    let target = init.qp_type == QpType::XrcRecv;
-    let sends_without_cq = !target && init.send_cq.is_none();
-    let receives_without_cq = needs && init.recv_cq.is_none();
-    let strange_srq = !needs && init.srq.is_some();
-    let xrc_srq = init.srq.as_ref().is_some_and(|srq| srq.xrcd().is_some());
-    let strange_domain = target != init.xrcd.is_some();
-    if sends_without_cq || receives_without_cq || strange_srq || xrc_srq || strange_domain {
-        return Err(Error::WrongObject);
-    }
-    let cqs = [&init.send_cq, &init.recv_cq];
-    let foreign_cq = |cq: &Arc<Cq>| !Arc::ptr_eq(cq.context(), context);
-    if cqs.into_iter().flatten().any(foreign_cq) {
-        return Err(Error::WrongObject);
-    }
-    let foreign_srq = |srq: &Arc<Srq>| !Arc::ptr_eq(srq.pd().context(), context);
-    if init.srq.as_ref().is_some_and(foreign_srq) {
-        return Err(Error::WrongObject);
-    }
-    Ok(())
-}
-
-const fn mtu_bytes(code: u32) -> u64 {
-    128 << code
-}
-
 /// For the program.
 impl Qp {
-    pub(crate) fn create(
-        context: &Arc<Context>,
-        pd: Option<&Arc<Pd>>,
-        init: &QpInit,
-    ) -> Result<Arc<Qp>> {
-        let device = context.device();
-        let caps = device.transport().caps();
-        check_objects(context, init, &caps)?;
-        let cap = check_cap(init, &caps)?;
-        let target = init.qp_type == QpType::XrcRecv;
-        let (send_cq, recv_cq) = match target {
-            true => (None, None),
-            false => (init.send_cq.as_ref(), init.recv_cq.as_ref()),
-        };
-        let pd_id = pd.map_or(0, |pd| pd.id());
-        let new = device.transport().create_qp(&QpParams {
-            qp_type: init.qp_type,
-            cap,
-            pd: pd_id,
-            send_cq: send_cq.map(|cq| cq.id()),
-            recv_cq: recv_cq.map(|cq| cq.id()),
-            has_srq: init.srq.is_some(),
-        })?;
-        let credit = Credit::new(init.srq.as_ref().map(|srq| srq.polled.clone()));
-        let attach = |cq: Option<&Arc<Cq>>| cq.map(|cq| (cq.clone(), cq.attach(&credit)));
-        let max_length = match init.qp_type {
-            QpType::Ud => mtu_bytes(caps.mtu),
-            _ => u64::from(caps.max_msg_sz),
-        };
-        let attr = QpAttr {
-            cap,
-            ..QpAttr::default()
-        };
-        if let Some(pd) = pd {
-            pd.add_user();
-        }
-        for users in [
-            init.srq.as_ref().map(|srq| &srq.users),
-            init.xrcd.as_ref().map(|xrcd| &xrcd.users),
-        ] {
-            users.map(|users| users.fetch_add(1, Ordering::AcqRel));
-        }
-        let qp = Arc::new_cyclic(|me| Qp {
-            me: me.clone(),
-            context: context.clone(),
-            pd: pd.cloned(),
-            pd_id,
-            qp_type: init.qp_type,
-            num: new.qpn,
-            cap,
-            sq_sig_all: init.sq_sig_all,
-            block_multicast_loopback: init.block_multicast_loopback,
-            transport: new.transport,
-            send_cq: attach(send_cq),
-            recv_cq: attach(recv_cq),
-            srq: init.srq.clone(),
-            xrcd: init.xrcd.clone(),
-            credit: credit.clone(),
-            send: Mutex::new(SendQueue::new(
-                init.qp_type,
-                &cap,
-                init.sq_sig_all,
-                max_length,
-            )),
-            receive: Mutex::new(RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)),
-            state: AtomicU32::new(QpState::Reset as u32),
-            remote_access: AtomicU32::new(0),
-            qkey: AtomicU32::new(0),
-            control: Mutex::new(ControlState {
-                now: Control {
-                    attr,
-                    destroyed: false,
-                },
-                in_transition: false,
-                wanted: None,
-            }),
-            transition_over: Condvar::new(),
-            groups: Mutex::default(),
-            acks: Acks::new(init.cookie),
-            breaking: AtomicBool::new(false),
-            incarnation: AtomicU32::new(0),
-            communicating: AtomicBool::new(false),
-            tally: Tally::default(),
-            sent: SendTally::default(),
-        });
-        if qp.qp_type == QpType::Ud {
-            let _ = credit.datagrams.set(qp.me.clone());
-        }
-        if target {
-            device.lock_targets().insert(qp.num, Arc::downgrade(&qp));
-        }
-        qp.transport.bind(&qp);
-        device.census.add(&qp);
-        Ok(qp)
-    }
-
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    /// An address of the device that the QP is of, as `Device::gid`.
+    pub fn gid(&self, port: u8, index: u32) -> Result<GidEntry> {
+        self.adapter().gid(port, index)
     }
 
     pub fn num(&self) -> u32 {
@@ -324,11 +168,6 @@ impl Qp {
     pub fn state(&self) -> QpState {
         // Only states are ever stored.
         QpState::try_from(self.state.load(Ordering::Acquire)).unwrap_or(QpState::Err)
-    }
-
-    /// None for an XRC target.
-    pub fn pd(&self) -> Option<&Arc<Pd>> {
-        self.pd.as_ref()
     }
 
     pub fn send_cq(&self) -> Option<&Arc<Cq>> {
@@ -455,23 +294,7 @@ impl Qp {
     pub fn counters(&self) -> QpCounters {
         QpCounters {
             receives_posted: self.lock_receive().posted,
-            ..self.counters_without_lock()
-        }
-    }
-
-    /// All but the receives posted, which are counted where the program holds a lock.
-    pub(crate) fn counters_without_lock(&self) -> QpCounters {
-        let (sent, tally) = (&self.sent, &self.tally);
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        QpCounters {
-            sends_posted: read(&sent.posted),
-            send_bytes: read(&sent.bytes),
-            sends_failed: read(&sent.failed),
-            receives_posted: 0,
-            receives_done: read(&tally.receives_done),
-            receive_bytes: read(&tally.receive_bytes),
-            rnr: read(&tally.rnr),
-            refused: read(&tally.refused),
+            ..Counted::counters(self)
         }
     }
 
@@ -487,7 +310,7 @@ impl Qp {
             return Err(Error::Busy);
         }
         drop(groups);
-        self.linger();
+        DatagramSender::linger(self);
         let control = self.begin_transition();
         if !control.destroyed {
             let attr = QpAttr {
@@ -510,15 +333,6 @@ impl Qp {
         Ok(())
     }
 
-    /// Gives datagrams that wait for a way to their receiver a moment to go.
-    pub(crate) fn linger(&self) {
-        if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
-            self.transport.linger();
-            // Whoever clears the way may not have got to it yet.
-            settled(|after| self.resume(after));
-        }
-    }
-
     /// Lets go of everything that the QP used.
     fn leave(&self) {
         for (cq, owner) in [&self.send_cq, &self.recv_cq].into_iter().flatten() {
@@ -530,13 +344,12 @@ impl Qp {
         if let Some(xrcd) = &self.xrcd {
             xrcd.users.fetch_sub(1, Ordering::AcqRel);
         }
-        if let Some(pd) = &self.pd {
-            pd.drop_user();
+        if let Some(domain) = &self.domain {
+            domain.drop_user();
         }
-        let device = self.context.device();
-        device.lock_targets().remove(&self.num);
-        device.census.remove(self);
-        self.context.async_queue.purge_of(&self.acks);
+        self.directory.lock_targets().remove(&self.num);
+        self.adapter().census.remove(self);
+        self.opened.async_queue.purge_of(&self.acks);
     }
 }
 
@@ -578,7 +391,7 @@ impl Qp {
         drop(queue);
         self.leave_to(after, retired);
         if hands_over {
-            after.hand_over(self);
+            after.hand_over(&self.me, self.incarnation());
         }
     }
 
@@ -587,7 +400,7 @@ impl Qp {
         let mut queue = self.lock_send();
         queue.no_longer_busy();
         if queue.can_hand_over() {
-            after.hand_over(self);
+            after.hand_over(&self.me, self.incarnation());
         }
     }
 
@@ -608,19 +421,19 @@ impl Qp {
         if let Some(event) = event {
             self.raise(event);
         }
-        after.break_down(self, QpState::Err);
+        after.break_down(&self.me, self.incarnation(), QpState::Err);
     }
 }
 
 /// Inside the engine.
 impl Qp {
-    pub(crate) fn weak(&self) -> &Weak<Qp> {
-        &self.me
+    pub(crate) fn weak(&self) -> Weak<dyn Starved> {
+        self.me.clone()
     }
 
     #[inline]
-    pub(crate) fn pd_id(&self) -> u32 {
-        self.pd_id
+    pub(crate) fn adapter(&self) -> &Adapter {
+        &self.opened.adapter
     }
 
     pub(crate) fn remote_access(&self) -> u32 {
@@ -653,7 +466,7 @@ impl Qp {
         let control = self.lock_control();
         if !control.now.destroyed {
             let about = About::Qp(self.acks.clone());
-            self.context.async_queue.push((event, about));
+            self.opened.async_queue.push((event, about));
         }
     }
 
@@ -686,7 +499,7 @@ impl Qp {
         if what.overrun {
             self.overrun(after);
         } else if what.broken {
-            after.break_down(self, self.after_failed_send());
+            after.break_down(&self.me, self.incarnation(), self.after_failed_send());
         }
     }
 
@@ -699,17 +512,6 @@ impl Qp {
     pub(crate) fn pump(&self) {
         let after = self.lock_send().pump(self);
         self.act(after);
-    }
-
-    #[inline]
-    pub(crate) fn push_send(&self, completion: &Completion) -> Result<(), Overrun> {
-        match &self.send_cq {
-            Some((cq, owner)) => cq.push(&Completion {
-                owner: *owner,
-                ..*completion
-            }),
-            None => Ok(()),
-        }
     }
 
     pub(crate) fn recv_place(&self) -> Option<(&Arc<Cq>, u32)> {
@@ -811,5 +613,106 @@ impl Qp {
         control.in_transition = false;
         drop(control);
         self.transition_over.notify_all();
+    }
+}
+
+impl Pair for Qp {
+    #[inline]
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    #[inline]
+    fn pd_id(&self) -> u32 {
+        self.pd_id
+    }
+
+    #[inline]
+    fn qkey(&self) -> u32 {
+        Qp::qkey(self)
+    }
+
+    #[inline]
+    fn adapter(&self) -> &Adapter {
+        &self.opened.adapter
+    }
+
+    #[inline]
+    fn sent(&self) -> &SendTally {
+        &self.sent
+    }
+
+    #[inline]
+    fn hand(&self, wqe: &Wqe<'_>) -> Posted {
+        self.transport.post(self, wqe)
+    }
+
+    #[inline]
+    fn push_send(&self, completion: &Completion) -> Result<(), Overrun> {
+        match &self.send_cq {
+            Some((cq, owner)) => cq.push(&Completion {
+                owner: *owner,
+                ..*completion
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl DatagramSender for Qp {
+    fn completes_in(&self, cq: u32) -> bool {
+        self.send_cq().is_some_and(|own| own.id() == cq)
+    }
+
+    fn linger(&self) {
+        if self.qp_type == QpType::Ud && self.lock_send().holds_requests() {
+            self.transport.linger();
+            // Whoever clears the way may not have got to it yet.
+            settled(|after| self.resume(after));
+        }
+    }
+}
+
+impl Concerned for Qp {
+    fn hand_over(&self) {
+        self.pump();
+    }
+
+    fn break_down(&self, to: QpState, incarnation: u32) {
+        self.break_down_if(to, incarnation);
+    }
+}
+
+impl Starved for Qp {
+    /// One that was reset or destroyed meanwhile has nothing to try again.
+    fn receives_posted(&self) {
+        if self.state() != QpState::Reset {
+            settled(|after| self.transport.receives_posted(after));
+        }
+    }
+}
+
+impl Counted for Qp {
+    fn num(&self) -> u32 {
+        self.num
+    }
+
+    fn state(&self) -> QpState {
+        Qp::state(self)
+    }
+
+    fn counters(&self) -> QpCounters {
+        let (sent, tally) = (&self.sent, &self.tally);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        QpCounters {
+            sends_posted: read(&sent.posted),
+            send_bytes: read(&sent.bytes),
+            sends_failed: read(&sent.failed),
+            receives_posted: 0,
+            receives_done: read(&tally.receives_done),
+            receive_bytes: read(&tally.receive_bytes),
+            rnr: read(&tally.rnr),
+            refused: read(&tally.refused),
+        }
     }
 }

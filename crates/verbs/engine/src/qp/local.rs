@@ -1,9 +1,10 @@
 //! A requester's own memory, for transports that touch it after [`crate::QpTransport::post`] has
 //! returned.
 
-use crate::Qp;
-use crate::keys::KeyTable;
 use sluice_verbs_model::types::{Sge, access};
+
+use super::Qp;
+use crate::keys::KeyTable;
 
 /// A piece of registered memory that cannot be deregistered while this lives: drop it before any
 /// other call into the engine.
@@ -42,7 +43,7 @@ impl Qp {
     /// of the process; inline data has no key and is not looked up here), if its region is
     /// still registered there. `write`: it will be written.
     pub fn pin_local(&self, piece: &Sge, write: bool) -> Option<LocalMemory<'_>> {
-        let keys = &self.context().device().keys;
+        let keys = &self.adapter().keys;
         let info = keys.pin(piece.lkey)?;
         let memory = LocalMemory {
             addr: piece.addr,
@@ -53,6 +54,6 @@ impl Qp {
         let end = piece.addr.checked_add(u64::from(piece.length))?;
         let inside = piece.addr >= info.host && end <= info.host.checked_add(info.len)?;
         let willing = !write || info.access & access::LOCAL_WRITE != 0;
-        (inside && willing && info.pd == self.pd_id()).then_some(memory)
+        (inside && willing && info.pd == self.pd_id).then_some(memory)
     }
 }
