@@ -79,7 +79,8 @@ pub fn built(beside: &Path, package: &str, program: &str) -> PathBuf {
     // What cargo tells these tests of their package makes build scripts run again.
     for (name, _) in std::env::vars_os() {
         let bytes = name.as_bytes();
-        if bytes.starts_with(b"CARGO_MANIFEST_") || bytes.starts_with(b"CARGO_PKG_") {
+        let is_theirs = [&b"CARGO_MANIFEST_"[..], b"CARGO_PKG_", b"OUT_DIR"];
+        if is_theirs.iter().any(|start| bytes.starts_with(start)) {
             command.env_remove(name);
         }
     }
