@@ -15,7 +15,6 @@ use std::ptr;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use sluice_transport_shm::arena::{self, PAGE_BYTES};
-
 use sluice_verbs_calls::errno::{errno, set_errno};
 
 /// The C library's definition of a function: the next one behind this library, as a rule.
