@@ -11,7 +11,7 @@ use sluice_verbs::{QpType, Wqe};
 
 use crate::completions::Member;
 use crate::counters::Seen;
-use crate::locks::{lock, try_lock};
+use crate::locks::{Rank, Ranked, lock, try_lock};
 use crate::queue_pair::machine::Machine;
 use crate::queue_pair::requests::{Outbox, To};
 
@@ -42,6 +42,7 @@ pub struct Part {
 pub struct Held<'a> {
     part: &'a Part,
     machine: MutexGuard<'a, Machine>,
+    _rank: Ranked,
 }
 
 impl Deref for Held<'_> {
@@ -107,21 +108,25 @@ impl Part {
 
     /// The machine. Not twice in one thread, and not with the send half's lock held.
     pub fn lock(&self) -> Held<'_> {
+        let rank = Rank::Machine.wait();
         let machine = lock(&self.machine);
         self.holder.store(this_thread(), Ordering::Relaxed);
         Held {
             part: self,
             machine,
+            _rank: rank,
         }
     }
 
     /// The machine, if nobody has it.
     pub fn try_lock(&self) -> Option<Held<'_>> {
         let machine = try_lock(&self.machine)?;
+        let rank = Rank::Machine.got();
         self.holder.store(this_thread(), Ordering::Relaxed);
         Some(Held {
             part: self,
             machine,
+            _rank: rank,
         })
     }
 
