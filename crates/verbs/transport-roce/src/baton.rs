@@ -17,6 +17,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use sluice_sys::raw::{int, syscall4};
 
+use crate::locks::{Rank, Ranked};
+
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// Taken, and somebody sleeps until it is not.
@@ -24,6 +26,7 @@ const AWAITED: u32 = 2;
 
 /// What one thread at a time has in hand.
 pub struct Baton<T> {
+    rank: Rank,
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -33,8 +36,9 @@ pub struct Baton<T> {
 unsafe impl<T: Send> Sync for Baton<T> {}
 
 impl<T> Baton<T> {
-    pub fn new(value: T) -> Self {
+    pub fn new(rank: Rank, value: T) -> Self {
         Self {
+            rank,
             state: AtomicU32::new(FREE),
             value: UnsafeCell::new(value),
         }
@@ -47,7 +51,10 @@ impl<T> Baton<T> {
         let state = &self.state;
         let taken = state.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::SeqCst);
         // Made by nobody else: dropping a hold lets go.
-        taken.is_ok().then(|| Hold { baton: self })
+        taken.is_ok().then(|| Hold {
+            baton: self,
+            _rank: self.rank.got(),
+        })
     }
 
     /// Waits for it.
@@ -55,12 +62,16 @@ impl<T> Baton<T> {
         if let Some(hold) = self.try_take() {
             return hold;
         }
+        let rank = self.rank.wait();
         // Who has slept cannot know whether others still do, and leaves the mark for them.
         while self.state.swap(AWAITED, Ordering::SeqCst) != FREE {
             // It returns at once if the state is another by now.
             futex(&self.state, libc::FUTEX_WAIT, AWAITED);
         }
-        Hold { baton: self }
+        Hold {
+            baton: self,
+            _rank: rank,
+        }
     }
 
     #[cold]
@@ -87,6 +98,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) {
 /// What is in hand. Dropped, it is let go, and what was put down in the meantime may be looked at.
 pub struct Hold<'a, T> {
     baton: &'a Baton<T>,
+    _rank: Ranked,
 }
 
 // SAFETY: a `&Hold` gives out `&T`.
@@ -127,7 +139,7 @@ mod tests {
 
     #[test]
     fn one_at_a_time_has_it() {
-        let baton = Baton::new(1);
+        let baton = Baton::new(Rank::Queue, 1);
         let mut hold = baton.try_take().unwrap();
         // Who has tried in vain has not let it go.
         assert!(baton.try_take().is_none() && baton.try_take().is_none());
@@ -140,7 +152,7 @@ mod tests {
     fn who_waits_gets_it() {
         const THREADS: u32 = 4;
         const TURNS: u32 = 2000;
-        let baton = Baton::new(0);
+        let baton = Baton::new(Rank::Queue, 0);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {
                 scope.spawn(|| {
@@ -160,7 +172,7 @@ mod tests {
 
     #[test]
     fn who_dies_with_it_lets_it_go() {
-        let baton = Baton::new(0);
+        let baton = Baton::new(Rank::Queue, 0);
         let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _hold = baton.take();
             panic!("on purpose");
@@ -173,7 +185,7 @@ mod tests {
     fn what_is_left_to_the_holder_is_found() {
         const THREADS: usize = 3;
         const NOTES: usize = 20_000;
-        let baton = Baton::new(0_usize);
+        let baton = Baton::new(Rank::Queue, 0_usize);
         let notes = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..THREADS {

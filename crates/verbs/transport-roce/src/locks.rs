@@ -1,6 +1,7 @@
 //! The locks of this crate, and their order.
 //!
-//! Whoever holds one takes only such as come behind it:
+//! Whoever holds one waits only for such as come behind it. Four of them have a [`Rank`], and builds
+//! with debug assertions check it:
 //!
 //! 1. whoever joins a group ([`crate::multicast`]) or serves an interface ([`crate::node`]);
 //! 2. a lane. Who holds one takes no other, but may put packets into what another waits with;
@@ -19,7 +20,73 @@
 //!
 //! A lane and a shared queue are [`crate::baton`]s, all others the standard library's.
 
+#[cfg(debug_assertions)]
+use core::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+/// The locks that others may be waited for with, and the queue that these may be, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Nobody else joins a group, or serves an interface.
+    Change,
+    /// A lane.
+    Lane,
+    /// A queue pair's machine.
+    Machine,
+    /// A queue that lanes share.
+    Queue,
+}
+
+#[cfg(debug_assertions)]
+thread_local! {
+    /// How many of each rank this thread holds.
+    static HELD: [Cell<u32>; 4] = const { [const { Cell::new(0) }; 4] };
+}
+
+/// A lock of a rank is held until this is dropped.
+#[derive(Debug)]
+pub struct Ranked {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+}
+
+impl Rank {
+    /// One of this rank is about to be waited for. In front of the waiting.
+    #[inline]
+    pub fn wait(self) -> Ranked {
+        #[cfg(debug_assertions)]
+        HELD.with(|held| {
+            let behind = held.iter().skip(self as usize);
+            let free = behind.into_iter().all(|count| count.get() == 0);
+            debug_assert!(free, "{self:?} is waited for with {held:?} held");
+        });
+        self.got()
+    }
+
+    /// One of this rank was had without waiting, which is in no order.
+    #[inline]
+    pub fn got(self) -> Ranked {
+        #[cfg(debug_assertions)]
+        HELD.with(|held| {
+            let count = &held[self as usize];
+            count.set(count.get() + 1);
+        });
+        Ranked {
+            #[cfg(debug_assertions)]
+            rank: self,
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for Ranked {
+    fn drop(&mut self) {
+        HELD.with(|held| {
+            let count = &held[self.rank as usize];
+            count.set(count.get() - 1);
+        });
+    }
+}
 
 /// Waits for a lock.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,4 +105,27 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 /// What a lock guards is whole whatever its holder did: every call leaves it so.
 pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
     result.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_against_the_order_is_told() {
+        let wait = |rank: Rank| std::panic::catch_unwind(|| drop(rank.wait()));
+        let change = Rank::Change.wait();
+        let lane = Rank::Lane.wait();
+        let machine = Rank::Machine.wait();
+        assert!(wait(Rank::Machine).is_err());
+        drop(machine);
+        assert!(wait(Rank::Machine).is_ok());
+        assert!(wait(Rank::Lane).is_err() && wait(Rank::Change).is_err());
+        // Who does not wait keeps nobody waiting.
+        let other = Rank::Lane.got();
+        drop((other, lane));
+        assert!(wait(Rank::Lane).is_ok() && wait(Rank::Change).is_err());
+        drop(change);
+        assert!(wait(Rank::Change).is_ok());
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use sluice_packet::Received;
 
-use crate::locks::{lock, unpoisoned};
+use crate::locks::{Rank, Ranked, lock, unpoisoned};
 use crate::queue_pair::part::Part;
 
 /// Which queue pairs are in which groups.
@@ -30,9 +30,11 @@ impl Groups {
 
     /// To join or to leave, and to have the sockets follow before somebody else does.
     pub fn change(&self) -> Change<'_> {
+        let rank = Rank::Change.wait();
         Change {
             groups: self,
             _alone: lock(&self.changes),
+            _rank: rank,
         }
     }
 }
@@ -41,6 +43,7 @@ impl Groups {
 pub struct Change<'a> {
     groups: &'a Groups,
     _alone: MutexGuard<'a, ()>,
+    _rank: Ranked,
 }
 
 impl Change<'_> {

@@ -23,6 +23,7 @@ use crate::lane::common::Common;
 use crate::lane::gate::Gate;
 use crate::lane::worker::{Poster, Posting, State, Worker};
 use crate::lane_set::Set;
+use crate::locks::Rank;
 
 /// Packets of a round whose acknowledgements wait for what the program does next: it may post an
 /// answer, and then both leave by one call of the kernel.
@@ -39,7 +40,7 @@ impl Lane {
     pub fn new(gate: Arc<Gate>, ports: Vec<Box<dyn Port>>) -> Self {
         Self {
             gate,
-            state: Baton::new(State::new(ports)),
+            state: Baton::new(Rank::Lane, State::new(ports)),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::lane::common::Common;
 use crate::lane::gate::Gate;
 use crate::lane_set::LANES_MAX;
 use crate::lanes::Lanes;
-use crate::locks::lock;
+use crate::locks::{Rank, lock};
 use crate::multicast::Groups;
 use crate::neighbours::forward::{Forward, Message};
 use crate::neighbours::names::Names;
@@ -291,7 +291,7 @@ impl Node {
             .collect();
         let shares = crate::ports::share::deal(ports, self.lanes.count());
         let mut descriptors = Vec::new();
-        let serving = lock(&self.serving);
+        let serving = (Rank::Change.wait(), lock(&self.serving));
         let mut first = 0;
         for (lane, port) in self.lanes.iter().zip(shares) {
             let own = port.descriptors();

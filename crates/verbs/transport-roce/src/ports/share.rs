@@ -21,7 +21,7 @@ use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
 use crate::baton::Baton;
-use crate::locks::lock;
+use crate::locks::{Rank, lock};
 
 /// Packets that a lane puts together until it flushes them.
 const GATHERED_MAX: usize = 64;
@@ -215,11 +215,14 @@ impl Sending {
 impl Queue {
     fn new(port: Boxed) -> Arc<Self> {
         Arc::new(Self {
-            sending: Baton::new(Sending {
-                port,
-                taken: Packets::default(),
-                next: 0,
-            }),
+            sending: Baton::new(
+                Rank::Queue,
+                Sending {
+                    port,
+                    taken: Packets::default(),
+                    next: 0,
+                },
+            ),
             waiting: Mutex::default(),
             count: AtomicUsize::new(0),
         })

@@ -1,6 +1,7 @@
 //! A queue pair, as the lanes see it: what was posted, and the machine that one thread at a time
 //! works.
 
+use core::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
 
 use sluice_protocol::Operation;
@@ -9,7 +10,7 @@ use sluice_verbs::{Aftermath, QpType, Wqe};
 
 use crate::completions::Member;
 use crate::counters::Seen;
-use crate::locks::{lock, try_lock};
+use crate::locks::{Rank, Ranked, lock, try_lock};
 use crate::queue_pair::machine::Machine;
 use crate::queue_pair::requests::{Outbox, To};
 
@@ -27,6 +28,26 @@ pub struct Part {
     machine: Mutex<Machine>,
 }
 
+/// The machine, in this thread's hands.
+pub struct Held<'a> {
+    machine: MutexGuard<'a, Machine>,
+    _rank: Ranked,
+}
+
+impl Deref for Held<'_> {
+    type Target = Machine;
+
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
 impl Part {
     /// `index`: its number among the transport's queue pairs. `lane`: who works on it.
     pub fn new(qpn: u32, index: usize, lane: usize, member: Member, params: &QpParams) -> Self {
@@ -41,14 +62,22 @@ impl Part {
         }
     }
 
-    /// The machine. Not with the send half's lock held.
-    pub fn lock(&self) -> MutexGuard<'_, Machine> {
-        lock(&self.machine)
+    /// The machine. Not twice in one thread, and not with the send half's lock held.
+    pub fn lock(&self) -> Held<'_> {
+        let rank = Rank::Machine.wait();
+        Held {
+            machine: lock(&self.machine),
+            _rank: rank,
+        }
     }
 
     /// The machine, if nobody has it.
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Machine>> {
-        try_lock(&self.machine)
+    pub fn try_lock(&self) -> Option<Held<'_>> {
+        let machine = try_lock(&self.machine)?;
+        Some(Held {
+            machine,
+            _rank: Rank::Machine.got(),
+        })
     }
 
     /// Takes a request of the engine's, for whoever works on the queue pair next.
@@ -78,7 +107,7 @@ impl Part {
     }
 
     /// Requests that nobody has looked at are flushed by the engine; the machine is to do the rest.
-    fn flush(&self) -> MutexGuard<'_, Machine> {
+    fn flush(&self) -> Held<'_> {
         lock(&self.outbox).clear();
         self.lock()
     }
