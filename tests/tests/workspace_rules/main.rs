@@ -140,6 +140,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("sluice-netns-testing", &[]),
+    // Hosts, links and programs for all tests and the benchmark: it must not know what it tests.
+    ("sluice-lab", &[]),
     (
         "sluice-gateway",
         &["sluice-control", "sluice-relay", "sluice-sys"],
@@ -154,7 +156,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["sluice-bench-args", "sluice-control", "sluice-sys"],
     ),
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
-    ("sluice-tests", &[]),
+    ("sluice-tests", &["sluice-lab"]),
 ];
 
 /// Modules that name each other in a circle, as `package folder: modules`. New ones are not added: a
