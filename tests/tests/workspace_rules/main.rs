@@ -139,7 +139,6 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-xdp",
         ],
     ),
-    ("sluice-netns-testing", &[]),
     // Hosts, links and programs for all tests and the benchmark: it must not know what it tests.
     ("sluice-lab", &[]),
     (
