@@ -152,7 +152,12 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The benchmark: nobody uses it, and it reaches the others by running `sluice`.
     (
         "sluice-bench",
-        &["sluice-bench-args", "sluice-control", "sluice-sys"],
+        &[
+            "sluice-bench-args",
+            "sluice-control",
+            "sluice-lab",
+            "sluice-sys",
+        ],
     ),
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
     ("sluice-tests", &["sluice-lab"]),
