@@ -17,12 +17,10 @@
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
-pub mod cgroup;
 pub mod diff;
 pub mod fleet;
 pub mod guest;
 pub mod hosts;
-pub mod job;
 pub mod lab;
 pub mod net;
 pub mod nic;
@@ -33,3 +31,5 @@ pub mod stats;
 pub mod stream;
 pub mod suite;
 pub mod verbs;
+
+pub use sluice_lab::{cgroup, job};

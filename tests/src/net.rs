@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use crate::hosts::ports::{Protocol, listens};
 use crate::job::Job;
 use crate::suite::Verdict;
 
@@ -28,15 +29,8 @@ pub fn await_listener(server: &mut Job, port: u16, limit: Duration) -> Verdict {
 
 /// Whether somebody listens on the port. A connection would be taken for the client's.
 pub fn is_listening(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).is_ok_and(|text| {
-            text.lines().skip(1).any(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                let local = words.next().and_then(|address| address.rsplit(':').next());
-                local.and_then(|hex| u16::from_str_radix(hex, 16).ok()) == Some(port)
-                    && words.nth(1) == Some(LISTEN)
-            })
-        })
+    Protocol::Tcp.tables().iter().any(|table| {
+        let text = fs::read_to_string(format!("/proc/net/{table}"));
+        text.is_ok_and(|text| listens(&text, Protocol::Tcp, port))
     })
 }

@@ -1,52 +1,8 @@
 //! What a test is: a name and a function that passes, fails with a text, or cannot run here.
 
+pub use sluice_lab::verdict::{Problem, Verdict, check, ensure, fail, skip, skips_forbidden};
+
 use libtest_mimic::{Arguments, Conclusion, Failed, Trial};
-
-/// Why a test did not pass.
-#[derive(Debug)]
-pub enum Problem {
-    /// Something behaved wrongly; the text says what differed.
-    Failed(String),
-    /// The test cannot run on this machine; the text says what is missing.
-    Skipped(String),
-}
-
-pub type Verdict<T = ()> = Result<T, Problem>;
-
-impl Problem {
-    /// Says more of a failure: what else was to be seen then.
-    #[must_use]
-    pub fn with(self, more: impl FnOnce() -> String) -> Problem {
-        match self {
-            Problem::Failed(text) => Problem::Failed(format!("{text}\n{}", more())),
-            skipped @ Problem::Skipped(_) => skipped,
-        }
-    }
-}
-
-impl From<std::io::Error> for Problem {
-    fn from(error: std::io::Error) -> Self {
-        Problem::Failed(format!("the test itself could not go on: {error}"))
-    }
-}
-
-pub fn fail<T>(text: impl Into<String>) -> Verdict<T> {
-    Err(Problem::Failed(text.into()))
-}
-
-pub fn skip<T>(reason: impl Into<String>) -> Verdict<T> {
-    Err(Problem::Skipped(reason.into()))
-}
-
-/// Fails with the text unless the condition holds.
-pub fn ensure(condition: bool, text: impl FnOnce() -> String) -> Verdict {
-    if condition { Ok(()) } else { fail(text()) }
-}
-
-/// True when a skip must count as a failure (`SLUICE_NO_SKIP=1`).
-pub fn skips_forbidden() -> bool {
-    std::env::var_os("SLUICE_NO_SKIP").is_some_and(|value| value == "1")
-}
 
 /// Makes a test for the runner. A skip prints `SKIP <name>: <reason>`, which
 /// `scripts/test` counts, and passes unless skips are forbidden.
@@ -64,22 +20,6 @@ pub fn trial(name: impl Into<String>, body: impl FnOnce() -> Verdict + Send + 's
             Ok(())
         }
     })
-}
-
-/// Runs the body of a `#[test]` function. A skip is printed as by [`trial`], and passes unless
-/// skips are forbidden.
-///
-/// # Panics
-/// When the test fails.
-pub fn check(name: &str, body: impl FnOnce() -> Verdict) {
-    match body() {
-        Ok(()) => {}
-        Err(Problem::Failed(text)) => panic!("{text}"),
-        Err(Problem::Skipped(reason)) => {
-            assert!(!skips_forbidden(), "skips are forbidden here: {reason}");
-            println!("SKIP {name}: {reason}");
-        }
-    }
 }
 
 /// The rows that every run of the tests has. With `SLUICE_ROWS=all`, or when some are asked for by

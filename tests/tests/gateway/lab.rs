@@ -10,7 +10,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use sluice_tests::fleet::{Fleet, Hosts, KEY, LIMIT, Place};
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::hosts::{Host, Settings, require_root, wire};
+use sluice_tests::hosts::{Host, Settings, require_means, wire};
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::programs::require;
 use sluice_tests::stream::Transfer;
@@ -94,7 +94,7 @@ impl Hosts for Net {
 
 impl Net {
     fn new() -> Verdict<Net> {
-        require_root()?;
+        require_means()?;
         let dir = tempfile::Builder::new().prefix("sluice-gw-").tempdir()?;
         let mut hosts = Vec::new();
         for at in ALL {

@@ -140,7 +140,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "sluice-xdp",
         ],
     ),
-    ("sluice-netns-testing", &[]),
+    // Hosts, links and programs for all tests and the benchmark: it must not know what it tests.
+    ("sluice-lab", &[]),
     (
         "sluice-gateway",
         &["sluice-control", "sluice-relay", "sluice-sys"],
@@ -152,10 +153,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // The benchmark: nobody uses it, and it reaches the others by running `sluice`.
     (
         "sluice-bench",
-        &["sluice-bench-args", "sluice-control", "sluice-sys"],
+        &[
+            "sluice-bench-args",
+            "sluice-control",
+            "sluice-lab",
+            "sluice-sys",
+        ],
     ),
     ("sluice-skmsg", &["sluice-bpf-build", "sluice-sys"]),
-    ("sluice-tests", &[]),
+    ("sluice-tests", &["sluice-lab"]),
 ];
 
 /// Modules that name each other in a circle, as `package folder: modules`. New ones are not added: a

@@ -627,16 +627,15 @@ fn a_server_sees_the_client() {
 
 /// Runs a program in a cgroup and a network namespace.
 fn run_in(group: &Group, host: &Host, program: &Path, arguments: &[String]) -> Child {
-    let script = "echo $$ > \"$1\"; shift; exec ip netns exec \"$@\"";
-    Command::new("sh")
+    let script = "echo $$ > \"$1\"; shift; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command
         .args(["-c", script, "sh"])
-        .arg(group.path.join("cgroup.procs"))
-        .arg(host.namespace.name())
+        .arg(group.path().join("cgroup.procs"))
         .arg(program)
         .args(arguments)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("starts")
+        .stdout(Stdio::piped());
+    host.spawn(&mut command)
 }
 
 /// A program that cannot be preloaded: connects, sends a line, prints what it gets and what it

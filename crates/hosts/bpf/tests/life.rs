@@ -54,7 +54,7 @@ const PLACES: [(u32, usize); 8] = [
 /// Numbers of the programs that are attached at a place of a cgroup.
 fn attached(group: &Group, place: u32) -> Vec<u32> {
     const PROG_QUERY: i64 = 16;
-    let directory = File::open(&group.path).expect("there");
+    let directory = File::open(group.path()).expect("there");
     let mut ids = [0u32; 64];
     let [low, high] = words(ids.as_mut_ptr().cast());
     let target = directory.as_raw_fd() as u32;
@@ -120,7 +120,7 @@ fn a_killed_daemon_leaves_working_connections_and_nothing_else() {
         .b
         .enter(|| TcpListener::bind(net.b.v4_any()).expect("bound"));
     let to = server.local_addr().expect("bound");
-    let order = format!("hold {} {}", group.path.display(), to.ip());
+    let order = format!("hold {} {}", group.path().display(), to.ip());
     daemon.ask(&order).expect("attaches");
     let programs = all_attached(&group);
     assert_eq!(programs.len(), 9);
@@ -169,7 +169,7 @@ fn somebody_elses_program(group: &Group, flags: u32) -> OwnedFd {
     assert!(fd >= 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the descriptor is new and nobody else's.
     let program = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    let directory = File::open(&group.path).expect("there");
+    let directory = File::open(group.path()).expect("there");
     let target = directory.as_raw_fd() as u32;
     let source = program.as_raw_fd() as u32;
     let ret = bpf(
@@ -318,9 +318,9 @@ fn a_removed_cgroup_does_not_matter() {
     let group = Group::new();
     let mut finder = finder(&group).expect("attaches");
     let mut capture = capture(&group).expect("attaches");
-    std::fs::remove_dir(&group.path).expect("removed");
+    std::fs::remove_dir(group.path()).expect("removed");
     finder.set_rules(&Rules::none()).expect("rules");
     capture.set_destinations(&[]).expect("set");
     assert_eq!(finder.verdict(1), Ok(None));
-    assert!(!Path::new(&group.path).exists());
+    assert!(!Path::new(group.path()).exists());
 }

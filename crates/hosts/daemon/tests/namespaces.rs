@@ -4,67 +4,41 @@
 
 mod common;
 
-use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use common::{Daemon, Program, wait_for};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sluice_lab::link::Settings;
+use sluice_lab::pair::{End, Pair, SIDES};
+use sluice_lab::verdict::{Verdict, made};
 
 const LEFT: [&str; 2] = ["10.99.0.1", "fd99::1"];
 const RIGHT: [&str; 2] = ["10.99.0.2", "fd99::2"];
 
 /// Two namespaces with a cable between them, removed at the end of the test.
 struct Cable {
-    names: [String; 2],
+    pair: Pair,
 }
 
 impl Cable {
-    /// `None` where this user or machine cannot make them.
-    fn new() -> Option<Cable> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = |side| format!("sluiced-{}-{count}-{side}", std::process::id());
-        let cable = Cable {
-            names: [name("left"), name("right")],
+    /// Skips where this user or machine cannot make them.
+    fn new() -> Verdict<Cable> {
+        let end = |[v4, v6]: [&str; 2]| End {
+            device: "cable",
+            v4: v4.parse().unwrap(),
+            v6: v6.parse().unwrap(),
+            mac: None,
+            link_local: None,
         };
-        let [left, right] = &cable.names;
-        let made = ip(&["netns", "add", left])
-            && ip(&["netns", "add", right])
-            && ip(&[
-                "-n", left, "link", "add", "cable", "type", "veth", "peer", "cable", "netns", right,
-            ]);
-        if !made {
-            return None;
-        }
-        for (name, [v4, v6]) in [(left, LEFT), (right, RIGHT)] {
-            let (v4, v6) = (format!("{v4}/24"), format!("{v6}/64"));
-            assert!(ip(&["-n", name, "addr", "add", &v4, "dev", "cable"]));
-            assert!(ip(&[
-                "-n", name, "addr", "add", &v6, "dev", "cable", "nodad"
-            ]));
-            assert!(ip(&["-n", name, "link", "set", "cable", "up"]));
-            assert!(ip(&["-n", name, "link", "set", "lo", "up"]));
-        }
-        Some(cable)
+        let pair = Pair::with([end(LEFT), end(RIGHT)], Settings::default())?;
+        Ok(Cable { pair })
     }
 
     /// Runs `work` inside the left (0) or right (1) namespace.
     fn inside<T: Send>(&self, side: usize, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(format!("/run/netns/{}", self.names[side])).unwrap();
-        thread::scope(|scope| {
-            scope
-                .spawn(|| {
-                    let network = Some(LinkNameSpaceType::Network);
-                    move_into_link_name_space(namespace.as_fd(), network).unwrap();
-                    work()
-                })
-                .join()
-                .unwrap()
-        })
+        self.pair.host(SIDES[side]).inside(|| Ok(work())).unwrap()
     }
 
     /// A connection from the left, port `from`, to the right, port `to`.
@@ -76,21 +50,6 @@ impl Cable {
         let (accepted, _) = listener.accept().unwrap();
         (connected, accepted)
     }
-}
-
-impl Drop for Cable {
-    fn drop(&mut self) {
-        for name in &self.names {
-            ip(&["netns", "delete", name]);
-        }
-    }
-}
-
-fn ip(arguments: &[&str]) -> bool {
-    Command::new("ip")
-        .args(arguments)
-        .output()
-        .is_ok_and(|output| output.status.success())
 }
 
 fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
@@ -109,12 +68,8 @@ fn connect(from: SocketAddr, to: SocketAddr) -> TcpStream {
 
 /// Cables, or the reason to skip.
 fn cables<const N: usize>(test: &str) -> Option<[Cable; N]> {
-    let cables: Option<Vec<Cable>> = (0..N).map(|_| Cable::new()).collect();
-    let cables = cables.and_then(|cables| cables.try_into().ok());
-    if cables.is_none() {
-        common::skip(test, "cannot make network namespaces with `ip netns`");
-    }
-    cables
+    let cables: Verdict<Vec<Cable>> = (0..N).map(|_| Cable::new()).collect();
+    made(test, cables)?.try_into().ok()
 }
 
 fn assert_joined(a: &Program, b: &Program) {

@@ -1,8 +1,10 @@
-//! Two hosts: network namespaces joined by a pair of virtual Ethernet devices.
+//! Two hosts of the laboratory.
 
 use std::fs::File;
 
-use sluice_netns_testing::{Namespace, can_run, ip, unique};
+use sluice_lab::link::Settings;
+use sluice_lab::pair::{End, Pair, SIDES};
+use sluice_lab::verdict::made;
 use sluice_peering::{Config, Sought, Why};
 
 mod common;
@@ -15,7 +17,7 @@ const FOUR: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const SIX: [&str; 2] = ["fd77::1", "fd77::2"];
 
 struct Hosts {
-    namespaces: [Namespace; 2],
+    pair: Pair,
     /// Where the thread was.
     home: File,
 }
@@ -23,36 +25,29 @@ struct Hosts {
 impl Hosts {
     /// None, with a line that says why, where namespaces cannot be made.
     fn new(test: &str) -> Option<Hosts> {
-        if !can_run(test) {
-            return None;
-        }
-        let base = unique("peers-");
-        let names = ["left", "right"].map(|side| format!("{base}-{side}"));
-        let hosts = Hosts {
-            namespaces: names.map(Namespace::new),
-            home: File::open("/proc/thread-self/ns/net").unwrap(),
+        let end = |host: usize| End {
+            device: "wire",
+            v4: FOUR[host].parse().unwrap(),
+            v6: SIX[host].parse().unwrap(),
+            mac: None,
+            link_local: None,
         };
-        let [left, right] = hosts.namespaces.each_ref().map(Namespace::name);
-        let pair = format!("link add wire netns {left} type veth peer name wire netns {right}");
-        ip(&pair);
-        for host in [LEFT, RIGHT] {
-            hosts.ip(host, "link set lo up");
-            hosts.ip(host, &format!("addr add {}/24 dev wire", FOUR[host]));
-            hosts.ip(host, &format!("addr add {}/64 dev wire nodad", SIX[host]));
-            hosts.ip(host, "link set wire up");
-        }
-        Some(hosts)
+        let pair = Pair::with([end(LEFT), end(RIGHT)], Settings::default());
+        Some(Hosts {
+            pair: made(test, pair)?,
+            home: File::open("/proc/thread-self/ns/net").unwrap(),
+        })
     }
 
     fn ip(&self, host: usize, arguments: &str) {
-        self.namespaces[host].ip(arguments);
+        self.pair.host(SIDES[host]).ip(arguments).unwrap();
     }
 
     /// A daemon on that host, listening where daemons do when nothing is said.
     fn node(&self, host: usize, lab: &Lab, name: &str, rest: &str) -> Node {
         let text = format!("[daemon]\nname = '{name}'\n{}{rest}", lab.psk("key"));
         let config = Config::parse(&lab.path("sluiced.toml"), &text).unwrap();
-        let place = File::open(self.namespaces[host].path()).unwrap();
+        let place = File::open(self.pair.host(SIDES[host]).namespace().path()).unwrap();
         Node::in_place(config, Some(place))
     }
 }

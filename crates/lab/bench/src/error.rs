@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sluice_lab::verdict::Problem;
+
 /// Why a measurement, or the whole run, did not come to a result.
 #[derive(Debug)]
 pub enum BenchError {
@@ -25,6 +27,12 @@ impl fmt::Display for BenchError {
             Self::Interrupted(signal) => write!(f, "interrupted by signal {signal}"),
             Self::Failed(text) => f.write_str(text),
         }
+    }
+}
+
+impl From<Problem> for BenchError {
+    fn from(problem: Problem) -> Self {
+        Self::Failed(problem.to_string())
     }
 }
 

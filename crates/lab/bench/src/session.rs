@@ -122,7 +122,7 @@ impl Session {
     pub fn network(&self, mtu: u32) -> Result<Network> {
         let number = self.networks.get();
         self.networks.set(number + 1);
-        Network::new(mtu, &self.scratch.path().join(format!("network-{number}")))
+        Network::new(mtu, self.scratch.path())
     }
 
     /// A verbs program under `sluice verbs`; `private` turns the allocation hooks off.

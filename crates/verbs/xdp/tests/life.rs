@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -12,19 +11,15 @@ use common::{INTERFACE, Net, QPN, can_run, check, send, until};
 use sluice_packet::{Port, SendError};
 use sluice_xdp::{Interface, OpenError, Options};
 
-/// Set for a process that [`process_that_holds_an_interface`] is run in: the namespace.
+/// Set for a process that [`process_that_holds_an_interface`] is run in.
 const HOLD: &str = "SLUICE_XDP_TEST_HOLD";
 
 /// Not a test of its own: what the tests below start, and kill.
 #[test]
 fn process_that_holds_an_interface() {
-    let Some(namespace) = std::env::var_os(HOLD) else {
+    if std::env::var_os(HOLD).is_none() {
         return;
-    };
-    let file = File::open(format!("/run/netns/{}", namespace.display())).expect("there");
-    // SAFETY: setns takes integers, and changes this thread only.
-    let moved = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
-    assert_eq!(moved, 0);
+    }
     let interface = Interface::by_name(INTERFACE).expect("made");
     let _open = interface.open(&Options::default()).expect("opens");
     println!("\nholding");
@@ -38,13 +33,13 @@ fn a_second_process_is_told_and_a_killed_one_leaves_nothing() {
         return;
     }
     let net = Net::new(1500);
-    let mut holder = Command::new(std::env::current_exe().expect("known"))
+    let mut command = Command::new(std::env::current_exe().expect("known"));
+    command
         .args(["--exact", "process_that_holds_an_interface", "--nocapture"])
-        .env(HOLD, net.b.namespace.name())
+        .env(HOLD, "1")
         .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("starts");
+        .stdout(Stdio::piped());
+    let mut holder = net.b.spawn(&mut command);
     let output = BufReader::new(holder.stdout.take().expect("piped"));
     let held = output
         .lines()

@@ -14,7 +14,7 @@ use sluice_bpf::{
 
 use super::{Group, Host};
 
-/// Set for a process that is to be an agent.
+/// Set for a process that is to be an agent: its cgroup, or nothing.
 const AGENT: &str = "SLUICE_BPF_TEST_AGENT";
 /// In front of each answer, among what the test harness prints.
 const MARK: &str = "@ ";
@@ -38,14 +38,14 @@ pub struct Agent {
 impl Agent {
     /// `group`: None for that of the test.
     pub fn start(host: &Host, group: Option<&Group>) -> Self {
-        let group = group.map_or("", |group| group.path.to_str().expect("text"));
-        let mut child = Command::new(std::env::current_exe().expect("known"))
+        let group = group.map_or(Path::new(""), Group::path);
+        let mut command = Command::new(std::env::current_exe().expect("known"));
+        command
             .args(["--exact", "agent", "--nocapture"])
-            .env(AGENT, format!("{} {group}", host.path().display()))
+            .env(AGENT, group)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("starts");
+            .stdout(Stdio::piped());
+        let mut child = host.spawn(&mut command);
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut agent = Self {
@@ -151,25 +151,30 @@ pub fn parse_end(text: &str) -> End {
 
 /// The body of the test `agent` of each file: nothing, unless the process was started for it.
 pub fn run_as_agent() {
-    let Some(place) = std::env::var_os(AGENT) else {
+    let Some(group) = std::env::var_os(AGENT) else {
         return;
     };
-    let place = place.into_string().expect("text");
-    let (namespace, group) = place.split_once(' ').expect("two");
     if !group.is_empty() {
-        let procs = Path::new(group).join("cgroup.procs");
+        let procs = Path::new(&group).join("cgroup.procs");
         std::fs::write(procs, std::process::id().to_string()).expect("moved");
     }
-    super::enter_namespace(Path::new(namespace));
+    // Orders are waited for on another thread: when the test is gone the agent is too, whatever it
+    // waits for.
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            tell.send(line.expect("text")).expect("obeyed");
+        }
+        std::process::exit(0);
+    });
     let mut state = State::default();
-    for line in io::stdin().lock().lines() {
-        let answer = match state.obey(&line.expect("text")) {
+    for line in told {
+        let answer = match state.obey(&line) {
             Ok(answer) => answer,
             Err(error) => format!("error {}", error.raw_os_error().unwrap_or(0)),
         };
         println!("{MARK}{answer}");
     }
-    std::process::exit(0);
 }
 
 #[derive(Default)]

@@ -162,7 +162,7 @@ fn a_relay_that_is_left_alone_finishes_what_it_has() {
     let at = scene.at(OWN);
     let end = Instant::now() + PATIENCE;
     let is_refused = || {
-        let again = scene.namespace.enter(|| TcpStream::connect(at));
+        let again = scene.within(|| TcpStream::connect(at));
         again.is_err()
     };
     while !is_refused() {
@@ -189,7 +189,7 @@ fn a_peer_is_let_in_however_many_strangers_say_nothing() {
     let to = listener.local_addr().expect("a name");
     // More than it hears at a time.
     let at = scene.at(OWN);
-    let strangers: Vec<TcpStream> = scene.namespace.enter(|| {
+    let strangers: Vec<TcpStream> = scene.within(|| {
         let connect = |_| TcpStream::connect(at).expect("connected");
         (0..1100).map(connect).collect()
     });

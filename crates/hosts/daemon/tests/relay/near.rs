@@ -54,7 +54,7 @@ fn full(scene: &Scene) -> (TcpListener, Vec<TcpStream>) {
     // listen(2): another length of the queue, for one that listens already. It is one longer.
     rustix::net::listen(&listener, 0).expect("listens");
     let at = listener.local_addr().expect("a name");
-    let fill = scene.namespace.enter(|| TcpStream::connect(at));
+    let fill = scene.within(|| TcpStream::connect(at));
     (listener, vec![fill.expect("connected")])
 }
 
@@ -129,7 +129,7 @@ fn a_peer_whose_relay_says_nothing_is_left_alone() {
 fn unanswered(scene: &Scene, to: u16) -> BTreeSet<u16> {
     let table = || std::fs::read_to_string("/proc/thread-self/net/tcp").expect("a table");
     let port = |field: &str| u16::from_str_radix(field.rsplit(':').next()?, 16).ok();
-    let all = scene.namespace.enter(table);
+    let all = scene.within(table);
     let lines = all.lines().skip(1).filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let &[_, local, remote, state, ..] = fields.as_slice() else {

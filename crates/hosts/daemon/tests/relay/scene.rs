@@ -1,10 +1,9 @@
 //! A relay that the test gives orders to.
 
-use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sluice_daemon::capture::header::{ANSWER_BYTES, Answer, Between, Header, Secret};
 use sluice_daemon::capture::orders::{Counts, Heard, Notice, Order, hear, tell};
 use sluice_daemon::capture::relay;
-use sluice_netns_testing::{Namespace, can_run, skip, unique};
+use sluice_lab::cgroup::Cgroup;
+use sluice_lab::link::{ip, require_means};
+use sluice_lab::namespace::Namespace;
+use sluice_lab::verdict::{Verdict, made};
 use sluice_peering::config::Config;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,18 +28,24 @@ pub const SECRET: Secret = Secret {
 pub const OWN: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1));
 pub const OWN_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
 
-/// An empty cgroup; none where they cannot be made.
-fn make_group() -> Option<PathBuf> {
-    let mount = sluice_bpf::Cgroup::mount_point().ok()?;
-    let path = mount.join(unique("relay"));
-    fs::create_dir(&path).ok()?;
-    Some(path)
+/// A host that has its addresses at its loopback.
+fn make_host() -> Verdict<Namespace> {
+    require_means()?;
+    let namespace = Namespace::new()?;
+    ip(&namespace, "link set lo up")?;
+    ip(&namespace, &format!("addr add {OWN}/32 dev lo"))?;
+    ip(&namespace, &format!("addr add {OWN_V6}/128 dev lo nodad"))?;
+    Ok(namespace)
+}
+
+fn within<T: Send>(namespace: &Namespace, body: impl FnOnce() -> T + Send) -> T {
+    namespace.inside(|| Ok(body())).expect("may enter")
 }
 
 /// A relay in a thread and namespace of its own.
 pub struct Scene {
     pub namespace: Namespace,
-    pub group: PathBuf,
+    pub group: Cgroup,
     pub orders: OwnedFd,
     pub ports: [u16; 2],
     pub counts: Counts,
@@ -47,20 +55,11 @@ pub struct Scene {
 
 impl Scene {
     pub fn new(test: &str, choice: &str) -> Option<Scene> {
-        if !can_run(test) {
-            return None;
-        }
-        let Some(group) = make_group() else {
-            skip(test, "cgroups of version 2 cannot be made here");
-            return None;
-        };
-        let namespace = Namespace::new(unique("rl"));
-        namespace.ip("link set lo up");
-        namespace.ip(&format!("addr add {OWN}/32 dev lo"));
-        namespace.ip(&format!("addr add {OWN_V6}/128 dev lo nodad"));
+        let namespace = made(test, make_host())?;
+        let group = made(test, Cgroup::new("relay"))?;
         let text = format!(
             "[daemon]\nname='a'\npsk_file='k'\n[capture]\nover='any'\ncgroup='{}'\n{choice}\n",
-            group.display()
+            group.path().display()
         );
         let config = Config::parse(Path::new("/a.toml"), &text).expect("a configuration");
         let (orders, theirs) = socketpair(
@@ -71,7 +70,7 @@ impl Scene {
         )
         .expect("sockets");
         // Its privileges are those of its thread, and gone afterwards.
-        let thread = namespace.enter(move || {
+        let thread = within(&namespace, move || {
             std::thread::spawn(move || relay::serve(config, theirs).expect("serves"))
         });
         let mut scene = Scene {
@@ -132,11 +131,17 @@ impl Scene {
         self.counts
     }
 
+    /// Runs something on the host, on a thread of its own.
+    pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        within(&self.namespace, body)
+    }
+
     /// A script for bash in the namespace and the cgroup of which connections are captured.
     pub fn program(&self, script: &str) -> Command {
-        let enter = format!("echo $$ > {}/cgroup.procs || exit 1", self.group.display());
+        let processes = self.group.processes();
+        let enter = format!("echo $$ > {} || exit 1", processes.display());
         let mut command = Command::new("nsenter");
-        let namespace = format!("--net={}", self.namespace.path().display());
+        let namespace = format!("--net={}", self.namespace.path());
         command.args([&namespace, "bash", "-c"]);
         command.arg(format!("{enter}\n{script}"));
         command
@@ -147,16 +152,13 @@ impl Scene {
     }
 
     pub fn listen(&self, ip: IpAddr) -> TcpListener {
-        self.namespace
-            .enter(|| TcpListener::bind((ip, 0)).expect("bound"))
+        self.within(|| TcpListener::bind((ip, 0)).expect("bound"))
     }
 
     /// A connection to the relay, and the addresses that it has.
     pub fn connect(&self, ip: IpAddr) -> (TcpStream, Between) {
         let at = self.at(ip);
-        let stream = self
-            .namespace
-            .enter(|| TcpStream::connect(at).expect("connected"));
+        let stream = self.within(|| TcpStream::connect(at).expect("connected"));
         stream.set_read_timeout(Some(PATIENCE)).expect("set");
         let between = Between {
             from: stream.local_addr().expect("a name"),
@@ -208,7 +210,6 @@ impl Drop for Scene {
         // Gone already, perhaps.
         let _ = tell(&self.orders, &Order::Drain { seconds: 0 });
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        let _ = fs::remove_dir(&self.group);
         if !std::thread::panicking() {
             ended.expect("once").expect("ends well");
         }

@@ -12,8 +12,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{BenchError, IP, Result, frames, is_root};
-use crate::machine;
+use super::{BenchError, IP, Result, frames, machine};
 
 /// The program that makes RDMA devices, of the same package as `ip`.
 const RDMA: &str = "rdma";
@@ -32,14 +31,11 @@ pub struct Twins(());
 
 /// Why there can be none, in a sentence; `None` if nothing is known to prevent them.
 pub fn obstacle() -> Option<String> {
-    if !is_root() {
-        return Some("this benchmark makes network devices, which needs root: use sudo".into());
+    if let Some(obstacle) = super::obstacle() {
+        return Some(obstacle);
     }
-    if let Some(program) = [IP, RDMA]
-        .into_iter()
-        .find(|program| machine::find_program(program).is_none())
-    {
-        return Some(format!("{program} was not found: install iproute2"));
+    if machine::find_program(RDMA).is_none() {
+        return Some(format!("{RDMA} was not found: install iproute2"));
     }
     if !Path::new("/sys/module/rdma_rxe").exists() {
         return Some(

@@ -6,8 +6,10 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use sluice_lab::cgroup::Cgroup;
+
 use super::{Session, daemon_number, private};
-use crate::cgroup::Cgroup;
+use crate::cgroup;
 use crate::error::{BenchError, Result};
 use crate::installation;
 use crate::machine;
@@ -84,8 +86,11 @@ impl<'a> Hosts<'a> {
             network,
         };
         if variant.has_capture() || variant == Variant::SkMsg {
-            let group = |side: Side| Cgroup::new(&format!("{number}-{}", side.name()));
-            hosts.groups = SIDES.into_iter().map(group).collect::<Result<_>>()?;
+            for side in SIDES {
+                hosts
+                    .groups
+                    .push(Cgroup::new(&format!("bench-{}", side.name()))?);
+            }
         }
         if variant.needs_sluice() {
             for side in SIDES {
@@ -215,7 +220,7 @@ impl<'a> Hosts<'a> {
             argv.splice(0..0, words!["env", variable]);
         }
         match self.groups.get(side as usize) {
-            Some(group) => group.with(&argv),
+            Some(group) => cgroup::within(group, &argv),
             None => argv,
         }
     }

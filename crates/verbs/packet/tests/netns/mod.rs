@@ -1,10 +1,15 @@
-//! Two hosts: network namespaces joined by a pair of virtual Ethernet devices.
+//! Two hosts of the laboratory. Each test uses a part of this.
+#![allow(dead_code)]
 
-use sluice_netns_testing::{Namespace, can_run, ip, unique};
+use std::net::Ipv6Addr;
 
-/// Two namespaces with the devices `left` and `right`. Removed on drop.
+use sluice_lab::link::Settings;
+use sluice_lab::pair::{End, Pair, SIDES};
+use sluice_lab::verdict::made;
+
+/// Two hosts with the devices `left` and `right`. Removed on drop.
 pub struct Hosts {
-    namespaces: [Namespace; 2],
+    pair: Pair,
 }
 
 /// Which host.
@@ -18,42 +23,30 @@ pub const SIX: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 impl Hosts {
     /// None, with a line that says why, where namespaces cannot be made.
     pub fn new(test: &str, mtu: u32) -> Option<Self> {
-        if !can_run(test) {
-            return None;
-        }
-        let base = unique("");
-        let names = ["left", "right"].map(|side| format!("{base}-{side}"));
-        let hosts = Self {
-            namespaces: names.map(Namespace::new),
+        let end = |host: usize| End {
+            device: ["left", "right"][host],
+            v4: FOUR[host].parse().expect("an address"),
+            v6: SIX[host].parse().expect("an address"),
+            mac: Some([2, 0, 0, 0, 0, host as u8 + 1]),
+            link_local: Some(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, host as u16 + 1)),
         };
-        let [left, right] = hosts.namespaces.each_ref().map(Namespace::name);
-        let pair = format!(
-            "link add left netns {left} mtu {mtu} address 02:00:00:00:00:01 type veth \
-             peer name right netns {right} mtu {mtu} address 02:00:00:00:00:02"
-        );
-        ip(&pair);
-        for (host, device) in [(LEFT, "left"), (RIGHT, "right")] {
-            hosts.ip(host, "link set lo up");
-            hosts.ip(host, &format!("addr add {}/24 dev {device}", FOUR[host]));
-            hosts.ip(
-                host,
-                &format!("addr add {}/64 dev {device} nodad", SIX[host]),
-            );
-            hosts.ip(host, &format!("link set {device} addrgenmode none"));
-            let local = format!("addr add fe80::{}/64 dev {device} nodad", host + 1);
-            hosts.ip(host, &local);
-            hosts.ip(host, &format!("link set {device} up"));
-        }
-        Some(hosts)
+        let settings = Settings {
+            mtu,
+            ..Settings::default()
+        };
+        let pair = made(test, Pair::with([end(LEFT), end(RIGHT)], settings))?;
+        Some(Self { pair })
     }
 
     /// Runs `ip` in a host.
     pub fn ip(&self, host: usize, arguments: &str) -> String {
-        self.namespaces[host].ip(arguments)
+        let host = self.pair.host(SIDES[host]);
+        host.ip(arguments).expect("ip runs")
     }
 
     /// Runs `work` in a host, in a thread of its own. What it opens stays there.
     pub fn within<T: Send>(&self, host: usize, work: impl FnOnce() -> T + Send) -> T {
-        self.namespaces[host].enter(work)
+        let host = self.pair.host(SIDES[host]);
+        host.inside(|| Ok(work())).expect("may enter")
     }
 }

@@ -1,21 +1,26 @@
-//! Two network namespaces joined by a veth pair, for tests and examples.
+//! Two hosts of the laboratory, for tests and examples.
 #![allow(dead_code, unused_imports)]
 
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_netns_testing::{Namespace, ip, unique};
+use sluice_lab::link::{Settings, require_means};
+use sluice_lab::pair::{End, Pair};
+use sluice_lab::verdict::made;
 use sluice_packet::{Ethernet, Path, Port, Received, SendError};
 use sluice_wire::bth::Bth;
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 use sluice_xdp::{Interface, Options, Steering, XdpPort};
 
-pub use sluice_netns_testing::can_run;
-
 /// Longest time that a test waits for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether hosts can be made. If not, says so; `SLUICE_NO_SKIP=1` makes it a failure.
+pub fn can_run(test: &str) -> bool {
+    made(test, require_means()).is_some()
+}
 
 /// Block of the queue pairs that tests use.
 pub const BLOCK: u16 = 0x1234;
@@ -23,7 +28,7 @@ pub const BLOCK: u16 = 0x1234;
 /// One end.
 #[derive(Clone, Debug)]
 pub struct Host {
-    pub namespace: Arc<Namespace>,
+    host: sluice_lab::host::Host,
     pub mac: [u8; 6],
     pub v4: IpAddr,
     pub v6: IpAddr,
@@ -33,9 +38,14 @@ pub struct Host {
 pub const INTERFACE: &str = "e0";
 
 impl Host {
+    /// Starts a program there.
+    pub fn spawn(&self, command: &mut Command) -> Child {
+        self.host.inside(|| command.spawn()).expect("starts")
+    }
+
     /// Runs something in the namespace, on a thread of its own.
     pub fn enter<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
-        self.namespace.enter(run)
+        self.host.inside(|| Ok(run())).expect("may enter")
     }
 
     pub fn interface(&self) -> Interface {
@@ -79,7 +89,7 @@ impl Host {
     }
 
     pub fn ip(&self, arguments: &str) -> String {
-        self.namespace.ip(arguments)
+        self.host.ip(arguments).expect("ip runs")
     }
 
     /// What `ip link` says of an attached program: nothing, if there is none.
@@ -93,6 +103,7 @@ impl Host {
 pub struct Net {
     pub a: Host,
     pub b: Host,
+    _pair: Pair,
 }
 
 impl Net {
@@ -101,30 +112,31 @@ impl Net {
     }
 
     pub fn with_queues(mtu: u32, queues: u32) -> Self {
-        let name = unique("x");
-        let host = |end: u8| Host {
-            namespace: Arc::new(Namespace::new(format!("{name}-{end}"))),
-            mac: [2, 0, 0, 0, 0, end],
-            v4: IpAddr::from([192, 0, 2, end]),
-            v6: IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(end)]),
+        let mac = |end: u8| [2, 0, 0, 0, 0, end];
+        let face = |end: u8| End {
+            device: INTERFACE,
+            v4: Ipv4Addr::new(192, 0, 2, end),
+            v6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, end.into()),
+            mac: Some(mac(end)),
+            link_local: None,
         };
-        let net = Self {
-            a: host(1),
-            b: host(2),
+        let settings = Settings {
+            mtu,
+            queues,
+            ..Settings::default()
         };
-        let (a, b) = (net.a.namespace.name(), net.b.namespace.name());
-        ip(&format!(
-            "-n {a} link add {INTERFACE} mtu {mtu} numrxqueues {queues} numtxqueues {queues} \
-             type veth peer name {INTERFACE} netns {b} numrxqueues {queues} numtxqueues {queues}"
-        ));
-        for host in [&net.a, &net.b] {
-            let mac = host.mac.map(|byte| format!("{byte:02x}")).join(":");
-            host.ip(&format!("link set {INTERFACE} address {mac} mtu {mtu}"));
-            host.ip(&format!("addr add {}/24 dev {INTERFACE}", host.v4));
-            host.ip(&format!("addr add {}/64 dev {INTERFACE} nodad", host.v6));
-            host.ip(&format!("link set {INTERFACE} up"));
+        let pair = Pair::with([face(1), face(2)], settings).expect("two hosts");
+        let host = |host: &sluice_lab::host::Host, end: u8| Host {
+            host: host.clone(),
+            mac: mac(end),
+            v4: host.address(4),
+            v6: host.address(6),
+        };
+        Self {
+            a: host(&pair.left, 1),
+            b: host(&pair.right, 2),
+            _pair: pair,
         }
-        net
     }
 }
 

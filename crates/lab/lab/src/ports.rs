@@ -4,9 +4,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 use std::time::Duration;
 
-use crate::hosts::Host;
+use crate::host::Host;
 use crate::job::Job;
-use crate::suite::Verdict;
+use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
@@ -103,4 +103,19 @@ pub fn group_word(group: IpAddr) -> String {
 pub fn has_word(text: &str, wanted: &str) -> bool {
     let mut words = text.split_whitespace();
     words.any(|word| word.eq_ignore_ascii_case(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_sockets_are_told_from_others() {
+        let table = "  sl  local_address rem_address   st\n\
+                     0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n\
+                     1: 0100007F:1F91 0100007F:1F90 01 00000000:00000000\n";
+        assert!(listens(table, Protocol::Tcp, 8080));
+        assert!(!listens(table, Protocol::Tcp, 8081), "connected");
+        assert!(!listens(table, Protocol::Tcp, 8082));
+    }
 }

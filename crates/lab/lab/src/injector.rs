@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::hosts::bottleneck::{Bottleneck, Place, Queue};
-use crate::hosts::faults::{Counts, Fate, Faults, Judge, is_roce, mark};
-use crate::hosts::namespace::Namespace;
-use crate::hosts::packets::{Batch, PacketSocket, Role};
-use crate::suite::{Verdict, fail};
+use crate::bottleneck::{Bottleneck, Place, Queue};
+use crate::faults::{Counts, Fate, Faults, Judge, is_roce, mark};
+use crate::namespace::Namespace;
+use crate::packets::{Batch, PacketSocket, Role};
+use crate::verdict::{Verdict, fail};
 
 /// How often a thread without frames looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::suite::{Verdict, fail};
+use crate::verdict::{Verdict, fail};
 
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::hosts::namespace::Namespace;
-use crate::hosts::packets::{Batch, PacketSocket, Role};
-use crate::suite::{Verdict, fail};
+use crate::namespace::Namespace;
+use crate::packets::{Batch, PacketSocket, Role};
+use crate::verdict::{Verdict, fail};
 
 const LOOK: Duration = Duration::from_millis(20);
 

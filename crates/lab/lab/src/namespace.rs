@@ -55,7 +55,12 @@ impl Namespace {
     }
 
     /// Calls the function on a thread inside. Sockets that it makes belong to the namespace for
-    /// good; `/proc/sys/net` and `/proc/thread-self/net` are those of the namespace.
+    /// good, and programs that it starts run there; `/proc/sys/net` and `/proc/thread-self/net` are
+    /// those of the namespace.
+    ///
+    /// A program started so is not ended with anybody. But unlike with [`Namespace::enter`], for
+    /// which this process is copied, it has hardly a moment in which it holds what other threads
+    /// have open: where a test must know that what it closed is closed, this is the way.
     pub fn inside<T: Send>(&self, body: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
