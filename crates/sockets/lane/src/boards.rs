@@ -17,7 +17,6 @@ pub fn set_own_board(board: Board) {
     }
 }
 
-#[inline]
 pub(crate) fn own_boards() -> impl Iterator<Item = Board> {
     OWN_BOARDS
         .iter()
@@ -28,7 +27,6 @@ pub(crate) fn own_boards() -> impl Iterator<Item = Board> {
 
 /// Says that the kernel has taken a write of this process, to whatever descriptor, or given it what somebody
 /// else wrote. A reader that finds what was written to a ring behind it asks the kernel, too.
-#[inline]
 pub fn count_kernel_transfer() {
     for board in own_boards() {
         board.count_kernel_transfer();

@@ -218,7 +218,6 @@ impl End {
 
     /// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
     /// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
-    #[inline]
     pub(crate) fn may_read_free(&self, rx: &mut Rx, into: &Direction) -> bool {
         // Behind a promise a write may begin, and is taken back at once.
         (rx.is_promised || !self.is_write_in_flight(into))
