@@ -85,6 +85,9 @@ fn serve(args: &GatewayArgs, socket: &Path) -> Outcome {
     let level = args.log.unwrap_or(LogLevel::Warn).name();
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_new(level) {
         let log = tracing_subscriber::fmt().with_env_filter(filter);
+        // A line that cannot be written is lost, and not the end: its failure would be said by a macro
+        // that panics.
+        let log = log.log_internal_errors(false);
         log.with_ansi(false).with_writer(io::stderr).init();
     }
     // Two descriptors for each client.

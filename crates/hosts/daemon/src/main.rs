@@ -439,6 +439,8 @@ fn start_log(arguments: &Arguments) -> Outcome {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
+        // It would be said by a macro that panics where standard error takes nothing either.
+        .log_internal_errors(false)
         .with_writer(writer);
     match arguments.log_format {
         LogFormat::Text => log.init(),

@@ -18,7 +18,10 @@ fn limited_in(scratch: Scratch, limits: &str, arguments: &[&str]) -> Daemon {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("ulimit {limits}; exec \"$@\""), "sh"]);
     shell.arg(sluiced()).arg("--socket").arg(scratch.socket());
-    let child = shell.args(arguments).stdin(Stdio::null()).spawn().unwrap();
+    // Standard error is as full as everything else.
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    shell.stdin(Stdio::null()).stderr(full);
+    let child = shell.args(arguments).spawn().unwrap();
     let daemon = Daemon { child, scratch };
     wait_for("the start of sluiced", || daemon.ping().is_ok());
     daemon
@@ -69,7 +72,7 @@ fn without_descriptors_it_sleeps_and_serves_those_it_has() {
 
 #[test]
 fn a_full_disk_takes_the_log_and_nothing_else() {
-    let daemon = Daemon::start(&["--log-file", "/dev/full", "--log", "trace"]);
+    let daemon = limited("-c 0", &["--log-file", "/dev/full", "--log", "trace"]);
     let program = daemon.program("program");
     for number in 0..20 {
         let (connected, accepted) = tcp_pair("127.0.0.1:0");
