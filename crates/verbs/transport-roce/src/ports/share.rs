@@ -234,6 +234,23 @@ impl Queue {
         self.count.load(Ordering::SeqCst) != 0
     }
 
+    /// Looks at the port, behind whoever is at it.
+    fn look<R>(&self, look: impl FnOnce(&dyn Port) -> R) -> R {
+        let sending = self.sending.take();
+        let result = look(&*sending.port);
+        drop(sending);
+        self.send_left();
+        result
+    }
+
+    /// What somebody put there while the queue was taken for something else: he relies on who had it. What
+    /// cannot go now goes with the next flush, or when something is received.
+    fn send_left(&self) {
+        if self.has_waiting() {
+            self.send();
+        }
+    }
+
     /// Sends what waits, unless somebody is at it, who does. False: not all of it could be sent.
     fn send(&self) -> bool {
         loop {
@@ -288,7 +305,9 @@ impl Port for Shared {
     }
 
     fn left_to_sockets(&self) -> Option<u64> {
-        self.queue.sending.try_take()?.port.left_to_sockets()
+        let left = self.queue.sending.try_take()?.port.left_to_sockets();
+        self.queue.send_left();
+        left
     }
 
     fn send(
@@ -324,18 +343,18 @@ impl Port for Shared {
 
     fn descriptors(&self) -> Vec<RawFd> {
         match self.receives {
-            true => self.queue.sending.take().port.descriptors(),
+            true => self.queue.look(|port| port.descriptors()),
             false => Vec::new(),
         }
     }
 
     fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        self.queue.sending.take().port.join(group, interface, join)
+        self.queue.look(|port| port.join(group, interface, join))
     }
 
     fn counters(&self) -> PortCounters {
         match self.receives {
-            true => self.queue.sending.take().port.counters(),
+            true => self.queue.look(|port| port.counters()),
             // Counted once.
             false => PortCounters::default(),
         }

@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 
 use super::*;
@@ -17,6 +18,11 @@ struct Narrow {
 }
 
 const ROOM: usize = 5;
+
+thread_local! {
+    /// Happens once, while somebody looks at the counters.
+    static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
 
 impl Port for Narrow {
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
@@ -74,6 +80,9 @@ impl Port for Narrow {
     }
 
     fn counters(&self) -> PortCounters {
+        if let Some(meanwhile) = MEANWHILE.take() {
+            meanwhile();
+        }
         PortCounters {
             received: self.came as u64,
             ..PortCounters::default()
@@ -239,4 +248,18 @@ fn lanes_that_share_a_queue_lose_nothing() {
         next[lane] += 1;
     }
     assert_eq!(next, [EACH; LANES]);
+}
+
+/// Who finds the queue taken leaves his packets to whoever has it, also if that one only looks.
+#[test]
+fn what_is_left_to_one_who_looks_is_sent() {
+    let (all, sent, _) = ports(1);
+    let mut all = deal(all, 2);
+    let mut other = all.pop().unwrap();
+    MEANWHILE.set(Some(Box::new(move || {
+        send(&mut other, b"left").unwrap();
+        other.flush();
+    })));
+    all[0].counters();
+    assert_eq!(*sent.lock().unwrap(), [(0, b"left".to_vec())]);
 }
