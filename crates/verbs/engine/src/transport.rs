@@ -11,7 +11,8 @@
 //! | responder | [`Qp::check_remote`](crate::Qp::check_remote), [`Qp::take_recv`](crate::Qp::take_recv), [`Qp::take_recv_xrc`](crate::Qp::take_recv_xrc), [`Qp::complete_recv`](crate::Qp::complete_recv), [`Qp::invalidate`](crate::Qp::invalidate), [`Qp::responder_failed`](crate::Qp::responder_failed) |
 //! | both | [`Qp::state`](crate::Qp::state), [`Qp::attr`](crate::Qp::attr), [`Qp::fail`](crate::Qp::fail) |
 //!
-//! **The way is one-way.** No call of a transport into the engine leads back into the transport. What
+//! **One way.** No call of a transport into the engine leads back into the transport, but for
+//! [`CqTransport::disarmed`], which only counts. What
 //! follows from it, requests that can be handed over now and queue pairs that break, is written
 //! down in an [`Aftermath`](crate::Aftermath), which is settled when no lock of the transport is held: by the engine
 //! behind the calls that it gives one along, by the transport's own threads at the end of their
