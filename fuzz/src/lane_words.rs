@@ -4,11 +4,12 @@
 
 use crate::guarded::Guarded;
 use crate::input::Input;
+use sluice_shmem::Broken;
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Recall;
 use sluice_shmem::geometry::{Geometry, RING_BYTES_MIN};
-use sluice_shmem::{Broken, Consumer, Producer};
+use sluice_shmem::handover::{Begun, Receiver, Sender};
 use std::sync::OnceLock;
 
 /// Behind the chunk's header page.
@@ -50,7 +51,7 @@ pub fn run(data: &[u8]) {
     // SAFETY: the board's memory stays mapped for good.
     let board = unsafe { Board::from_raw(scene.board.base()) };
     let direction = scene.chunk.direction(0, 0);
-    let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+    let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
     let capacity = u64::from(direction.capacity());
     let mut input = Input::new(data);
     while !input.is_empty() {
@@ -58,43 +59,55 @@ pub fn run(data: &[u8]) {
             match input.u8() % 14 {
                 0..3 => {
                     let at = LANE_OFFSET + input.below(LANE_BYTES);
-                    scene.memory.store(at, input.number(producer.tail()));
+                    scene
+                        .memory
+                        .store(at, input.number(sender.producer().tail()));
                 }
                 3 => scene.memory.store(input.u32() as usize, input.u64()),
                 4 => scene.board.store(input.below(BOARD_BYTES), input.u64()),
                 5 | 6 => {
                     let wanted = usize::from(input.u16());
                     direction.begin_write(Some(board));
-                    let room = producer.room(&direction, wanted)?;
+                    let room = sender.producer().room(&direction, wanted)?;
                     assert!(room as u64 <= capacity);
                     let len = room.min(wanted).min(2 * capacity as usize);
                     // SAFETY: there is room for `len` bytes, and the buffer has them.
-                    unsafe { producer.store(&direction, 0, scene.buffer.end(len), len) };
-                    producer.publish(&direction, len);
+                    unsafe {
+                        sender
+                            .producer()
+                            .store(&direction, 0, scene.buffer.end(len), len)
+                    };
+                    sender.producer().publish(&direction, len);
                     direction.end_write();
                 }
                 7 | 8 => {
-                    let available = consumer.available(&direction)?;
+                    let available = receiver.consumer().available(&direction)?;
                     assert!(available as u64 <= capacity);
                     let len = available.min(usize::from(input.u16()));
                     let (offset, target) = (available - len, scene.buffer.end(len));
                     // SAFETY: `offset + len` is what `available` returned, and the buffer has it.
-                    unsafe { consumer.load(&direction, offset, target, len) };
+                    unsafe { receiver.consumer().load(&direction, offset, target, len) };
                     if len > 0 {
-                        consumer.consume(&direction, len);
+                        receiver.consumer().consume(&direction, len);
                     }
                 }
                 9 => {
-                    direction.announce_sleep();
-                    let _ = direction.settled_mode();
-                    let asleep = consumer.may_sleep(&direction);
-                    direction.withdraw_sleep();
-                    asleep?;
+                    let has_sender = input.bool();
+                    if receiver.announce(&direction, has_sender) {
+                        direction.withdraw_sleep();
+                    }
+                    receiver.look(&direction, has_sender).next?;
+                    sender.route(&direction, false)?;
+                    let written = || Ok::<_, Broken>(input.u64());
+                    if let Begun::Ring { .. } = sender.begin(&direction, Some(board), written)? {
+                        sender.end(&direction);
+                    }
+                    sender.leave(&direction);
                 }
                 10 => {
-                    producer.is_drained(&direction)?;
-                    assert!(producer.in_flight(&direction)? <= capacity);
-                    for (start, len) in producer.unread(&direction) {
+                    sender.producer().is_drained(&direction)?;
+                    assert!(sender.producer().in_flight(&direction)? <= capacity);
+                    for (start, len) in sender.producer().unread(&direction) {
                         assert!(len == 0 || scene.memory.contains(start, len));
                     }
                 }
@@ -117,8 +130,8 @@ pub fn run(data: &[u8]) {
                     direction.withdraw_recall();
                 }
                 _ => {
-                    producer.republish(&direction);
-                    consumer.republish(&direction);
+                    sender.republish(&direction);
+                    receiver.consumer().republish(&direction);
                 }
             }
             Ok(())

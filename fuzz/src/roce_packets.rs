@@ -9,19 +9,18 @@
 
 use crate::guarded::Guarded;
 use crate::input::Input;
-use sluice_packet::{Path, Port, PortCounters, Received, SendError};
+use sluice_packet::{Facts, Leaving, Port, Received, SendError};
 use sluice_sys::unix::Fd;
-use sluice_sys::{errno::Errno, wake};
+use sluice_sys::wake;
 use sluice_transport_roce::RoceTransport;
 use sluice_verbs::{
     AhAttr, Context, Cq, Device, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr,
     Sge, Srq, SrqAttr, SrqInit, UdDestination, WrOpcode, access, qp_mask, send_flags,
 };
 use sluice_wire::opcode::Opcode;
-use sluice_wire::{Ecn, Qpn};
+use sluice_wire::Qpn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Instant;
 
@@ -97,17 +96,18 @@ impl Port for Plug {
         batch.len()
     }
 
-    fn send(
+    fn put(
         &mut self,
-        _: &Path,
-        _: Ecn,
-        length: usize,
+        leaving: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
         if self.staged >= 64 {
             return Err(SendError::NoRoom);
         }
-        let mut packet = vec![0; length];
+        if let Some(beside) = leaving.beside {
+            sluice_wire::Packet::parse(beside.packet()).expect("what leaves beside is legal");
+        }
+        let mut packet = vec![0; leaving.length];
         if !fill(&mut packet) {
             return Err(SendError::Nothing);
         }
@@ -125,16 +125,11 @@ impl Port for Plug {
         64 - self.staged
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        vec![self.bell.raw()]
-    }
-
-    fn join(&self, _: IpAddr, _: u32, _: bool) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
+    fn facts(&self) -> Facts {
+        Facts {
+            descriptors: vec![self.bell.raw()],
+            ..Facts::default()
+        }
     }
 }
 

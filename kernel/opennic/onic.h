@@ -56,6 +56,11 @@ struct onic_tx_buf {
 	};
 };
 
+/* Counted under the lock that the queue is used under. */
+struct onic_tx_stats {
+	u64 packets, bytes, full, errors, xsk_packets;
+};
+
 /* A queue from host to card. */
 struct onic_tx {
 	struct {
@@ -76,7 +81,7 @@ struct onic_tx {
 	/* Of a queue for XDP. One of the stack is used under the lock that the stack has for it. */
 	spinlock_t lock;
 	dma_addr_t dma;
-	u64 packets, bytes, full, errors, xsk_packets;
+	struct onic_tx_stats stats;
 	struct u64_stats_sync sync;
 };
 
@@ -122,6 +127,12 @@ struct onic_rx {
 	struct u64_stats_sync sync;
 };
 
+/* What a channel has counted: it goes on from there after the device was down, or reset. */
+struct onic_counts {
+	struct onic_rx_stats rx;
+	struct onic_tx_stats tx, xtx;
+};
+
 /* A vector with what it serves. */
 struct onic_channel {
 	struct napi_struct napi;
@@ -158,6 +169,8 @@ struct onic_priv {
 	struct bpf_prog *prog;
 	struct xsk_buff_pool *pools[ONIC_CHANNELS_MAX];
 	struct onic_channel *channel[ONIC_CHANNELS_MAX];
+	/* Of channels that are not there. */
+	struct onic_counts counts[ONIC_CHANNELS_MAX];
 	struct delayed_work link_work;
 	struct work_struct reset_work;
 	/* Of the port, which counts since it was asked last. */

@@ -308,7 +308,7 @@ static void get_strings(struct net_device *netdev, u32 set, u8 *at)
 #endif
 }
 
-static u64 *put_tx(u64 *at, struct onic_tx *tx)
+static u64 *put_tx(u64 *at, const struct onic_tx_stats *tx)
 {
 	*at++ = tx->packets;
 	*at++ = tx->bytes;
@@ -319,7 +319,6 @@ static u64 *put_tx(u64 *at, struct onic_tx *tx)
 
 static void get_ethtool_stats(struct net_device *netdev, struct ethtool_stats *stats, u64 *at)
 {
-	static const struct onic_rx_stats nothing;
 	struct onic_priv *priv = netdev_priv(netdev);
 	unsigned int i, k;
 #ifdef CONFIG_PAGE_POOL_STATS
@@ -333,13 +332,13 @@ static void get_ethtool_stats(struct net_device *netdev, struct ethtool_stats *s
 	*at++ = priv->card_errors;
 	for (i = 0; i < priv->channels; i++) {
 		struct onic_channel *ch = priv->channel[i];
-		const void *rx = ch ? &ch->rx.stats : &nothing;
-		struct onic_tx none = { 0 };
+		const struct onic_counts *counts = &priv->counts[i];
+		const void *rx = ch ? &ch->rx.stats : &counts->rx;
 
 		for (k = 0; k < ARRAY_SIZE(rx_counters); k++)
 			*at++ = *(const u64 *)(rx + rx_counters[k].offset);
-		at = put_tx(at, ch ? &ch->tx : &none);
-		at = put_tx(at, ch ? &ch->xtx : &none);
+		at = put_tx(at, ch ? &ch->tx.stats : &counts->tx);
+		at = put_tx(at, ch ? &ch->xtx.stats : &counts->xtx);
 #ifdef CONFIG_PAGE_POOL_STATS
 		if (ch && ch->rx.pool)
 			page_pool_get_stats(ch->rx.pool, &pool);

@@ -27,6 +27,9 @@ static void remove_channels(struct onic_priv *priv)
 		if (ch->irq)
 			free_irq(ch->irq, ch);
 		netif_napi_del(&ch->napi);
+		priv->counts[i].rx = ch->rx.stats;
+		priv->counts[i].tx = ch->tx.stats;
+		priv->counts[i].xtx = ch->xtx.stats;
 		WRITE_ONCE(priv->channel[i], NULL);
 		/* onic_xdp_xmit() may have it still. */
 		synchronize_net();
@@ -49,6 +52,9 @@ static int add_channel(struct onic_priv *priv, u16 index)
 	u64_stats_init(&ch->rx.sync);
 	u64_stats_init(&ch->tx.sync);
 	u64_stats_init(&ch->xtx.sync);
+	ch->rx.stats = priv->counts[index].rx;
+	ch->tx.stats = priv->counts[index].tx;
+	ch->xtx.stats = priv->counts[index].xtx;
 #ifdef ONIC_HAS_NAPI_CONFIG
 	netif_napi_add_config(priv->netdev, &ch->napi, onic_poll, index);
 #else
@@ -170,9 +176,27 @@ void onic_reset_work(struct work_struct *work)
 static void onic_tx_timeout(struct net_device *netdev, unsigned int index)
 {
 	struct onic_priv *priv = netdev_priv(netdev);
+	struct onic_channel *ch = READ_ONCE(priv->channel[index]);
 
-	netdev_err(netdev, "queue %u does not send\n", index);
+	if (ch)
+		netdev_err(netdev, "queue %u does not send: given %u, card at %llx, taken %u, %s; queue %lx, NAPI %lx\n",
+			   index, ch->tx.head,
+			   ch->tx.status ? le64_to_cpu(READ_ONCE(*ch->tx.status)) : 0, ch->tx.tail,
+			   ch->tx.armed ? "armed" : "not armed",
+			   netdev_get_tx_queue(netdev, index)->state, ch->napi.state);
 	schedule_work(&priv->reset_work);
+}
+
+static struct onic_tx_stats tx_counts(struct onic_tx *tx)
+{
+	struct onic_tx_stats counts;
+	unsigned int start;
+
+	do {
+		start = u64_stats_fetch_begin(&tx->sync);
+		counts = tx->stats;
+	} while (u64_stats_fetch_retry(&tx->sync, start));
+	return counts;
 }
 
 static void onic_get_stats64(struct net_device *netdev, struct rtnl_link_stats64 *stats)
@@ -180,37 +204,26 @@ static void onic_get_stats64(struct net_device *netdev, struct rtnl_link_stats64
 	struct onic_priv *priv = netdev_priv(netdev);
 	unsigned int i, start;
 
-	for (i = 0; i < priv->channels; i++) {
+	for (i = 0; i < ONIC_CHANNELS_MAX; i++) {
 		struct onic_channel *ch = READ_ONCE(priv->channel[i]);
-		struct onic_rx_stats rx;
-		u64 packets, bytes;
+		struct onic_counts c = priv->counts[i];
 
-		if (!ch)
-			continue;
-		do {
-			start = u64_stats_fetch_begin(&ch->rx.sync);
-			rx = ch->rx.stats;
-		} while (u64_stats_fetch_retry(&ch->rx.sync, start));
-		stats->rx_packets += rx.packets;
-		stats->rx_bytes += rx.bytes;
-		stats->rx_errors += rx.bad + rx.too_long;
-		stats->rx_length_errors += rx.too_long;
-		stats->rx_dropped += rx.alloc_failed;
-		do {
-			start = u64_stats_fetch_begin(&ch->tx.sync);
-			packets = ch->tx.packets;
-			bytes = ch->tx.bytes;
-		} while (u64_stats_fetch_retry(&ch->tx.sync, start));
-		stats->tx_packets += packets;
-		stats->tx_bytes += bytes;
-		do {
-			start = u64_stats_fetch_begin(&ch->xtx.sync);
-			packets = ch->xtx.packets;
-			bytes = ch->xtx.bytes;
-		} while (u64_stats_fetch_retry(&ch->xtx.sync, start));
-		stats->tx_packets += packets;
-		stats->tx_bytes += bytes;
-		stats->tx_errors += ch->tx.errors;
+		if (ch) {
+			do {
+				start = u64_stats_fetch_begin(&ch->rx.sync);
+				c.rx = ch->rx.stats;
+			} while (u64_stats_fetch_retry(&ch->rx.sync, start));
+			c.tx = tx_counts(&ch->tx);
+			c.xtx = tx_counts(&ch->xtx);
+		}
+		stats->rx_packets += c.rx.packets;
+		stats->rx_bytes += c.rx.bytes;
+		stats->rx_errors += c.rx.bad + c.rx.too_long;
+		stats->rx_length_errors += c.rx.too_long;
+		stats->rx_dropped += c.rx.alloc_failed;
+		stats->tx_packets += c.tx.packets + c.xtx.packets;
+		stats->tx_bytes += c.tx.bytes + c.xtx.bytes;
+		stats->tx_errors += c.tx.errors;
 	}
 	stats->rx_missed_errors = READ_ONCE(priv->port[5]);
 }

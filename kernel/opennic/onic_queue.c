@@ -186,6 +186,7 @@ err_rx:
 void onic_channel_stop(struct onic_channel *ch)
 {
 	struct onic_priv *priv = ch->priv;
+	struct netdev_queue *queue = netdev_get_tx_queue(priv->netdev, ch->index);
 
 	if (!ch->rx.desc)
 		return;
@@ -194,6 +195,14 @@ void onic_channel_stop(struct onic_channel *ch)
 	netif_queue_set_napi(priv->netdev, ch->index, NETDEV_QUEUE_TYPE_TX, NULL);
 #endif
 	napi_disable(&ch->napi);
+	/*
+	 * Only now: NAPI would wake it. The watchdog takes a queue that is stopped and has long sent nothing
+	 * for one that hangs.
+	 */
+	__netif_tx_lock_bh(queue);
+	txq_trans_cond_update(queue);
+	netif_tx_stop_queue(queue);
+	__netif_tx_unlock_bh(queue);
 	onic_hw_stop_rx(priv, &ch->rx);
 	onic_hw_stop_tx(priv, &ch->tx);
 	onic_hw_stop_tx(priv, &ch->xtx);

@@ -138,7 +138,7 @@ netdev_tx_t onic_xmit(struct sk_buff *skb, struct net_device *netdev)
 
 	if (unlikely(onic_tx_room(tx) < 1)) {
 		netif_tx_stop_queue(queue);
-		tx->full++;
+		tx->stats.full++;
 		return NETDEV_TX_BUSY;
 	}
 	/* The device has no gather list and pads nothing. */
@@ -154,8 +154,8 @@ netdev_tx_t onic_xmit(struct sk_buff *skb, struct net_device *netdev)
 	skb_tx_timestamp(skb);
 	onic_tx_put(tx, &buf);
 	u64_stats_update_begin(&tx->sync);
-	tx->packets++;
-	tx->bytes += buf.len;
+	tx->stats.packets++;
+	tx->stats.bytes += buf.len;
 	u64_stats_update_end(&tx->sync);
 	if (unlikely(onic_tx_room(tx) < TX_STOP)) {
 		netif_tx_stop_queue(queue);
@@ -164,13 +164,13 @@ netdev_tx_t onic_xmit(struct sk_buff *skb, struct net_device *netdev)
 		if (onic_tx_room(tx) >= TX_WAKE)
 			netif_tx_start_queue(queue);
 		else
-			tx->full++;
+			tx->stats.full++;
 	}
 	if (__netdev_tx_sent_queue(queue, buf.len, more))
 		onic_tx_doorbell(priv, tx);
 	return NETDEV_TX_OK;
 lost:
-	tx->errors++;
+	tx->stats.errors++;
 	/* What was put in before it and waits for the doorbell. */
 	if (!more && onic_tx_pending(tx))
 		onic_tx_doorbell(priv, tx);
@@ -199,8 +199,8 @@ static bool xtx_put(struct onic_priv *priv, struct onic_tx *tx, struct xdp_frame
 			return false;
 	}
 	onic_tx_put(tx, &buf);
-	tx->packets++;
-	tx->bytes += buf.len;
+	tx->stats.packets++;
+	tx->stats.bytes += buf.len;
 	return true;
 }
 
@@ -257,7 +257,7 @@ int onic_xdp_xmit(struct net_device *netdev, int n, struct xdp_frame **frames, u
 	u64_stats_update_begin(&tx->sync);
 	for (sent = 0; sent < n; sent++) {
 		if (!xtx_put(priv, tx, frames[sent], false)) {
-			tx->full++;
+			tx->stats.full++;
 			break;
 		}
 	}

@@ -143,9 +143,9 @@ bool onic_xsk_xmit(struct onic_channel *ch, int budget)
 		buf.dma = xsk_buff_raw_get_dma(pool, descs[i].addr);
 		xsk_buff_raw_dma_sync_for_device(pool, buf.dma, buf.len);
 		onic_tx_put(tx, &buf);
-		tx->packets++;
-		tx->bytes += buf.len;
-		tx->xsk_packets++;
+		tx->stats.packets++;
+		tx->stats.bytes += buf.len;
+		tx->stats.xsk_packets++;
 	}
 	u64_stats_update_end(&tx->sync);
 	onic_tx_doorbell(ch->priv, tx);
@@ -177,7 +177,6 @@ static int xsk_restart(struct onic_priv *priv, u16 index, struct xsk_buff_pool *
 {
 	struct onic_channel *ch = priv->channel[index];
 	struct xsk_buff_pool *before = priv->pools[index];
-	struct netdev_queue *queue;
 	int err;
 
 	if (!netif_running(priv->netdev)) {
@@ -185,19 +184,18 @@ static int xsk_restart(struct onic_priv *priv, u16 index, struct xsk_buff_pool *
 		return 0;
 	}
 	/* This channel alone stops; the others go on. */
-	queue = netdev_get_tx_queue(priv->netdev, index);
-	netif_tx_stop_queue(queue);
-	netif_tx_lock_bh(priv->netdev);
-	netif_tx_unlock_bh(priv->netdev);
 	onic_channel_stop(ch);
 	priv->pools[index] = pool;
 	err = onic_channel_start(ch);
 	if (err) {
 		priv->pools[index] = before;
-		if (onic_channel_start(ch))
+		if (onic_channel_start(ch)) {
+			/* Its queue stays stopped, which the watchdog sees. */
 			netdev_err(priv->netdev, "channel %u does not come back\n", index);
+			return err;
+		}
 	}
-	netif_tx_start_queue(queue);
+	netif_tx_wake_queue(netdev_get_tx_queue(priv->netdev, index));
 	return err;
 }
 

@@ -325,7 +325,14 @@ impl<H: Hosts> Fleet<H> {
     pub fn require_ring_bytes(&self) -> Verdict {
         let totals = self.totals()?;
         ensure(totals.lane_bytes() > 0, || {
-            format!("no byte went by a ring: {totals:?}\n{}", self.describe())
+            let at = H::Place::DAEMONS.iter();
+            let counted = at.map(|&at| match self.status(at) {
+                Ok(status) => format!("--- {} has counted {}\n", at.name(), status["counters"]),
+                Err(_) => format!("--- {} does not say what it has counted\n", at.name()),
+            });
+            let counted: String = counted.collect();
+            let logs = self.describe();
+            format!("no byte went by a ring: {totals:?}\n{counted}{logs}")
         })
     }
 }

@@ -13,6 +13,7 @@
 
 pub mod initramfs;
 pub mod machine;
+pub mod module;
 pub mod stranger;
 
 use std::ffi::OsStr;

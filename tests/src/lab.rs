@@ -12,6 +12,9 @@ use crate::job::{Job, command};
 use crate::stats::{self, Totals};
 use crate::suite::{Verdict, fail, skip};
 
+/// Until a daemon has its socket: milliseconds, and more where others want the processors.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
 /// Name of the file in which the library says what it did.
 const STATS_FILE: &str = "stats";
 
@@ -146,7 +149,22 @@ impl Lab {
         if totals.laned > 0 && totals.lane_bytes() > 0 {
             return Ok(());
         }
-        fail(format!("no lane was used: {totals:?}"))
+        fail(format!(
+            "no lane was used: {totals:?}\n{}",
+            self.status(&["--json"])
+        ))
+    }
+
+    /// What `sluice status` says of the daemon, with more options; nothing where it fails.
+    pub fn status(&self, more: &[&str]) -> String {
+        let Ok(sluice) = find_sluice() else {
+            return String::new();
+        };
+        let mut status = command(sluice);
+        status.arg("status").args(more);
+        status.arg("--socket").arg(self.socket());
+        let said = status.output().map(|output| output.stdout);
+        String::from_utf8_lossy(&said.unwrap_or_default()).into_owned()
     }
 
     fn socket(&self) -> PathBuf {
@@ -197,8 +215,6 @@ fn start_daemon(sluice: &Path, dir: &Path) -> Verdict<Job> {
         .arg(&socket)
         .args(["--idle-exit", "120"]);
     let mut job = Job::start(daemon, dir, "sluiced")?;
-    job.await_ready(Duration::from_secs(10), "control socket", || {
-        socket.exists()
-    })?;
+    job.await_ready(START_LIMIT, "control socket", || socket.exists())?;
     Ok(job)
 }

@@ -8,7 +8,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `SLUICE_BIN` | the `sluice` to test; default `target/release/sluice` of this workspace |
+//! | `SLUICE_BIN` | the `sluice` to test; default `target/release/sluice` of this workspace (`scripts/test` says `target/checked/sluice`) |
 //! | `SLUICE_NO_SKIP=1` | a test that cannot run fails instead of being skipped |
 //! | `SLUICE_TEST_STANDIN=1` | run the "accelerated" side plainly too: tests the suites, not Sluice |
 //! | `SLUICE_TEST_KEEP=1` | keep the tests' directories (logs, outputs) and print where they are |
@@ -17,6 +17,7 @@
 //! | `SLUICE_GUEST_CACHE` | where `tests/guest/kernel` puts the guest's kernel |
 
 pub mod apps;
+pub mod asked;
 pub mod diff;
 pub mod fleet;
 pub mod guest;

@@ -8,14 +8,14 @@
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::guest::initramfs::Archive;
+use crate::asked::Asked;
 use crate::guest::machine::Machine;
-use crate::job::{command, find_program};
+use crate::guest::module::{self, guest_folder, kernel_folder};
+use crate::job::command;
 use crate::suite::{Verdict, fail, skip};
 
 /// From switching it on to its own end.
@@ -56,6 +56,11 @@ impl Kernel {
 pub struct Settings<'a> {
     pub kernel: Kernel,
     pub processors: u32,
+    /// Whether the guest's processors take turns. For what makes the kernel patch its code while it
+    /// runs, as each change of an XDP program does: an emulated processor that translates a page's
+    /// code for the first time may read a byte that another is about to replace, and keep it, so
+    /// that the breakpoint by which code is patched is hit after the kernel has forgotten it.
+    pub in_turn: bool,
     /// What the functions are plugged into, as `opennic-model --port` has it.
     pub ports: &'a [&'a str],
     /// More arguments of `opennic-model`.
@@ -71,6 +76,7 @@ impl Default for Settings<'_> {
         Settings {
             kernel: Kernel::Usual,
             processors: 2,
+            in_turn: false,
             ports: &["other", "other"],
             faults: &[],
             build: &[],
@@ -118,140 +124,68 @@ impl Report {
     }
 }
 
-/// The model's process.
-struct Model {
-    child: Child,
-    asks: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
-
-impl Model {
-    fn start(settings: &Settings<'_>, sockets: &[PathBuf]) -> Verdict<Model> {
-        let Some(program) = model_program() else {
-            return skip("opennic-model is not built; cargo build --release -p opennic-model");
-        };
-        let mut command = command(&program);
-        for (socket, port) in sockets.iter().zip(settings.ports) {
-            command.arg("--socket").arg(socket).arg("--port").arg(port);
-        }
-        command.args(settings.faults);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let (Some(asks), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return fail("no pipes");
-        };
-        let mut model = Model {
-            child,
-            asks,
-            answers: BufReader::new(answers),
-        };
-        let ready = model.line()?;
-        if ready != "ready" {
-            return fail(format!("opennic-model did not start: {ready}"));
-        }
-        Ok(model)
+/// Starts the model, which is ready then.
+fn model(settings: &Settings<'_>, sockets: &[PathBuf]) -> Verdict<Asked> {
+    let Some(program) = model_program() else {
+        return skip("opennic-model is not built; cargo build --release -p opennic-model");
+    };
+    let mut command = command(&program);
+    for (socket, port) in sockets.iter().zip(settings.ports) {
+        command.arg("--socket").arg(socket).arg("--port").arg(port);
     }
-
-    fn line(&mut self) -> Verdict<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line.trim_end().to_string())
+    command.args(settings.faults);
+    let mut model = Asked::start(command)?;
+    let ready = model.line()?;
+    if ready != "ready" {
+        return fail(format!("opennic-model did not start: {ready}"));
     }
-
-    fn ask(&mut self, text: &str) -> Verdict<String> {
-        writeln!(self.asks, "{text}")?;
-        self.line()
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        // Errors say that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    Ok(model)
 }
 
 fn model_program() -> Option<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
-        PathBuf::from,
-    );
-    let path = target.join("release/opennic-model");
+    let path = crate::lab::find_sluice()
+        .ok()?
+        .with_file_name("opennic-model");
     path.is_file().then_some(path)
 }
 
 /// What a guest is made from.
 struct Files {
     qemu: PathBuf,
-    kernel: PathBuf,
-    initramfs_modules: Vec<PathBuf>,
+    kernel: module::Kernel,
+    modules: Vec<PathBuf>,
     agent: PathBuf,
     driver: PathBuf,
     tool: PathBuf,
 }
 
-fn guest_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("guest")
-}
-
-fn told(mut command: Command) -> Verdict<PathBuf> {
-    let output = command.output()?;
-    let text = String::from_utf8_lossy(&output.stdout)
-        .trim_end()
-        .to_string();
-    Ok(PathBuf::from(text))
-}
-
 impl Files {
     fn find(settings: &Settings<'_>) -> Verdict<Files> {
-        if !rustix::process::geteuid().is_root() {
-            return skip("needs root");
-        }
         let guest = guest_folder();
-        let mut ask = command(guest.join("qemu"));
-        ask.arg("--path");
-        let qemu = told(ask)?;
-        let mut ask = command(guest.join("nic-kernel"));
-        ask.args([settings.kernel.suite(), "--folder"]);
-        let folder = told(ask)?;
-        for made in [qemu.with_file_name("stamp"), folder.join("stamp")] {
-            if !made.is_file() {
-                return skip(format!("no {}; scripts/setup test", made.display()));
-            }
+        let kernel = module::Kernel::find(settings.kernel.suite())?;
+        let output = command(guest.join("qemu")).arg("--path").output()?;
+        let qemu = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim_end());
+        let stamp = qemu.with_file_name("stamp");
+        if !stamp.is_file() {
+            return skip(format!("no {}; scripts/setup test", stamp.display()));
         }
-        let root = folder.join("root");
-        let version = fs::read_to_string(folder.join("version"))?;
         Ok(Files {
             qemu,
-            kernel: folder.join("vmlinuz"),
-            initramfs_modules: modules(&root, version.trim())?,
-            agent: compiled(&guest.join("agent.c"), &folder)?,
-            driver: driver(settings, &folder)?,
-            tool: compiled(&guest.join("nic/xdp.c"), &folder)?,
+            modules: kernel.modules(&MODULES)?,
+            agent: compiled(&guest.join("agent.c"), kernel.folder())?,
+            driver: driver(settings, &kernel)?,
+            tool: compiled(&guest.join("nic/xdp.c"), kernel.folder())?,
+            kernel,
         })
     }
 
     fn image(&self, script: &str) -> Verdict<Vec<u8>> {
-        let mut archive = Archive::default();
-        for folder in ["dev", "modules"] {
-            archive.folder(folder);
-        }
-        for (at, module) in self.initramfs_modules.iter().enumerate() {
-            let name = module.file_name().unwrap_or_default().to_string_lossy();
-            let bytes = fs::read(module)?;
-            archive.file(&format!("modules/{at:02}-{name}"), 0o644, &bytes);
-        }
-        archive.file("init", 0o755, &fs::read(&self.agent)?);
-        let setup = format!(
-            "DRIVER={}\nXDP={}\n{PRELUDE}\n( {script}\n ) 2>&1 || echo script_failed=1\n\
-             dmesg -l emerg,alert,crit,err,warn | sed 's/^/dmesg: /' || :\n\
-             echo script_ended=1\necho o >/proc/sysrq-trigger\nsleep 100\n",
+        let prelude = format!(
+            "DRIVER={}\nXDP={}\n{PRELUDE}",
             self.driver.display(),
             self.tool.display()
         );
-        archive.file("setup", 0o644, setup.as_bytes());
-        Ok(archive.finish())
+        module::image(&self.modules, &self.agent, &prelude, script)
     }
 }
 
@@ -294,29 +228,6 @@ both() {
 }
 "#;
 
-/// The modules that the guest loads, dependencies first.
-fn modules(root: &Path, version: &str) -> Verdict<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for name in MODULES {
-        let modprobe = find_program("modprobe").unwrap_or_else(|| "/usr/sbin/modprobe".into());
-        let mut ask = command(modprobe);
-        ask.arg("-d")
-            .arg(root)
-            .args(["-S", version, "--show-depends", name]);
-        let output = ask.output()?;
-        for line in String::from_utf8_lossy(&output.stdout).lines() {
-            // "insmod PATH" or "builtin NAME"
-            if let Some(path) = line.strip_prefix("insmod ") {
-                let path = PathBuf::from(path.trim());
-                if !found.contains(&path) {
-                    found.push(path);
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
 /// A static program of one source, made once for each version of it.
 fn compiled(source: &Path, cache: &Path) -> Verdict<PathBuf> {
     let mut hasher = DefaultHasher::new();
@@ -326,77 +237,26 @@ fn compiled(source: &Path, cache: &Path) -> Verdict<PathBuf> {
     if program.is_file() {
         return Ok(program);
     }
-    let Some(gcc) = find_program("gcc") else {
-        return skip("gcc is not installed; run scripts/setup test");
-    };
     // Under another name first: two runs of the tests may both compile it.
     let unfinished = tempfile::Builder::new().prefix("made-").tempdir_in(cache)?;
-    let made = unfinished.path().join("program");
-    let mut compile = command(gcc);
-    compile.args(["-static", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
-    let output = compile.arg(&made).arg(source).output()?;
-    if !output.status.success() {
-        return fail(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
+    let options = ["-static", "-O2"];
+    let made = module::program(unfinished.path(), "program", &[source.into()], &options)?;
     fs::rename(made, &program)?;
     Ok(program)
 }
 
 /// Where the driver's source is.
 pub fn driver_source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../kernel/opennic")
+    kernel_folder().join("opennic")
 }
 
 /// The driver, built once for each version of its source and of how it is built. Warnings are
 /// errors.
-fn driver(settings: &Settings<'_>, folder: &Path) -> Verdict<PathBuf> {
-    let source = driver_source();
-    let mut files: Vec<PathBuf> = fs::read_dir(&source)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<std::io::Result<_>>()?;
-    // Not what a build by hand left there.
-    files.retain(|file| {
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        name == "Kbuild"
-            || (!name.ends_with(".mod.c") && name.ends_with(['c', 'h']) && name.contains('.'))
-    });
-    files.sort();
-    let mut hasher = DefaultHasher::new();
-    settings.build.hash(&mut hasher);
-    for file in &files {
-        fs::read(file)?.hash(&mut hasher);
-    }
-    let made = folder.join(format!("driver-{:016x}/opennic.ko", hasher.finish()));
-    if made.is_file() {
-        return Ok(made);
-    }
-    let unfinished = tempfile::Builder::new()
-        .prefix("driver-")
-        .tempdir_in(folder)?;
-    for file in &files {
-        fs::copy(
-            file,
-            unfinished.path().join(file.file_name().unwrap_or_default()),
-        )?;
-    }
-    let mut build = command(guest_folder().join("nic-kernel"));
-    build
-        .args([settings.kernel.suite(), "--build"])
-        .arg(unfinished.path());
-    let output = build
-        .args(settings.build)
-        .args(["-j2", "modules"])
-        .output()?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    if !output.status.success() || text.contains("warning:") || text.contains("WARNING:") {
-        return fail(format!("the driver does not build cleanly:\n{text}"));
-    }
-    let place = made.parent().unwrap_or(folder);
-    if fs::rename(unfinished.path(), place).is_ok() {
-        // What was a folder for now is there to stay.
-        let _ = unfinished.keep();
-    }
-    Ok(made)
+fn driver(settings: &Settings<'_>, kernel: &module::Kernel) -> Verdict<PathBuf> {
+    let files = module::sources(&driver_source())?;
+    let arguments = [settings.build, &["modules"]].concat();
+    let made = kernel.build("driver", &files, &arguments)?;
+    Ok(made.join("opennic.ko"))
 }
 
 /// Builds the driver and nothing else.
@@ -422,7 +282,7 @@ pub fn run_with(
         .collect();
     let image = place.path().join("image");
     fs::write(&image, files.image(script)?)?;
-    let mut model = Model::start(&settings, &sockets)?;
+    let mut model = model(&settings, &sockets)?;
     let mut machine = Machine::start(qemu(&files, &settings, &image, &sockets))?;
     let started = Instant::now();
     loop {
@@ -441,7 +301,10 @@ pub fn run_with(
         counts: model.ask("counts")?,
     };
     report.check(
-        report.value("script_ended") == Some("1"),
+        // The kernel may say something before the line has ended.
+        report
+            .value("script_ended")
+            .is_some_and(|value| value.starts_with('1')),
         "the guest did not get to its end",
     )?;
     report.check(report.value("script_failed").is_none(), "the script failed")?;
@@ -453,30 +316,16 @@ pub fn run_with(
 }
 
 fn qemu(files: &Files, settings: &Settings<'_>, image: &Path, sockets: &[PathBuf]) -> Command {
-    let mut command = command(&files.qemu);
-    let accelerator = if settings.count_instructions {
-        "tcg"
-    } else {
-        "tcg,thread=multi"
+    let mut command = module::machine(&files.qemu, &files.kernel, image);
+    let accelerator = match (settings.count_instructions, settings.in_turn) {
+        (true, _) => "tcg",
+        (false, true) => "tcg,thread=single",
+        (false, false) => "tcg,thread=multi",
     };
     command
         .args(["-M", "q35,memory-backend=ram", "-accel", accelerator])
         .args(["-object", "memory-backend-memfd,id=ram,size=768M,share=on"])
-        .args(["-cpu", "max", "-nodefaults", "-no-user-config", "-m", "768"])
-        .args(["-display", "none", "-no-reboot"])
-        .args(["-smp", &settings.processors.to_string()])
-        .args(["-chardev", "stdio,id=console,signal=off"])
-        .args(["-serial", "chardev:console"])
-        .arg("-kernel")
-        .arg(&files.kernel)
-        .arg("-initrd")
-        .arg(image)
-        .args(["-append", "console=ttyS0 quiet panic=-1 mitigations=off"])
-        .args([
-            "-fsdev",
-            "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap",
-        ])
-        .args(["-device", "virtio-9p-pci,fsdev=root,mount_tag=host"]);
+        .args(["-m", "768", "-smp", &settings.processors.to_string()]);
     if settings.count_instructions {
         command.args(["-icount", "shift=0,sleep=off"]);
     }

@@ -1,5 +1,6 @@
 //! Programs that other people have written: what the suites that run them have in common.
 
+pub mod between;
 pub mod files;
 pub mod iperf;
 pub mod load;

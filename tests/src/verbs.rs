@@ -2,6 +2,7 @@
 //! them.
 
 pub mod cm;
+pub mod link;
 pub mod rows;
 
 use std::path::{Path, PathBuf};

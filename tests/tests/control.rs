@@ -39,7 +39,7 @@ fn daemon(lab: &Lab, socket: &Path, change: impl FnOnce(&mut Command)) -> Verdic
     command.args(["--idle-exit", "120"]);
     change(&mut command);
     let mut job = Job::start(command, lab.path(), "another-sluiced")?;
-    job.await_ready(Duration::from_secs(10), "control socket", || {
+    job.await_ready(LIMIT, "control socket", || {
         std::os::unix::net::UnixStream::connect(socket)
             .is_err_and(|error| error.raw_os_error() == Some(91))
     })?;
@@ -82,13 +82,8 @@ fn announced_again(copies: &str) -> Verdict {
     let _next = daemon(&lab, &socket, |_| {})?;
     fs::write(&go, "")?;
     let mut shown = String::new();
-    let mut asked = 0;
     talk.await_ready(LIMIT, "lane of the next daemon", || {
-        let mut status = command(sluice(&lab));
-        status.arg("status").arg("--socket").arg(&socket);
-        asked += 1;
-        let label = format!("status{asked}");
-        shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+        shown = lab.status(&[]);
         shown.contains("2 connections, 2 on a lane")
     })?;
     ensure(
@@ -124,14 +119,9 @@ fn records_come_back(way: &str) -> Verdict {
     client.arg(script("forks.py"));
     client.args(["client", &port, CONNECTIONS]);
     run(client, lab.path(), "client", LIMIT)?.success()?;
-    let socket = lab.path().join("control.sock");
-    let (mut shown, mut asked) = (String::new(), 0);
+    let mut shown = String::new();
     let are_back = wait_until(LIMIT, || {
-        let mut status = command(sluice(&lab));
-        status.arg("status").arg("--socket").arg(&socket);
-        asked += 1;
-        let label = format!("status{asked}");
-        shown = run(status, lab.path(), &label, LIMIT).map_or(String::new(), |o| o.text());
+        shown = lab.status(&[]);
         Ok(shown.contains(&format!("(pid {}, ", server.id())) && shown.contains("no connections"))
     })?;
     server.stop(LIMIT)?;
@@ -162,17 +152,10 @@ fn killed_children(way: &str, lanes: u64) -> Verdict {
         is_over = server.stdout_so_far().contains("closed");
         Ok(is_over)
     })?;
-    let socket = lab.path().join("control.sock");
     let mut shown = String::new();
     let are_back = is_over
-        && wait_until(Duration::from_secs(5), || {
-            let mut status = command(sluice(&lab));
-            status
-                .arg("status")
-                .arg("--json")
-                .arg("--socket")
-                .arg(&socket);
-            shown = run(status, lab.path(), "status", LIMIT).map_or(String::new(), |o| o.text());
+        && wait_until(LIMIT, || {
+            shown = lab.status(&["--json"]);
             let shown: serde_json::Value = serde_json::from_str(&shown).unwrap_or_default();
             let status = &shown["daemons"][0]["status"];
             let matches = status["counters"]["matches"].as_u64();

@@ -2,13 +2,14 @@
 
 mod window;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sluice_bench_args::BenchArgs;
 use sluice_control::ports::Ports;
-use sluice_verbs::fault::Faults;
+use sluice_transport::fault::Faults;
 
 pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
 
@@ -157,22 +158,24 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct VerbsArgs {
     /// What the device sends its messages through
-    #[arg(long, value_name = "DEVICE", default_value = "shm")]
+    #[arg(long, value_name = "DEVICE", default_value = "shm", value_parser = VerbsDeviceParser)]
     pub device: VerbsDevice,
 
     /// Threads that receive and send for the program when it does not poll, 1 to 64; each serves
-    /// its share of the queue pairs. For --device roce and roce-udp [default: 1]
+    /// its share of the queue pairs. For --device roce, roce-udp and iwarp [default: 1]
     ///
     /// See ENGINE THREADS in the man page for when more than one is of use.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub engines: Option<u8>,
 
-    /// Write what goes between queue pairs to a file, as RoCEv2 packets that Wireshark reads
+    /// Write what goes between queue pairs to a file, as packets that Wireshark reads: RoCEv2's, and with
+    /// --device iwarp TCP's
     ///
     /// The file is in pcapng format, or in the classic one if its name ends in .pcap; what was in
     /// it is lost. The first process that makes a queue pair or a connection writes to it, each other one
     /// to a file of its own, with its process id before the extension. A packet that comes faster than
-    /// it can be written is left out, and the end of the program says how many were.
+    /// it can be written is left out, and the end of the program says how many were. Not with --device
+    /// window.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub trace: Option<PathBuf>,
 
@@ -203,24 +206,95 @@ pub struct VerbsArgs {
 }
 
 /// What a verbs device sends its messages through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerbsDevice {
-    /// Shared memory, between processes of one host
     Shm,
-    /// RoCEv2 past the kernel's stack by AF_XDP, or over UDP where that is not allowed
     Roce,
-    /// RoCEv2 over UDP sockets, which needs no privileges
     RoceUdp,
+    Iwarp,
+    /// The window in this file, by an absolute path.
+    Window(PathBuf),
 }
 
 impl VerbsDevice {
     /// The word that `SLUICE_VERBS_DEVICES` takes.
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> OsString {
         match self {
-            Self::Shm => "shm",
-            Self::Roce => "roce",
-            Self::RoceUdp => "roce-udp",
+            Self::Shm => "shm".into(),
+            Self::Roce => "roce".into(),
+            Self::RoceUdp => "roce-udp".into(),
+            Self::Iwarp => "iwarp".into(),
+            Self::Window(path) => {
+                let mut name = OsString::from("window:");
+                name.push(path);
+                name
+            }
         }
+    }
+}
+
+/// Reads a [`VerbsDevice`].
+#[derive(Clone)]
+struct VerbsDeviceParser;
+
+impl TypedValueParser for VerbsDeviceParser {
+    type Value = VerbsDevice;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<VerbsDevice, clap::Error> {
+        let refused = |text: String| {
+            clap::Error::raw(clap::error::ErrorKind::InvalidValue, text + "\n").with_cmd(command)
+        };
+        match value.to_str() {
+            Some("shm") => Ok(VerbsDevice::Shm),
+            Some("roce") => Ok(VerbsDevice::Roce),
+            Some("roce-udp") => Ok(VerbsDevice::RoceUdp),
+            Some("iwarp") => Ok(VerbsDevice::Iwarp),
+            Some(name) if name.len() > "window:".len() && name.starts_with("window:") => {
+                let path = &name["window:".len()..];
+                // The library reads a list, and the program may change its folder.
+                if path.contains(',') {
+                    return Err(refused(format!(
+                        "a window's path cannot have a comma: {path}"
+                    )));
+                }
+                let path = std::path::absolute(path)
+                    .map_err(|error| refused(format!("the window's path {path}: {error}")))?;
+                Ok(VerbsDevice::Window(path))
+            }
+            _ => Err(refused(format!(
+                "there is no device {}: devices are shm, roce, roce-udp, iwarp and window:PATH",
+                value.display()
+            ))),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let values = [
+            ("shm", "Shared memory, between processes of one host"),
+            (
+                "roce",
+                "RoCEv2 past the kernel's stack by AF_XDP, or over UDP where that is not allowed",
+            ),
+            (
+                "roce-udp",
+                "RoCEv2 over UDP sockets, which needs no privileges",
+            ),
+            (
+                "iwarp",
+                "RDMA over TCP (iWARP), wherever TCP goes; queue pairs are connected by rdma_cm",
+            ),
+            (
+                "window:PATH",
+                "Memory that hosts share, which `sluice window create` made in the file PATH",
+            ),
+        ];
+        let values = values.map(|(name, help)| PossibleValue::new(name).help(help));
+        Some(Box::new(values.into_iter()))
     }
 }
 

@@ -156,6 +156,8 @@ pub struct Connection {
     pub peer_program: Option<String>,
     /// The host of the other end, if its lane goes to another one.
     pub peer_host: Option<String>,
+    /// The window that its lane lies in.
+    pub window: Option<String>,
 }
 
 impl Connection {
@@ -185,9 +187,10 @@ impl Connection {
         }
     }
 
-    /// `lane`, `fabric` for one to another host, or `tcp`.
+    /// `lane`, `fabric` for one to another host, `window` for one in memory that it shares, or `tcp`.
     pub fn path(&self) -> &'static str {
         match (self.on_lane(), &self.peer_host) {
+            (true, Some(_)) if self.window.is_some() => "window",
             (true, None) => "lane",
             (true, Some(_)) => "fabric",
             (false, _) => "tcp",

@@ -204,7 +204,9 @@ fn every_field_of_the_status_is_in_its_reference() {
     let file = installation.0.path("sluiced.log");
     installation.says(["up", "--log-file", file.to_str().unwrap()]);
     let text = installation.says(["status", "--json"]);
-    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    // Verbs programs that others run on this machine are not this test's.
+    value["verbs"]["processes"] = serde_json::Value::Null;
     assert_eq!(
         (&value["format"], &value["daemons"][0]["status"]["format"]),
         (&1.into(), &1.into())

@@ -14,6 +14,16 @@ pub struct Path {
 }
 
 impl Path {
+    /// Segments of TCP have those fates too, that TCP's own checksum lets them have.
+    #[must_use]
+    pub const fn of_tcp(self) -> Path {
+        let faults = Faults {
+            of_tcp: true,
+            ..self.faults
+        };
+        Path { faults, ..self }
+    }
+
     /// The path is like that from now on.
     pub fn begin(&self, injector: &Injector) {
         injector.forget_counts();
@@ -105,6 +115,7 @@ pub const MIXTURE: Path = Path {
         corruption: 0.01,
         repair_checksum: true,
         marking: 0.01,
+        of_tcp: false,
         loss_of_others: 0.0,
         seed: 0x52,
     },

@@ -1,14 +1,9 @@
 //! Programs that do what they do over TCP, with bytes on rings between the hosts.
 
-use std::net::SocketAddr;
-use std::path::Path;
-
 use libtest_mimic::Trial;
 use sluice_tests::fleet::LIMIT;
-use sluice_tests::hosts::Side;
-use sluice_tests::hosts::ports::Protocol;
+use sluice_tests::programs::between;
 use sluice_tests::programs::iperf;
-use sluice_tests::programs::redis::Redis;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::hosts::Way;
@@ -95,14 +90,7 @@ fn sockperf(way: Way) -> Verdict {
 }
 
 fn redis(way: Way) -> Verdict {
-    let redis = Redis::find()?;
     let two = way.set_up()?;
-    let port = two.host(Side::Right).free_port(Protocol::Tcp)?;
-    let at = SocketAddr::new(two.address(Side::Right), port);
-    let command = two.program(Side::Right, true, &redis.server);
-    let server = redis.serve(command, at, two.dir(), LIMIT)?;
-    let client = |program: &Path| two.program(Side::Left, true, program);
-    redis.exercise(client, at, two.address(Side::Left), two.dir(), LIMIT)?;
-    let _ = server.stop(LIMIT)?;
+    between::redis(&two)?;
     two.require_ring_bytes()
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use sluice_tests::apps::{self, BUILDS};
 use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::faults::Faults;
 use sluice_tests::hosts::injector::Direction;
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::{Job, wait_until};
+use sluice_tests::job::wait_until;
+use sluice_tests::programs::between::Churn;
 use sluice_tests::stream::{self, Ends};
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::hosts::{Two, Way};
+use crate::hosts::Way;
 use crate::matrix::{CONNECTIONS, RECORDS, complete, flow};
 use crate::programs::WAYS;
 
@@ -86,14 +86,14 @@ fn daemon_killed(side: Side) -> Verdict {
 /// breaks as TCP does, nothing is wrong, and nothing hangs.
 fn killed_under_load(side: Side) -> Verdict {
     let mut two = WAYS[0].set_up()?;
-    let [client, server] = start_churn(&two, 200, 8, true)?;
+    let churn = Churn::start(&two, 200, 8, true)?;
     for _ in 0..KILLS {
         std::thread::sleep(Duration::from_millis(1500));
         two.end(side, Signal::KILL)?;
         std::thread::sleep(Duration::from_millis(200));
         two.start(side)?;
     }
-    end_churn(&two, client, server, LIMIT)?;
+    churn.end(&two, LIMIT)?;
     two.await_links()?;
     complete(&two, "thread", [true; 2])
 }
@@ -174,38 +174,11 @@ fn lossy(way: Way) -> Verdict {
     two.require_ring_bytes()
 }
 
-/// Both ends of `tests/apps/churn.c`.
-fn start_churn(two: &Two, connections: u32, seconds: u32, may_be_cut: bool) -> Verdict<[Job; 2]> {
-    const SEED: u32 = 1;
-    let source = apps::apps_dir().join("churn.c");
-    let binary = apps::compile(&source, BUILDS[0], two.dir())?;
-    let mut command = two.program(Side::Right, true, &binary);
-    command.arg("server");
-    let mut server = two.start_program(command, "churn-server")?;
-    let port = stream::await_port(&mut server, LIMIT)?;
-    let mut command = two.program(Side::Left, true, &binary);
-    command.arg("client");
-    command.args([u32::from(port), connections, seconds, SEED].map(|word| word.to_string()));
-    if may_be_cut {
-        command.arg("cuts");
-    }
-    Ok([two.start_program(command, "churn-client")?, server])
-}
-
-/// Waits for the client's opinion; the server goes on until it is killed.
-fn end_churn(two: &Two, client: Job, server: Job, limit: Duration) -> Verdict {
-    let outcome = client.finish(limit)?.success();
-    server.signal(Signal::KILL)?;
-    let _ = server.finish(LIMIT)?;
-    outcome.map_err(|problem| problem.with(|| two.describe()))?;
-    Ok(())
-}
-
 /// Very many connections that come and go at random, every byte checked.
 fn churn(connections: u32, seconds: u32) -> Verdict {
     let two = WAYS[1].set_up()?;
-    let [client, server] = start_churn(&two, connections, seconds, false)?;
+    let churn = Churn::start(&two, connections, seconds, false)?;
     let limit = LIMIT + Duration::from_secs(seconds.into());
-    end_churn(&two, client, server, limit)?;
+    churn.end(&two, limit)?;
     two.require_ring_bytes()
 }

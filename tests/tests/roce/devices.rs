@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::{Own, gid_index};
 
-use crate::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
+use sluice_tests::verbs::link::{DEVICES, End, LIMIT, Link, Way, path_mtu};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use sluice_tests::suite::{Verdict, trial};
 use sluice_tests::verbs::Own;
 
-use crate::link::{DEVICES, LIMIT, Link, Running, Way};
+use sluice_tests::verbs::link::{DEVICES, LIMIT, Link, Running, Way};
 
 /// Of the left end and of the right one.
 const ENGINES: [[u8; 2]; 3] = [[2, 2], [1, 3], [4, 2]];

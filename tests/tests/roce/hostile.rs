@@ -6,7 +6,7 @@ use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::named;
 
 use crate::attacks::{ATTACKS, Attack, everything, under_attack};
-use crate::link::{DEVICES, LIMIT, Link, Way};
+use sluice_tests::verbs::link::{DEVICES, LIMIT, Link, Way};
 
 /// Timeout of the queue pairs, half a second: the flood and a busy machine together may keep a
 /// socket full for longer than eight short ones.
@@ -66,7 +66,7 @@ fn programs(way: Way) -> Verdict {
             arguments.extend(["-n", iterations]);
             let (server, client) =
                 link.pair(row.program, row.gid_option(), &arguments, 2 * LIMIT)?;
-            row.check(&server, &client, crate::link::path_mtu(way))?;
+            row.check(&server, &client, sluice_tests::verbs::link::path_mtu(way))?;
         }
         Ok(())
     })

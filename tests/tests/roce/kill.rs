@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use sluice_tests::hosts::Host;
 use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::{Job, wait_until};
 use sluice_tests::random::{Kills, Random};
 use sluice_tests::suite::{Problem, Verdict, ensure, fail, trial};
 use sluice_tests::verbs::cm;
 
-use crate::link::{DEVICES, End, LIMIT, Link, Way};
+use sluice_tests::verbs::link::{DEVICES, End, LIMIT, Link, Way, packets_sent};
 
 /// The victim is killed up to this long after the client was started: about half of that is what
 /// starting takes.
@@ -32,8 +31,10 @@ const MOMENT_MAX_US: u64 = 800_000;
 const FLOWING: u64 = 500;
 /// A client that was killed before it met the server is replaced, this often at most.
 const CLIENTS_MAX: u32 = 3;
+/// How long a server that has a client may listen on, before another client comes.
+const MEETING_LIMIT: Duration = Duration::from_secs(10);
 /// For what the kernel takes back of the dead.
-const SETTLE_LIMIT: Duration = Duration::from_secs(10);
+const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// What stays for good: the directory where processes are asked what they do and librdmacm's listeners
 /// are, and the files that locks are taken on.
 const PERMANENT: [&str; 3] = [
@@ -191,7 +192,7 @@ impl Meeting {
     fn start(&self, link: &mut Link, case: &Case, end: End) -> Verdict<Job> {
         let mut words = self.words.clone();
         if !case.by_cm {
-            words.extend(["-x".to_owned(), link.index(end).to_owned()]);
+            words.extend(["-x".to_owned(), link.gid_index(end).to_owned()]);
         }
         if end == End::Left {
             words.push(link.hosts().right.v4().to_string());
@@ -248,7 +249,7 @@ fn kill_client(link: &mut Link, case: &Case, moment: Duration) -> Verdict {
         // What the client had begun is in the queue of the listener, if it came that far: a server
         // that got processor time has taken it.
         let host = &link.hosts().right;
-        let met = wait_until(SETTLE_LIMIT, || {
+        let met = wait_until(MEETING_LIMIT, || {
             Ok(!host.is_listening(Protocol::Tcp, meeting.port)? || server.poll()?.is_some())
         })?;
         if met {
@@ -266,21 +267,6 @@ fn kill_client(link: &mut Link, case: &Case, moment: Duration) -> Verdict {
 fn survives(job: Job) -> Verdict {
     let outcome = job.finish(LIMIT)?;
     ensure(outcome.status.signal().is_none(), || outcome.describe())
-}
-
-/// Packets that the host's device sent, by whichever way (proc_pid_net(5)).
-fn packets_sent(host: &Host) -> Verdict<u64> {
-    let table = host.inside(|| fs::read_to_string("/proc/thread-self/net/dev"))?;
-    let sent = table.lines().find_map(|line| {
-        let (name, counters) = line.split_once(':')?;
-        // Eight counters of what was received come first: bytes, packets, …
-        let sent = counters.split_whitespace().nth(9);
-        (name.trim() == host.device()).then_some(sent?.parse().ok()?)
-    });
-    match sent {
-        Some(sent) => Ok(sent),
-        None => fail(table),
-    }
 }
 
 /// Nobody lives, so nobody's program may be on a device.

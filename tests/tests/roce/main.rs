@@ -9,7 +9,6 @@ mod devices;
 mod engines;
 mod hostile;
 mod kill;
-mod link;
 mod paths;
 mod programs;
 mod rdmacm;

@@ -10,8 +10,8 @@ use sluice_tests::suite::{Verdict, ensure, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::named;
 
-use crate::link::{DEVICES, LIMIT, Link, Way, path_mtu};
 use crate::programs::came;
+use sluice_tests::verbs::link::{DEVICES, LIMIT, Link, Way, path_mtu};
 
 /// Each repetition waits for a timeout of 67 ms and more, one after the other.
 const SLOW: Duration = Duration::from_secs(180);

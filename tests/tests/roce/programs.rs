@@ -8,7 +8,7 @@ use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::Own;
 use sluice_tests::verbs::rows::{self, Row};
 
-use crate::link::{CORNERS, DEVICES, LIMIT, Link, Way, path_mtu};
+use sluice_tests::verbs::link::{CORNERS, DEVICES, LIMIT, Link, Way, path_mtu};
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();

@@ -1,16 +1,11 @@
 //! Programs that find each other by librdmacm, between two hosts.
 
-use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
-
 use libtest_mimic::Trial;
 use sluice_tests::hosts::ports::Protocol;
-use sluice_tests::job::Job;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
-use sluice_tests::verbs::cm::{self, CmRow, PortSpace, ROWS};
+use sluice_tests::verbs::cm::{self, CmRow, ROWS};
 
-use crate::link::{CORNERS, DEVICES, End, LIMIT, Link, Way};
+use sluice_tests::verbs::link::{CORNERS, DEVICES, End, LIMIT, Link, Way, qperf};
 
 /// A multicast group of each version of IP.
 const GROUPS: [(u8, &str); 2] = [(4, "239.1.2.3"), (6, "ff0e::1")];
@@ -88,31 +83,6 @@ fn multicast(way: Way) -> Verdict {
     }
 }
 
-/// qperf sends by LID unless librdmacm connects its queue pairs, and without a global route there
-/// is no way to anybody on Ethernet. Its tests that librdmacm can connect are those of RC.
-fn qperf(way: Way) -> Verdict {
-    const TESTS: [&str; 4] = ["rc_lat", "rc_bw", "ver_rc_compare_swap", "ver_rc_fetch_add"];
-    let mut link = Link::new(way)?;
-    let number = link.hosts().right.free_port(Protocol::Tcp)?;
-    let port = number.to_string();
-    let mut server = link.start(End::Right, "qperf", &["-lp", &port])?;
-    link.hosts()
-        .right
-        .await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
-    let address = link.hosts().right.v4().to_string();
-    let mut arguments = vec!["-lp", &port, "-t", "1", "-cm", "1", &address];
-    arguments.extend(TESTS);
-    let client = link.start(End::Left, "qperf", &arguments)?;
-    let client = client.finish(LIMIT)?.success()?;
-    let text = client.text();
-    for test in TESTS {
-        ensure(text.contains(&format!("{test}:")), || {
-            format!("{test} has no result\n{}", client.describe())
-        })?;
-    }
-    Ok(())
-}
-
 /// libfabric's providers over verbs, and the endpoints that its tool measures with them. Datagrams go
 /// by GID 0, and connections to the address that the server's device has.
 const FABRIC: [(&str, &str); 4] = [
@@ -143,53 +113,4 @@ fn fi_pingpong(way: Way, provider: &str, endpoint: &str) -> Verdict {
     ensure(text.lines().any(|line| line.starts_with("64 ")), || {
         client.describe()
     })
-}
-
-impl cm::Stage for Link {
-    fn start(&mut self, end: cm::End, program: &str, arguments: &[&str]) -> Verdict<Job> {
-        Link::start(self, side(end), program, arguments)
-    }
-
-    fn address(&self, end: cm::End) -> IpAddr {
-        self.host(side(end)).address(self.way().family)
-    }
-
-    fn free_port(&self) -> Verdict<u16> {
-        Ok(self.hosts().right.free_port(Protocol::Tcp)?)
-    }
-
-    fn await_listener(&mut self, server: &mut Job, space: PortSpace, port: u16) -> Verdict {
-        let runtime = self.hosts().right.runtime().to_owned();
-        server.await_ready(LIMIT, "rdma_cm listener", || {
-            cm::listens(&runtime, space, port)
-        })
-    }
-
-    fn await_member(&mut self, receiver: &mut Job, group: IpAddr) -> Verdict {
-        let host = &self.hosts().right;
-        receiver.await_ready(LIMIT, "member of the group", || {
-            host.is_member(group).unwrap_or(false)
-        })
-    }
-
-    fn await_datagrams(&mut self, server: &mut Job, port: u16) -> Verdict {
-        self.hosts()
-            .right
-            .await_listener(server, Protocol::Udp, port, LIMIT)
-    }
-
-    fn path(&self) -> &Path {
-        self.hosts().path()
-    }
-
-    fn limit(&self) -> Duration {
-        LIMIT
-    }
-}
-
-fn side(end: cm::End) -> End {
-    match end {
-        cm::End::Server => End::Right,
-        cm::End::Client => End::Left,
-    }
 }

@@ -10,7 +10,7 @@ use sluice_tests::job::wait_until;
 use sluice_tests::suite::{Verdict, fail, trial};
 use sluice_tests::verbs::Own;
 
-use crate::link::{End, LIMIT, Link, Way};
+use sluice_tests::verbs::link::{End, LIMIT, Link, Way};
 
 const SETTLE_LIMIT: Duration = Duration::from_secs(20);
 

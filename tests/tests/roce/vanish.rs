@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 use sluice_tests::verbs::Own;
 
-use crate::link::{DEVICES, LIMIT, Link, Running, Way};
+use sluice_tests::verbs::link::{DEVICES, LIMIT, Link, Running, Way};
 
 /// `IBV_WC_RETRY_EXC_ERR` (ibv_poll_cq(3)).
 const RETRIES_EXCEEDED: u64 = 12;
@@ -43,7 +43,7 @@ fn flowing(link: &mut Link, timeout: u32, retries: u32, events: &str) -> Verdict
 }
 
 /// For a machine on which the program waits for a processor.
-const BUSY: Duration = Duration::from_secs(10);
+const BUSY: Duration = Duration::from_secs(60);
 
 /// Each transmission is given up after the timeout at the earliest and after four times that at
 /// the latest (IBTA 9.7.6.1.3), and there is one more than repetitions.

@@ -129,6 +129,7 @@ pub fn trials() -> Vec<Trial> {
     trials.push(trial("trace/udaddy", udaddy));
     trials.push(trial("trace/children-have-files-of-their-own", children));
     trials.push(trial("trace/bad-file", bad_file));
+    trials.push(trial("trace/no-traces", no_traces));
     trials
 }
 
@@ -561,4 +562,17 @@ fn bad_file() -> Verdict {
     ensure(outcome.describe().contains("/nowhere/x.pcapng"), || {
         outcome.describe()
     })
+}
+
+/// A device that makes no trace.
+fn no_traces() -> Verdict {
+    let mut stage = Stage::new()?;
+    let device = "window:/nowhere/window";
+    let options = ["--device", device, "--trace", "/nowhere/x.pcapng"].map(str::to_owned);
+    let outcome = stage.start_with("true", &[], &options)?.finish(LIMIT)?;
+    ensure(outcome.status.code() == Some(125), || outcome.describe())?;
+    ensure(outcome.describe().contains("no traces"), || {
+        outcome.describe()
+    })?;
+    Ok(())
 }

@@ -18,7 +18,7 @@ pub use to_daemon::{Announce, Hello, ProgramName, Role, ToDaemon};
 /// First number of every message.
 pub const MAGIC: u16 = 0x5C1E;
 /// Version of everything behind the first eight bytes. Ends of different versions do not talk.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// No message is longer.
 pub const MESSAGE_BYTES_MAX: usize = 512;
 /// Length of the part that all versions share.

@@ -114,6 +114,13 @@ pub fn prepare_directory(socket: &Path) -> Result<bool, PathError> {
     Ok(is_new)
 }
 
+/// The file whose lock a sluiced holds as long as `socket` is its own.
+pub fn lock_of(socket: &Path) -> PathBuf {
+    let mut path = OsString::from(socket);
+    path.push(".lock");
+    path.into()
+}
+
 /// Whether somebody listens at `socket` and lets this user connect. One that was killed leaves
 /// its socket behind. One whose queue is full is there.
 fn is_served(socket: &Path) -> bool {

@@ -7,12 +7,13 @@
 //! disturbed half of the repetitions: those in which the kernel took a processor away least often.
 #![allow(unsafe_code)]
 
+use sluice_shmem::Producer;
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
+use sluice_shmem::handover::Receiver;
 use sluice_shmem::mapping::{Access, Mapping};
-use sluice_shmem::{Consumer, Producer};
 use sluice_sys::memfd;
 use std::hint::spin_loop;
 use std::time::Instant;
@@ -28,7 +29,7 @@ struct End {
     outgoing: Direction,
     incoming: Direction,
     producer: Producer,
-    consumer: Consumer,
+    receiver: Receiver,
     board: Board,
 }
 
@@ -58,15 +59,16 @@ impl End {
 
     /// Takes what there is, at most as much as fits.
     fn receive_some(&mut self, bytes: &mut [u8]) -> usize {
-        let available = self.consumer.available(&self.incoming).unwrap();
+        let available = self.receiver.consumer().available(&self.incoming).unwrap();
         let len = available.min(bytes.len());
         if len != 0 {
             // SAFETY: so many are available, and the slice is at least as long.
             unsafe {
-                self.consumer
+                self.receiver
+                    .consumer()
                     .load(&self.incoming, 0, bytes.as_mut_ptr(), len);
             }
-            self.consumer.consume(&self.incoming, len);
+            self.receiver.consumer().consume(&self.incoming, len);
         }
         len
     }
@@ -97,7 +99,7 @@ impl Side {
             outgoing: chunk.direction(lane, side),
             incoming: chunk.direction(lane, 1 - side),
             producer: Producer::default(),
-            consumer: Consumer::default(),
+            receiver: Receiver::default(),
             board,
         };
         Self {
@@ -119,7 +121,9 @@ impl Side {
                 if count > 0 && found(end) {
                     count -= 1;
                 }
-                if !end.consumer.may_sleep(&end.incoming).unwrap() {
+                if end.receiver.look(&end.incoming, true).in_flight
+                    || end.receiver.consumer().available(&end.incoming) != Ok(0)
+                {
                     self.pending.push(lane);
                 }
             }

@@ -320,8 +320,8 @@ impl Direction {
         self.receiver().tcp_read.store(bytes, Ordering::Relaxed);
     }
 
-    /// Which way the sender's next bytes go, as far as published. It may change at once; see
-    /// [`Direction::settled_mode`].
+    /// Which way the sender's next bytes go, as far as published. It may change at once, but behind
+    /// [`Receiver::announce`](crate::handover::Receiver::announce).
     pub fn mode(&self) -> Mode {
         match self.sender().mode.load(Ordering::Acquire) {
             1 => Mode::Ring,
@@ -342,18 +342,6 @@ impl Direction {
         }
     }
 
-    /// The mode, or `None` while the sender is between deciding and publishing.
-    ///
-    /// Behind [`Direction::announce_sleep`], `Some(Mode::Tcp)` stays true until the announcement
-    /// is withdrawn: the caller may read TCP without looking for a mark.
-    pub fn settled_mode(&self) -> Option<Mode> {
-        // In this order. The other way round, an upgrade between the two looks would be missed.
-        if self.is_write_in_flight() {
-            return None;
-        }
-        Some(self.mode())
-    }
-
     /// Whether the sender is between deciding and publishing. Once this is false, what the last
     /// write published is visible; so look at this first and at ring and mode afterwards.
     pub fn is_write_in_flight(&self) -> bool {
@@ -361,8 +349,9 @@ impl Direction {
     }
 
     /// Announces one more thread that sleeps on the socket or reads its TCP bytes. A full
-    /// fence; the caller enters the kernel only if [`crate::Consumer::may_sleep`] and
-    /// [`Direction::settled_mode`], asked afterwards, allow it.
+    /// fence; the caller enters the kernel only if
+    /// [`Receiver::may_read_free`](crate::handover::Receiver::may_read_free), asked afterwards,
+    /// allows it.
     pub fn announce_sleep(&self) {
         self.receiver().sleepers.fetch_add(1, Ordering::SeqCst);
         fence_after_rmw();
@@ -385,7 +374,8 @@ impl Direction {
 
     /// Adds an epoll instance to those that watch this direction. A full fence. A
     /// write that began before may not set the instance's ready bit: the caller asks
-    /// [`crate::Consumer::may_sleep`] afterwards and treats `false` as a bit taken.
+    /// [`Receiver::look`](crate::handover::Receiver::look) afterwards and treats a write in flight
+    /// as a bit taken.
     pub fn watch(&self, slot: u32) {
         self.watch_all(1 << (slot % 64));
     }

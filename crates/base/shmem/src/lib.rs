@@ -12,6 +12,7 @@ pub mod chunk;
 pub mod copy;
 pub mod direction;
 pub mod geometry;
+pub mod handover;
 pub use sluice_sys::mapping;
 pub mod ready;
 mod ring;

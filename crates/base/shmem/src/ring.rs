@@ -186,14 +186,6 @@ impl Consumer {
         self.tail
     }
 
-    /// Whether the ring is empty and the sender is not about to change that. Behind an
-    /// announcement ([`Direction::announce_sleep`], [`Direction::watch`]) `true` stays true
-    /// until it is withdrawn: whatever comes, comes by TCP or sets a ready bit.
-    pub fn may_sleep(&mut self, direction: &Direction) -> Result<bool, Broken> {
-        // In this order. The other way round, a write between the two looks would be missed.
-        Ok(!direction.is_write_in_flight() && self.available(direction)? == 0)
-    }
-
     /// Copies `len` bytes, `offset` bytes behind the head, to `target`.
     ///
     /// # Safety

@@ -146,8 +146,8 @@ impl Pair {
         assert_eq!(drained, self.between.is_empty());
         let in_flight = self.producer.in_flight(&self.direction).unwrap();
         assert_eq!(in_flight, self.between.len() as u64);
-        let sleeps = self.consumer.may_sleep(&self.direction).unwrap();
-        assert_eq!(sleeps, self.between.is_empty());
+        let available = self.consumer.available(&self.direction).unwrap();
+        assert_eq!(available, self.between.len());
     }
 }
 

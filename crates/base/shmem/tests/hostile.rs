@@ -14,11 +14,12 @@ mod scribbler;
 
 use guarded::Guarded;
 use scribbler::Scribbler;
+use sluice_shmem::Broken;
 use sluice_shmem::board::{BOARD_BYTES, Board};
 use sluice_shmem::chunk::Chunk;
-use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::Geometry;
-use sluice_shmem::{Broken, Consumer, Producer};
+use sluice_shmem::handover::{Begun, Next, Receiver, Route, Sender};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const RING_BYTES: u32 = 16 * 1024;
@@ -29,7 +30,7 @@ const OPERATIONS_MAX: u32 = 50_000_000;
 /// Rounds of garbage that must have come while this end worked.
 const ROUNDS_MIN: u64 = 500;
 /// How often each outcome must have been seen.
-const SEEN_MIN: u32 = 1_000;
+const SEEN_MIN: u32 = 3_000;
 
 /// How often each kind of outcome came.
 #[derive(Debug, Default)]
@@ -44,9 +45,14 @@ struct Outcomes {
     reader_asleep: u32,
     may_sleep: u32,
     may_not_sleep: u32,
-    mode_ring: u32,
-    mode_tcp: u32,
-    mode_unsettled: u32,
+    next_ring: u32,
+    next_owed: u32,
+    next_empty: u32,
+    next_tcp: u32,
+    in_flight: u32,
+    route_ring: u32,
+    route_tcp: u32,
+    switched: u32,
     mark_not_zero: u32,
     drained: u32,
     not_drained: u32,
@@ -68,9 +74,14 @@ impl Outcomes {
             self.reader_asleep,
             self.may_sleep,
             self.may_not_sleep,
-            self.mode_ring,
-            self.mode_tcp,
-            self.mode_unsettled,
+            self.next_ring,
+            self.next_owed,
+            self.next_empty,
+            self.next_tcp,
+            self.in_flight,
+            self.route_ring,
+            self.route_tcp,
+            self.switched,
             self.mark_not_zero,
             self.drained,
             self.not_drained,
@@ -82,6 +93,13 @@ impl Outcomes {
     }
 }
 
+/// One that has read half of all the bytes that a mark can name.
+fn receiver() -> Receiver {
+    let mut receiver = Receiver::default();
+    receiver.adopt(1 << 63, 0);
+    receiver
+}
+
 /// This end of the lane.
 struct Victim {
     outgoing: Direction,
@@ -90,8 +108,8 @@ struct Victim {
     side: u32,
     peer_board: Board,
     buffer: Guarded,
-    producer: Producer,
-    consumer: Consumer,
+    sender: Sender,
+    receiver: Receiver,
     outcomes: Outcomes,
 }
 
@@ -104,8 +122,8 @@ impl Victim {
             side,
             peer_board,
             buffer: Guarded::private(BUFFER_BYTES),
-            producer: Producer::default(),
-            consumer: Consumer::default(),
+            sender: Sender::default(),
+            receiver: receiver(),
             outcomes: Outcomes::default(),
         }
     }
@@ -118,18 +136,20 @@ impl Victim {
     }
 
     fn read(&mut self, wanted: usize) -> Result<(), Broken> {
-        let available = self.consumer.available(&self.incoming)?;
+        let available = self.receiver.consumer().available(&self.incoming)?;
         let len = available.min(wanted);
         if len == 0 {
             self.outcomes.read_nothing += 1;
             return Ok(());
         }
+        let buffer = self.buffer(len);
         // SAFETY: `len` is at most what `available` returned, and the buffer has it.
         unsafe {
-            self.consumer
-                .load(&self.incoming, available - len, self.buffer(len), len);
+            self.receiver
+                .consumer()
+                .load(&self.incoming, available - len, buffer, len);
         }
-        self.consumer.consume(&self.incoming, len);
+        self.receiver.consumer().consume(&self.incoming, len);
         self.outcomes.read_bytes += 1;
         Ok(())
     }
@@ -140,15 +160,15 @@ impl Victim {
             true => &mut self.outcomes.reader_awake,
             false => &mut self.outcomes.reader_asleep,
         }) += 1;
-        let room = self.producer.room(&self.outgoing, wanted);
+        let room = self.sender.producer().room(&self.outgoing, wanted);
         if let Ok(room) = room {
             let len = room.min(wanted);
+            let buffer = self.buffer(len);
             // SAFETY: `len` is at most the room, and the buffer has it.
             unsafe {
-                self.producer
-                    .store(&self.outgoing, 0, self.buffer(len), len);
+                self.sender.producer().store(&self.outgoing, 0, buffer, len);
             }
-            self.producer.publish(&self.outgoing, len);
+            self.sender.producer().publish(&self.outgoing, len);
             *(match len {
                 0 => &mut self.outcomes.write_found_no_room,
                 _ => &mut self.outcomes.wrote_bytes,
@@ -160,31 +180,54 @@ impl Victim {
 
     fn look(&mut self) -> Result<(), Broken> {
         let outcomes = &mut self.outcomes;
-        self.incoming.announce_sleep();
-        *(match self.incoming.settled_mode() {
-            Some(Mode::Ring) => &mut outcomes.mode_ring,
-            Some(Mode::Tcp) => &mut outcomes.mode_tcp,
-            None => &mut outcomes.mode_unsettled,
-        }) += 1;
-        let may_sleep = self.consumer.may_sleep(&self.incoming);
-        self.incoming.withdraw_sleep();
+        let look = self.receiver.look(&self.incoming, true);
+        outcomes.in_flight += u32::from(look.in_flight);
         outcomes.mark_not_zero += u32::from(self.incoming.mark() != 0);
         outcomes.adopted += u32::from(self.outgoing.is_adopted());
         outcomes.closed += u32::from(self.outgoing.is_closed());
-        *(match may_sleep? {
+        let may_sleep = self.receiver.announce(&self.incoming, true);
+        if may_sleep {
+            self.incoming.withdraw_sleep();
+        }
+        *(match may_sleep {
             true => &mut outcomes.may_sleep,
             false => &mut outcomes.may_not_sleep,
+        }) += 1;
+        *(match look.next? {
+            Next::Ring(_) => &mut outcomes.next_ring,
+            Next::Owed(_) => &mut outcomes.next_owed,
+            Next::Empty => &mut outcomes.next_empty,
+            Next::Tcp => &mut outcomes.next_tcp,
         }) += 1;
         Ok(())
     }
 
+    /// Goes to the ring, if the peer seems to allow it, and back to TCP.
+    fn hand_over(&mut self, mark: u64) -> Result<(), Broken> {
+        let outcomes = &mut self.outcomes;
+        match self.sender.route(&self.outgoing, false)? {
+            Route::Ring => outcomes.route_ring += 1,
+            Route::Tcp | Route::RingWithoutOthers => outcomes.route_tcp += 1,
+        }
+        // What the garbage seldom allows is tried all the same.
+        let written = || Ok::<_, core::convert::Infallible>(mark);
+        let board = Some(self.peer_board);
+        let Ok(begun) = self.sender.begin(&self.outgoing, board, written);
+        if let Begun::Ring { switched } = begun {
+            outcomes.switched += u32::from(switched);
+            self.sender.end(&self.outgoing);
+            assert!(self.sender.leave(&self.outgoing));
+        }
+        Ok(())
+    }
+
     fn look_at_room(&mut self) -> Result<(), Broken> {
-        let drained = self.producer.is_drained(&self.outgoing)?;
+        let drained = self.sender.producer().is_drained(&self.outgoing)?;
         *(match drained {
             true => &mut self.outcomes.drained,
             false => &mut self.outcomes.not_drained,
         }) += 1;
-        let in_flight = self.producer.in_flight(&self.outgoing)?;
+        let in_flight = self.sender.producer().in_flight(&self.outgoing)?;
         assert!(in_flight <= u64::from(RING_BYTES));
         Ok(())
     }
@@ -207,7 +250,7 @@ impl Victim {
         for operation in 0..OPERATIONS_MAX {
             let dice = random.next();
             let wanted = 1 + (dice >> 32) as usize % BUFFER_BYTES;
-            let read_or_write = match dice % 4 {
+            let read_or_write = match dice % 5 {
                 0 => self
                     .read(wanted)
                     .inspect_err(|_| self.outcomes.read_broken += 1),
@@ -215,6 +258,7 @@ impl Victim {
                     .write(wanted)
                     .inspect_err(|_| self.outcomes.write_broken += 1),
                 2 => self.look(),
+                3 => self.hand_over(dice),
                 _ => self.look_at_room(),
             };
             if dice % 64 == 5 {
@@ -223,8 +267,8 @@ impl Victim {
             if read_or_write.is_err() {
                 // The connection is over; the next one starts from zero, with the same peer.
                 scribbler.reset_lane();
-                self.producer = Producer::default();
-                self.consumer = Consumer::default();
+                self.sender = Sender::default();
+                self.receiver = receiver();
             }
             if operation % 8 == 0 {
                 // What the other writer does between two of its turns on a shared processor.

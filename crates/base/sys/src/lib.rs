@@ -21,5 +21,6 @@ pub mod route;
 pub mod sock_diag;
 pub mod socket_note;
 pub mod tcp;
+pub mod timer;
 pub mod unix;
 pub mod wake;

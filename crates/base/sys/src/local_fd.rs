@@ -39,7 +39,7 @@ impl ClosedInChildren {
     }
 
     /// Whether this is a child of the process that it was made in.
-    fn is_child(&self) -> bool {
+    pub fn is_child(&self) -> bool {
         self.pid != std::process::id()
     }
 }

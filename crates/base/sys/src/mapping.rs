@@ -36,19 +36,28 @@ impl Mapping {
             Access::ReadOnly => libc::PROT_READ,
             Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
         };
-        Self::map(bytes, prot, 0, fd)
+        Self::map(bytes, prot, 0, fd, 0)
+    }
+
+    /// Maps `bytes` of `fd` from `offset` on, for loads and stores. `EINVAL` for an offset that is no
+    /// multiple of the page size.
+    ///
+    /// The file must reach that far, as for [`Mapping::shared`].
+    pub fn piece(fd: i32, offset: u64, bytes: usize) -> Result<Self, Errno> {
+        let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        Self::map(bytes, libc::PROT_READ | libc::PROT_WRITE, 0, fd, offset)
     }
 
     /// Maps `bytes` of zeroed memory that this process shares with the forks it makes from now on.
     pub fn anonymous(bytes: usize) -> Result<Self, Errno> {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        Self::map(bytes, prot, libc::MAP_ANONYMOUS, -1)
+        Self::map(bytes, prot, libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    fn map(bytes: usize, prot: i32, kind: i32, fd: i32) -> Result<Self, Errno> {
+    fn map(bytes: usize, prot: i32, kind: i32, fd: i32, offset: i64) -> Result<Self, Errno> {
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | kind;
         // SAFETY: a new mapping at an address the kernel picks touches nothing that exists.
-        let address = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, fd, 0) };
+        let address = unsafe { libc::mmap(core::ptr::null_mut(), bytes, prot, flags, fd, offset) };
         if address == libc::MAP_FAILED {
             // SAFETY: errno of this thread, set by the failed call.
             return Err(Errno(unsafe { *libc::__errno_location() }));

@@ -54,6 +54,18 @@ impl Heap {
         Some(In(self.start + at as u64 * PAGE_BYTES))
     }
 
+    /// Pages that were lent before this holder of the slot came.
+    pub(crate) fn restore(&mut self, pages: core::ops::Range<usize>, peer: u32, lent: bool) {
+        for page in self.pages.get_mut(pages).into_iter().flatten() {
+            *page = Page {
+                peer: Some(peer),
+                lent,
+                // Nobody gives it back any more: no piece begins there.
+                first: false,
+            };
+        }
+    }
+
     /// Takes a piece back. False: no piece of this peer begins there.
     pub fn take_back(&mut self, peer: u32, piece: In) -> bool {
         let Some(offset) = piece.0.checked_sub(self.start) else {

@@ -22,6 +22,7 @@
 //! | [`link`] | two hosts that found each other: generations, and the end of a peer |
 //! | [`ring`], [`mailbox`] | bytes, and messages, from one host to another |
 //! | [`heap`] | the rest of a slot, lent to peers piece by piece |
+//! | [`ledger`] | a heap that is written down, for what outlives its lender |
 //! | [`ivshmem`] | how virtual machines and programs get one memory and each other's doorbells |
 //! | [`region`] | the memory itself: files, memory files, PCI resources, device DAX |
 //! | `model` | a window for tests that delays, reorders and hides writes as each kind allows |
@@ -31,6 +32,7 @@ pub mod header;
 pub mod heap;
 pub mod ivshmem;
 pub mod layout;
+pub mod ledger;
 pub mod link;
 pub mod mailbox;
 #[cfg(any(test, feature = "model"))]

@@ -7,6 +7,8 @@
 //! behind that answer. So a host that died, was restarted, or gave its slot to another one is a
 //! new generation, and nothing of the old one is ever taken for the new one's.
 
+use sluice_sys::errno::Errno;
+
 use crate::claim::{Pulse, SILENCE_NS};
 use crate::layout::Pair;
 use crate::mailbox::{Receiver, Sender};
@@ -28,6 +30,15 @@ mod word {
 /// What every word reads as when the way to the memory is gone (PCI Express 2.3.2: an
 /// unsuccessful completion is returned to the processor as ones).
 pub const ALL_ONES: u64 = u64::MAX;
+
+/// A generation, of a claim or a link: random, and neither of the two words that mean nothing.
+///
+/// # Errors
+/// Those of getrandom(2).
+pub fn generation() -> Result<u64, Errno> {
+    let [word, _] = sluice_sys::process::random()?;
+    Ok(word.clamp(1, ALL_ONES - 1))
+}
 
 /// Why a link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,9 @@ use crate::units;
 /// Makes and shows windows: memory that several hosts share.
 ///
 /// A window is a file that containers or network namespaces map, the memory of an ivshmem device
-/// of virtual machines, or a device DAX. Nothing is carried over windows yet.
+/// of virtual machines, or a device DAX. Verbs programs use one
+/// by 'sluice verbs --device window:PATH', connections between hosts one that is served by [[window]] in
+/// sluiced.toml(5).
 #[derive(Debug, Args)]
 pub struct WindowArgs {
     #[command(subcommand)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,16 @@ pub fn shut_down(socket: &Path) -> Result<(), Failure> {
         Err(State::Absent | State::Stale) => Ok(()),
         Err(state) => Err(state.failure(socket)),
     }
+}
+
+/// Whether a daemon holds the lock of `socket`, which it does from before it listens until it has put its
+/// socket away.
+pub fn is_locked(socket: &Path) -> bool {
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(paths::lock_of(socket));
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
 /// Whether programs may use the gateway of that name by this daemon: whether `[node]` of its

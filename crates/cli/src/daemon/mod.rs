@@ -27,8 +27,9 @@ use crate::{elf, locate};
 pub use client::{check_gateway, fetch_status, probe};
 pub use sockets::{SYSTEM_SOCKET, Target, everywhere};
 
-/// How long a daemon that works may take for an answer, on a loaded machine.
-pub const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long a daemon that works may take for an answer, on a machine that is loaded many times over:
+/// who gives up too early leaves a program's connections on TCP for its whole life.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long it may take from its start until it listens.
 const START_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long it may take to end.
@@ -441,7 +442,9 @@ fn end(socket: &Path, pid: u32) -> Result<(), Failure> {
     let deadline = Instant::now() + STOP_TIMEOUT;
     loop {
         match probe(socket) {
-            State::Absent | State::Stale => return Ok(()),
+            State::Absent => return Ok(()),
+            // It refuses connections before it has put away what it had.
+            State::Stale if !client::is_locked(socket) => return Ok(()),
             // A program was started meanwhile, and a daemon for it.
             State::Running { pid: now, .. } if now != pid => return Ok(()),
             _ if Instant::now() >= deadline => {

@@ -221,9 +221,10 @@ pub static PAGES: [Page; 13] = [
                         "A daemon with a configuration lists other hosts first. LINK is up when \
                          something has come over the fabric, trying while nothing has, down \
                          without a control connection. PATH is what carries the bytes now: lane \
-                         for shared memory, fabric for a lane to another host, tcp for neither. A \
-                         connection that has a lane uses TCP while its readers sleep; WHY TCP says \
-                         so. Forks of a server list the connections that they work with.",
+                         for shared memory, fabric for a lane to another host, window for one in \
+                         memory that both hosts share, tcp for none of them. A connection that has a \
+                         lane uses TCP while its readers sleep; WHY TCP says so. Forks of a server \
+                         list the connections that they work with.",
                     ),
                     finding::OUTPUT,
                     capture::OUTPUT,

@@ -50,6 +50,26 @@ pub(super) const PAGE: Page = Page {
                      needs no rights. sluice doctor says what this machine offers.",
                 ),
                 Text(
+                    "--device iwarp is RDMA over TCP (iWARP: RFC 5040, 5041, 5044, 6581) on the \
+                     kernel's TCP: it goes wherever a TCP connection goes, through address \
+                     translation and over any route, and needs no rights. Any iWARP endpoint is a \
+                     peer, Linux's siw among them. Programs connect by librdmacm (perftest: -R): a \
+                     queue pair is an end of a TCP connection. There are reliable connections \
+                     only; no datagrams, and no SEND with immediate data. A SEND or WRITE is \
+                     complete when its bytes are on their way, and what the peer refuses is known \
+                     by the end of the connection. The bytes are neither encrypted nor \
+                     authenticated, as over RoCEv2.",
+                ),
+                Text(
+                    "--device window:PATH joins programs that share memory: the file PATH, which \
+                     sluice window create has made, mapped in several containers, network \
+                     namespaces or virtual machines. Each program takes a slot of the window; \
+                     where none is free there is no device, and standard error says so. What the \
+                     device does is what it does over shared memory, and peers are known by \
+                     numbers alone; librdmacm finds addresses between hosts of one kernel and \
+                     user that share XDG_RUNTIME_DIR. docs/windows.md has the rest.",
+                ),
+                Text(
                     "The device is named sluice0. It has one port, an active Ethernet port, \
                      and a GID for each address of the host, IPv4 ones mapped. Index 0 is the \
                      device's own GID over shared memory, and the first address that is neither \
@@ -74,6 +94,11 @@ pub(super) const PAGE: Page = Page {
                      pair, numbered from the PSN that the program set, with the keys and \
                      addresses that the program used, GIDs as IP addresses, acknowledgements \
                      and refusals, and a valid ICRC. Ethernet addresses are made up.",
+                ),
+                Text(
+                    "Over --device iwarp a trace has the bytes that went to TCP and came of it, \
+                     in segments that are made up: the kernel's own, and what it repeated and \
+                     acknowledged, are not seen. Sequence numbers count from 0.",
                 ),
                 Text(
                     "A process traces what its queue pairs ask for and the answers, and what \
@@ -192,6 +217,12 @@ pub(super) const PAGE: Page = Page {
                     "How many engine threads each device over a network has, 1 to 64. \
                      --engines sets it. With another value there is no such device, and \
                      standard error says so.",
+                ),
+                Entry(
+                    "SLUICE_VERBS_CRC",
+                    "With 1 --device iwarp asks its peers for CRC32C over every frame; both \
+                     directions of a connection have it if either end asks (default 0: TCP's \
+                     checksum is what there is).",
                 ),
                 Entry(
                     "SLUICE_VERBS_STEER_MS",

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use sluice_verbs::fault::{self, Faults};
+use sluice_transport::fault::{self, Faults};
 
 use crate::args::{VerbsArgs, VerbsDevice};
 use crate::error::Outcome;
@@ -35,6 +35,7 @@ const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 pub fn run(args: &VerbsArgs) -> Outcome {
     let own = |failure: Failure| failure.with_status(EXIT_OWN_FAILURE);
     check_engines(args).map_err(own)?;
+    check_trace(args).map_err(own)?;
     let folder = library_folder().map_err(own)?;
     warn_of_obstacles(&args.command[0]);
     let trace_file = args.trace.as_deref().map(trace::prepare).transpose();
@@ -54,12 +55,23 @@ pub fn run(args: &VerbsArgs) -> Outcome {
     })
 }
 
-/// Shared memory has no engine threads: whoever asks for some has meant another device.
+/// Shared memory and windows have no engine threads: whoever asks for some has meant another device.
 fn check_engines(args: &VerbsArgs) -> Result<(), Failure> {
-    match (args.engines, args.device) {
-        (Some(_), VerbsDevice::Shm) => Err(Failure::new(
+    match (args.engines, &args.device) {
+        (Some(_), VerbsDevice::Shm | VerbsDevice::Window(_)) => Err(Failure::new(
             "--engines is for devices over a network, and this one is over shared memory",
             "add --device roce or --device roce-udp, or leave --engines out",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Of devices that make no trace: an empty file would look like a program that has sent nothing.
+fn check_trace(args: &VerbsArgs) -> Result<(), Failure> {
+    match (&args.trace, &args.device) {
+        (Some(_), VerbsDevice::Window(_)) => Err(Failure::new(
+            "there are no traces of what goes over this device",
+            "leave --trace out, or trace the program over --device shm, roce or iwarp",
         )),
         _ => Ok(()),
     }
@@ -145,7 +157,7 @@ fn environment(
     let present = launch::variable(&environment, PATH_VARIABLE);
     let mut set = |name: &str, value| launch::set_variable(&mut environment, name, value);
     set(PATH_VARIABLE, search_path(folder, present.as_deref()));
-    set(DEVICES_VARIABLE, args.device.name().into());
+    set(DEVICES_VARIABLE, args.device.name());
     if let Some(engines) = args.engines {
         set(ENGINES_VARIABLE, engines.to_string().into());
     }

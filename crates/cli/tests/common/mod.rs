@@ -29,7 +29,7 @@ impl Scratch {
 /// The real daemon, which belongs to another package.
 pub fn real_daemon() -> PathBuf {
     let sluice = Path::new(env!("CARGO_BIN_EXE_sluice"));
-    scratch::built(sluice, "sluice-daemon", "sluiced")
+    scratch::built(sluice, "sluiced")
 }
 
 /// What a stand-in daemon does with a question.

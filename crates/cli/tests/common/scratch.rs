@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Longer than anything here takes, on a loaded machine too.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory of its own for a test, removed at its end.
 pub struct Scratch(pub PathBuf);
@@ -68,11 +68,14 @@ impl Scratch {
 
 /// A program of another package beside the one of these tests, built if need be: the build of these
 /// tests does not include it.
-pub fn built(beside: &Path, package: &str, program: &str) -> PathBuf {
+pub fn built(beside: &Path, program: &str) -> PathBuf {
     let folder = beside.parent().unwrap();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "-p", package, "--bin", program]);
+    // With a test, so that features are those with which the tests of all packages are built: what is
+    // needed is there already.
+    command.args(["build", "--quiet", "--workspace", "--bin", program]);
+    command.args(["--test", "window"]);
     if folder.ends_with("release") {
         command.arg("--release");
     }

@@ -15,7 +15,7 @@ use sluice_sys::tcp::netns_cookie;
 use sluice_sys::unix::wait_readable;
 
 /// Longest time that a test waits for a connection.
-const PATIENCE_MS: i32 = 30_000;
+const PATIENCE_MS: i32 = 60_000;
 
 #[test]
 fn agent() {
@@ -85,7 +85,7 @@ struct Scene {
 
 impl Scene {
     fn new(options: &CaptureOptions) -> Self {
-        let net = Net::new();
+        let net = common::net();
         let group = Group::new();
         let mut capture = Capture::attach(&group.open(), options).expect("attaches");
         let daemon = Daemon::new(&net.a);
@@ -554,7 +554,7 @@ fn a_server_sees_the_client() {
     if !can_run("a_server_sees_the_client") {
         return;
     }
-    let net = Net::new();
+    let net = common::net();
     let group = Group::new();
     let capture = Capture::attach(&group.open(), &CaptureOptions::default()).expect("attaches");
     let mut server = Agent::start(&net.b, Some(&group));

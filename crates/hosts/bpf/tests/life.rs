@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::thread;
 
-use common::{Agent, Group, Net, can_run, until};
+use common::{Agent, Group, can_run, until};
 use sluice_bpf::{
     Capture, CaptureOptions, Destination, Error, Finder, FinderOptions, Listener, Rules,
 };
@@ -112,7 +112,7 @@ fn a_killed_daemon_leaves_working_connections_and_nothing_else() {
         return;
     }
     const CONNECTIONS: usize = 2000;
-    let net = Net::new();
+    let net = common::net();
     let group = Group::new();
     let mut daemon = Agent::start(&net.a, None);
     let mut client = Agent::start(&net.a, Some(&group));

@@ -91,9 +91,7 @@ impl Listener {
         let is_ours = paths::prepare_directory(path).map_err(ListenError::Directory)?;
         // Before there is a lock file: there is to be none beside the files of others.
         check_is_replaceable(path)?;
-        let mut lock_path = OsString::from(path);
-        lock_path.push(".lock");
-        let lock_path = PathBuf::from(lock_path);
+        let lock_path = paths::lock_of(path);
         let deadline = Instant::now() + ENDING_MAX;
         let lock = loop {
             match lock(&lock_path) {

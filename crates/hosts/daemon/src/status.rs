@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use serde::{Serialize, Serializer};
 use sluice_lane::end::{EndSnapshot, State};
@@ -114,6 +115,9 @@ pub struct Connection<'a> {
     /// The other end is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_host: Option<&'a str>,
+    /// The window that its lane lies in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<&'a Path>,
 }
 
 /// A client of sluiced, as far as the document is concerned.
@@ -232,6 +236,7 @@ impl<'a> Sources<'a> {
     fn describe_record(&self, end: &EndSnapshot, entry: Option<&Entry>) -> Connection<'a> {
         let on_lane = end.state == State::Attached && end.reason == Reason::None;
         let host = entry.and_then(|entry| self.host(entry));
+        let window = entry.and_then(|entry| self.window(entry));
         let by_lane = on_lane && self.moves_by_lane(end, entry);
         let reason = match (end.reason, entry) {
             _ if by_lane => "",
@@ -249,7 +254,7 @@ impl<'a> Sources<'a> {
             local: Address(end.local),
             peer: Address(end.peer),
             state: if on_lane { "lane" } else { "tcp" },
-            path: path(by_lane, host),
+            path: path(by_lane, host, window),
             reason,
             sends_by_ring: end.sends_by_ring,
             lane_rx_bytes: end.ring_rx_bytes,
@@ -263,6 +268,7 @@ impl<'a> Sources<'a> {
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
             peer_host: host,
+            window,
         }
     }
 
@@ -270,11 +276,12 @@ impl<'a> Sources<'a> {
         let peer = entry.partner.and_then(|key| self.program(key));
         let on_lane = entry.partner.is_some();
         let host = self.host(entry);
+        let window = self.window(entry);
         Connection {
             local: Address(entry.announced.tuple.local),
             peer: Address(entry.announced.tuple.peer),
             state: if on_lane { "lane" } else { "tcp" },
-            path: path(on_lane, host),
+            path: path(on_lane, host, window),
             reason: if on_lane { "" } else { waiting_text(entry) },
             sends_by_ring: false,
             lane_rx_bytes: 0,
@@ -288,13 +295,16 @@ impl<'a> Sources<'a> {
             peer_pid: peer.map(|program| program.pid),
             peer_program: peer.map(|program| program.name.as_str()),
             peer_host: host,
+            window,
         }
     }
 
     /// Whether bytes go by the lane now, in one direction at least. Of a lane to another host
     /// only this end's direction is known, and whether anything ever came by the other one.
     fn moves_by_lane(&self, end: &EndSnapshot, entry: Option<&Entry>) -> bool {
-        if end.sends_by_ring || end.is_remote && end.ring_rx_bytes > 0 && !end.is_patient {
+        if end.sends_by_ring
+            || (end.is_remote || end.is_direct) && end.ring_rx_bytes > 0 && !end.is_patient
+        {
             return true;
         }
         let Some(partner) = entry.and_then(|entry| entry.partner) else {
@@ -311,6 +321,10 @@ impl<'a> Sources<'a> {
 
     fn host(&self, entry: &Entry) -> Option<&'a str> {
         self.fabric?.peer_of_end(entry.announced.key)
+    }
+
+    fn window(&self, entry: &Entry) -> Option<&'a Path> {
+        self.fabric?.window_of_end(entry.announced.key)
     }
 
     fn program(&self, key: EndKey) -> Option<&'a Program> {
@@ -337,8 +351,9 @@ impl<'a> Listed<'a> {
     }
 }
 
-fn path(by_lane: bool, host: Option<&str>) -> &'static str {
+fn path(by_lane: bool, host: Option<&str>, window: Option<&Path>) -> &'static str {
     match (by_lane, host) {
+        (true, _) if window.is_some() => "window",
         (true, None) => "lane",
         (true, Some(_)) => "fabric",
         (false, _) => "tcp",

@@ -86,7 +86,7 @@ fn another_version_is_told_so() {
     let client = daemon.connect();
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let mut message = hello("future").encode(&mut buffer).to_vec();
-    message[2] = 2;
+    message[2] = VERSION as u8 + 1;
     send_with_fds(client.raw(), &message, &[]).unwrap();
     assert_turned_out(&client, Reason::Version);
 }

@@ -5,7 +5,6 @@ mod common;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
 use common::{Daemon, tcp_pair, wait_for};
 use sluice_control::client::Client;
@@ -19,9 +18,7 @@ fn free_port() -> u16 {
 
 fn scrape(address: SocketAddr) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    stream.set_read_timeout(Some(common::PATIENCE)).unwrap();
     stream
         .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
         .unwrap();

@@ -107,7 +107,7 @@ impl Lively {
         assert_eq!(common::kernel_send(self.pair.a.fd, &bytes, 0), Ok(len));
         self.at += len as u64;
         let mut left = len;
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while left > 0 {
             match self.pair.b.recv(&mut vec![0; left], DONTWAIT) {
                 Ok(got) => left -= got,

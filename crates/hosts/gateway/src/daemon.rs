@@ -21,6 +21,8 @@ pub struct Daemon {
     client: Option<Client>,
     /// What it was not told yet, because the socket had no room.
     waiting: VecDeque<Ask>,
+    /// It refused this process before it had heard what this process is.
+    refused: Option<Reason>,
 }
 
 /// What it says.
@@ -40,6 +42,7 @@ impl Daemon {
             path: path.to_owned(),
             client: None,
             waiting: VecDeque::new(),
+            refused: None,
         }
     }
 
@@ -52,7 +55,14 @@ impl Daemon {
         let failed = |error: Errno| io::Error::from_raw_os_error(error.0);
         let client = Client::connect(self.path.as_os_str().as_bytes()).map_err(failed)?;
         let serve = ToDaemon::Gateway(Ask::Serve);
-        client.send(&serve, &[]).map_err(failed)?;
+        if let Err(error) = client.send(&serve, &[]) {
+            // A daemon that wants nobody says so and closes, maybe before it is told anything.
+            // Its word can still be received then.
+            let Ok(Some((FromDaemon::Refused { reason }, _))) = client.receive() else {
+                return Err(failed(error));
+            };
+            self.refused = Some(reason);
+        }
         self.client = Some(client);
         Ok(())
     }
@@ -68,6 +78,9 @@ impl Daemon {
         let Some(client) = &self.client else {
             return said;
         };
+        if let Some(reason) = self.refused.take() {
+            return vec![Said::Refused(reason)];
+        }
         for _ in 0..MESSAGES_PER_TURN_MAX {
             match client.receive() {
                 Ok(Some((FromDaemon::Gateway(tell), _))) => said.push(Said::Tell(tell)),
@@ -119,5 +132,6 @@ impl Daemon {
     pub fn forget(&mut self) {
         self.client = None;
         self.waiting.clear();
+        self.refused = None;
     }
 }

@@ -368,14 +368,21 @@ fn without_a_daemon_that_wants_it_it_says_so() {
     let missing = Server::new(Options::new(path.clone())).unwrap_err();
     assert!(matches!(missing, Error::NoDaemon(..)), "{missing}");
     let control = listen(&path);
-    let (_stop, stopped) = UnixStream::pair().unwrap();
-    let options = Options::new(path);
-    let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
-    assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
-    let daemon = unix::accept(control.raw()).unwrap();
-    Daemon(daemon).refuse(Reason::Protocol);
-    let error = thread.join().unwrap().unwrap_err();
-    assert!(error.to_string().contains("[gateway]"), "{error}");
+    // It refuses at once, or when it has heard what this process is.
+    for hears in [false, true] {
+        let (_stop, stopped) = UnixStream::pair().unwrap();
+        let options = Options::new(path.clone());
+        let thread = std::thread::spawn(move || Server::new(options)?.run(stopped.as_fd()));
+        assert!(unix::wait_readable(control.raw(), LIMIT.as_millis() as i32).unwrap());
+        let daemon = Daemon(unix::accept(control.raw()).unwrap());
+        if hears {
+            daemon.hear();
+        }
+        daemon.refuse(Reason::Protocol);
+        drop(daemon);
+        let error = thread.join().unwrap().unwrap_err();
+        assert!(error.to_string().contains("[gateway]"), "{error}");
+    }
 }
 
 /// Where connections out are to be; this host itself, in any case, is not outside.

@@ -1,5 +1,7 @@
 //! What is wrong with a configuration, beyond what can be read in its file.
 
+use std::os::unix::fs::FileTypeExt;
+
 use crate::config::{Authentication, Config, Network, Remark, Rule, cgroup};
 use crate::identity::Identity;
 
@@ -53,6 +55,25 @@ impl Config {
             warn(format!(
                 "the [[rule]] number {} is about all connections, so those behind it never count",
                 at + 1
+            ));
+        }
+        for window in &self.windows {
+            let is_socket = std::fs::metadata(&window.path).map(|it| it.file_type().is_socket());
+            let path = window.path.display();
+            match is_socket {
+                Ok(true) => {}
+                Ok(false) => warn(format!(
+                    "[[window]] {path} is no socket of 'sluice window serve', so no connection lies in it"
+                )),
+                Err(error) => warn(format!(
+                    "[[window]] {path}: {error}; it is asked for until 'sluice window serve' runs"
+                )),
+            }
+        }
+        for window in self.windows.iter().filter(|it| it.users.is_empty()) {
+            warn(format!(
+                "[[window]] {} has no users, so no connection lies in it: write users = [\"…\"]",
+                window.path.display()
             ));
         }
         for (at, peer) in self.peers.iter().enumerate() {

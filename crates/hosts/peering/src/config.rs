@@ -17,6 +17,7 @@ mod read;
 pub mod rules;
 #[cfg(test)]
 mod tests;
+pub mod window;
 
 pub use capture::{Capture, Over};
 pub use changes::Changes;
@@ -64,6 +65,8 @@ pub struct Config {
     pub capture: Option<Capture>,
     /// This host is a gateway.
     pub gateway: Option<gateway::Gateway>,
+    /// Memory that this host shares with others.
+    pub windows: Vec<window::Window>,
     /// Programs of this host may use gateways.
     pub publishing: gateway::Publishing,
 }

@@ -105,6 +105,13 @@ pub enum BenchCommand {
     /// '--device roce-udp' beside sockperf and iperf3 through the same veth pair, and reports as
     /// 'sluice bench' does.
     Roce(CommonArgs),
+    /// Compares verbs programs between two hosts over TCP (iWARP) with kernel TCP and RoCEv2
+    ///
+    /// The hosts are two network namespaces joined by a veth pair, which this command makes and
+    /// which end with it: it needs root. Runs perftest under 'sluice verbs' with --device iwarp, roce
+    /// and roce-udp, beside iperf3 and sockperf through the same veth pair, over sizes of messages,
+    /// requests in flight and connections, and reports as 'sluice bench' does.
+    Iwarp(CommonArgs),
     /// Compares socket programs between two hosts with a sluiced each with kernel TCP
     ///
     /// The hosts are two network namespaces joined by a veth pair, which this command makes and

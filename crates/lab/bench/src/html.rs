@@ -244,7 +244,13 @@ mod tests {
             &suites::SOCKETS,
             verdict::tests::reports(|_, _, _| Some(120.0)),
         );
-        for suite in [&suites::VERBS, &suites::ROCE, &suites::FABRIC, &suites::RXE] {
+        for suite in [
+            &suites::VERBS,
+            &suites::ROCE,
+            &suites::IWARP,
+            &suites::FABRIC,
+            &suites::RXE,
+        ] {
             check_page(
                 suite,
                 verdict::verbs::tests::reports(suite, |_, _| Some(0.1)),

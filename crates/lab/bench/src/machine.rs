@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -138,18 +138,10 @@ pub fn remedy(program: &str) -> &'static str {
 /// Finds a program in `PATH`, or where distributions put servers that are not in everybody's.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     if matches!(name, PING_PONG | SKMSG) {
-        return installation::beside_sluice(name).filter(|path| is_executable(path));
+        return installation::beside_sluice(name)
+            .filter(|path| sluice_lab::job::is_executable(path));
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from))
-        .map(|folder| folder.join(name))
-        .find(|candidate| is_executable(candidate))
-}
-
-fn is_executable(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    sluice_lab::job::find_program(name)
 }
 
 /// The line in which a program says its version.
@@ -215,12 +207,6 @@ mod tests {
         assert_eq!(utc(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(utc(1_709_251_199), "2024-02-29T23:59:59Z");
         assert_eq!(utc(1_795_249_800), "2026-11-21T08:30:00Z");
-    }
-
-    #[test]
-    fn programs_are_found_by_name() {
-        assert!(find_program("sh").is_some());
-        assert_eq!(find_program("no-such-program-anywhere"), None);
     }
 
     #[test]

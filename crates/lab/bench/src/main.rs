@@ -80,6 +80,7 @@ fn run(args: &BenchArgs) -> ExitCode {
     let (suite, common, options) = match &args.command {
         Some(BenchCommand::Verbs(common)) => (&suites::VERBS, common, verbs_options(common)),
         Some(BenchCommand::Roce(common)) => (&suites::ROCE, common, verbs_options(common)),
+        Some(BenchCommand::Iwarp(common)) => (&suites::IWARP, common, verbs_options(common)),
         Some(BenchCommand::Fabric { common, clients }) => {
             let options = Options {
                 redis_clients: clients.clone(),

@@ -49,6 +49,8 @@ pub enum Variant {
     RoceXdp,
     /// Both programs under `sluice verbs --device roce-udp`.
     RoceUdp,
+    /// Both programs under `sluice verbs --device iwarp`.
+    Iwarp,
     /// Frames by AF_XDP and nothing else: the limit of what goes by it.
     RawXdp,
     /// The kernel's own RoCEv2, each end on a device of its own.
@@ -87,6 +89,7 @@ impl Variant {
             Self::TcpPolling => "TCP, polling",
             Self::RoceXdp => "Sluice AF_XDP",
             Self::RoceUdp => "Sluice UDP",
+            Self::Iwarp => "Sluice iWARP",
             Self::RawXdp => "raw AF_XDP",
             Self::Rxe => "kernel rxe",
             Self::RxeOneDevice => "rxe, one device",

@@ -53,6 +53,7 @@ fn colour(variant: Variant) -> &'static str {
         Variant::TcpPolling => "#adb5bd",
         Variant::RoceXdp => "#d9480f",
         Variant::RoceUdp => "#f08c00",
+        Variant::Iwarp => "#ae3ec9",
         Variant::RawXdp => "#2b8a3e",
         Variant::Rxe => "#7a7f87",
         Variant::RxeOneDevice => "#adb5bd",

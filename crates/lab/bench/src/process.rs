@@ -2,19 +2,21 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+use sluice_lab::job::{Ended, Job, tail};
 use sluice_lab::ports::{Protocol, listens};
 
 use super::error::{BenchError, Result};
 use super::installation::SLUICE_VARIABLE;
 use super::network::End;
-use super::signals::{self, Ended};
+use super::signals;
 
 /// How long a server has to accept its first connection, and to end after it was asked to.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,13 +30,9 @@ const OUTPUT_SHOWN_BYTES: usize = 2_000;
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    pid: i32,
+    job: Job,
     pidfd: std::os::fd::OwnedFd,
-    stdout: PathBuf,
-    stderr: PathBuf,
-    stdin: Option<std::process::ChildStdin>,
     started: Instant,
-    ended: Option<Ended>,
 }
 
 /// What a program that ran to its end left behind.
@@ -87,7 +85,8 @@ impl Ready {
             Self::Says(text, times) => output().matches(text).count() >= *times,
             Self::Listens(port) => ["tcp", "tcp6"].iter().any(|table| {
                 let path = format!("/proc/{pid}/net/{table}");
-                listens(&read_lossy(Path::new(&path)), Protocol::Tcp, *port)
+                let table = fs::read_to_string(path).unwrap_or_default();
+                listens(&table, Protocol::Tcp, *port)
             }),
             Self::Tcp(port) => std::net::TcpStream::connect(("127.0.0.1", *port)).is_ok(),
             Self::Unix(path) => {
@@ -121,13 +120,6 @@ impl Process {
             return Err(BenchError::Failed("nothing to start".to_owned()));
         };
         let name = program_name(argv);
-        let serial = unique_number();
-        let stdout = folder.join(format!("{serial}.out"));
-        let stderr = folder.join(format!("{serial}.err"));
-        let open = |path: &Path| {
-            File::create(path)
-                .map_err(|error| BenchError::io(format!("write {}", path.display()), &error))
-        };
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -136,10 +128,7 @@ impl Process {
             } else {
                 Stdio::null()
             })
-            .stdout(open(&stdout)?)
-            .stderr(open(&stderr)?)
-            .env_remove(SLUICE_VARIABLE)
-            .process_group(0);
+            .env_remove(SLUICE_VARIABLE);
         if let Some(host) = host {
             host.place(&mut command);
         }
@@ -148,52 +137,41 @@ impl Process {
         // SAFETY: the closure only makes system calls that are allowed between fork and exec.
         unsafe { command.pre_exec(move || signals::prepare_child(parent)) };
         let started = Instant::now();
-        let mut child = command
-            .spawn()
-            .map_err(|error| BenchError::io(format!("start {program}"), &error))?;
-        let pid = child.id().cast_signed();
+        let job = Job::start(command, folder, &unique_number().to_string())?;
+        let pid = job.id().cast_signed();
+        // Unwatched it could outlive us: with an error it ends here.
         let watched = signals::remember_group(pid).and_then(|()| signals::pidfd(pid));
-        let pidfd = match watched {
-            Ok(pidfd) => pidfd,
-            Err(error) => {
-                // Unwatched it could outlive us; the error that led here is the one to report.
-                signals::signal_group(pid, libc::SIGKILL);
-                let _ = child.wait();
-                signals::forget_group(pid);
-                return Err(BenchError::io(format!("watch {name}"), &error));
-            }
-        };
+        let pidfd = watched.map_err(|error| {
+            signals::forget_group(pid);
+            BenchError::io(format!("watch {name}"), &error)
+        })?;
         Ok(Self {
             name,
-            pid,
+            job,
             pidfd,
-            stdout,
-            stderr,
-            stdin: child.stdin.take(),
             started,
-            ended: None,
         })
     }
 
     /// The process group, which has the number of its first process.
     pub fn group(&self) -> i32 {
-        self.pid
+        self.job.id().cast_signed()
     }
 
     /// The write end of its standard input, once.
     pub fn take_input(&mut self) -> Option<std::process::ChildStdin> {
-        self.stdin.take()
+        self.job.take_input()
     }
 
     /// What it has written to standard output so far.
     pub fn output_so_far(&self) -> String {
-        read_lossy(&self.stdout)
+        self.job.stdout_so_far()
     }
 
     /// Waits until a server is up; fails if it ends or takes too long.
     pub fn wait_ready(&mut self, ready: &Ready) -> Result<()> {
         let deadline = Instant::now() + START_TIMEOUT;
-        while !ready.reached(self.pid, || self.output_so_far()) {
+        while !ready.reached(self.group(), || self.output_so_far()) {
             self.still_running(&format!("before it was up ({ready:?})"))?;
             if Instant::now() > deadline {
                 return Err(self.failure(&format!("was not up ({ready:?}) within 10 s")));
@@ -226,56 +204,54 @@ impl Process {
     }
 
     fn still_running(&mut self, when: &str) -> Result<()> {
-        if self.poll_end()? {
+        if self.poll_end()?.is_some() {
             return Err(self.failure(&format!("ended {when}")));
         }
         Ok(())
     }
 
-    fn poll_end(&mut self) -> Result<bool> {
-        if self.ended.is_none() {
-            self.ended = signals::reap(self.pid)
-                .map_err(|error| BenchError::io(format!("wait for {}", self.name), &error))?;
+    fn poll_end(&mut self) -> Result<Option<Ended>> {
+        let ended = self
+            .job
+            .ended()
+            .map_err(|error| BenchError::io(format!("wait for {}", self.name), &error))?;
+        if ended.is_some() {
+            signals::forget_group(self.group());
         }
-        Ok(self.ended.is_some())
+        Ok(ended)
     }
 
     /// Waits for a program that ends by itself; fails when it takes longer than `limit` or
     /// reports failure. (redis-benchmark retries for ever when its server is gone.)
     pub fn finish(mut self, limit: Duration) -> Result<Output> {
         let deadline = self.started + limit;
-        while !self.poll_end()? {
+        let ended = loop {
+            if let Some(ended) = self.poll_end()? {
+                break ended;
+            }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(self.failure(&format!("was still running after {} s", limit.as_secs())));
             }
             let left_ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
             signals::wait_readable(self.pidfd.as_raw_fd(), left_ms.saturating_add(1))?;
-        }
-        let Some(ended) = self.ended else {
-            return Err(self.failure("ended in an unknown way"));
         };
-        if libc::WIFSIGNALED(ended.status) {
-            let signal = libc::WTERMSIG(ended.status);
-            return Err(self.failure(&format!("was ended by signal {signal}")));
+        match (ended.status.signal(), ended.status.code()) {
+            (Some(signal), _) => Err(self.failure(&format!("was ended by signal {signal}"))),
+            (_, Some(0)) => Ok(Output {
+                stdout: self.job.stdout_so_far(),
+                stderr: self.job.stderr_so_far(),
+                cpu_s: ended.cpu.as_secs_f64(),
+            }),
+            (_, Some(status)) => Err(self.failure(&format!("failed with exit status {status}"))),
+            (None, None) => Err(self.failure("ended in an unknown way")),
         }
-        if libc::WEXITSTATUS(ended.status) != 0 {
-            let status = libc::WEXITSTATUS(ended.status);
-            return Err(self.failure(&format!("failed with exit status {status}")));
-        }
-        let output = Output {
-            stdout: read_lossy(&self.stdout),
-            stderr: read_lossy(&self.stderr),
-            cpu_s: ended.cpu_s,
-        };
-        Ok(output)
     }
 
     /// An error about this program, with the end of what it wrote.
     pub fn failure(&self, what: &str) -> BenchError {
         let mut text = format!("{} {what}", self.name);
-        for path in [&self.stderr, &self.stdout] {
-            let said = read_lossy(path);
+        for said in [self.job.stderr_so_far(), self.job.stdout_so_far()] {
             if !said.trim().is_empty() {
                 text.push_str("; it said:\n");
                 text.push_str(tail(said.trim_end(), OUTPUT_SHOWN_BYTES));
@@ -285,24 +261,14 @@ impl Process {
         BenchError::Failed(text)
     }
 
-    /// Ends it and its group: asks first, then insists.
+    /// Asks it and its group to end; whoever does not is killed when the job is dropped.
     fn stop(&mut self) {
-        if self.ended.is_some() {
-            return;
-        }
-        signals::signal_group(self.pid, libc::SIGTERM);
+        self.job.signal_group(Signal::TERM);
         let deadline = Instant::now() + STOP_TIMEOUT;
-        while matches!(self.poll_end(), Ok(false)) && Instant::now() < deadline {
+        while matches!(self.poll_end(), Ok(None)) && Instant::now() < deadline {
             // After Ctrl-C every wait fails at once; then there is no time to ask politely.
             if signals::wait_readable(self.pidfd.as_raw_fd(), 100).is_err() {
                 break;
-            }
-        }
-        if self.ended.is_none() {
-            signals::signal_group(self.pid, libc::SIGKILL);
-            let killed_by = Instant::now() + STOP_TIMEOUT;
-            while matches!(self.poll_end(), Ok(false)) && Instant::now() < killed_by {
-                std::thread::yield_now();
             }
         }
     }
@@ -311,8 +277,9 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.stop();
-        let _ = fs::remove_file(&self.stdout);
-        let _ = fs::remove_file(&self.stderr);
+        self.job.forget_output();
+        // What a panic would end; the job's own end follows.
+        signals::forget_group(self.group());
     }
 }
 
@@ -334,20 +301,6 @@ fn unique_number() -> u32 {
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-fn read_lossy(path: &Path) -> String {
-    fs::read(path)
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default()
-}
-
-fn tail(text: &str, bytes_max: usize) -> &str {
-    let mut start = text.len().saturating_sub(bytes_max);
-    while !text.is_char_boundary(start) {
-        start += 1;
-    }
-    &text[start..]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -363,12 +316,6 @@ mod tests {
     fn name_behind_env_is_its_own() {
         let argv = ["/usr/bin/env", "A=b", "/usr/bin/ucx_perftest", "-p"].map(str::to_owned);
         assert_eq!(program_name(&argv), "ucx_perftest");
-    }
-
-    #[test]
-    fn tail_does_not_split_a_character() {
-        assert_eq!(tail("abc", 2), "bc");
-        assert_eq!(tail("aéé", 3), "é");
     }
 
     #[test]

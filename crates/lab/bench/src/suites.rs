@@ -3,7 +3,7 @@
 use super::model::WorkloadReport;
 use super::network::{self, twins};
 use super::verdict::{self, Verdict};
-use super::workloads::{self, Workload, fabric, roce, rxe, verbs};
+use super::workloads::{self, Workload, fabric, iwarp, roce, rxe, verbs};
 
 /// Workloads that are run, judged and reported together.
 pub struct Suite {
@@ -57,6 +57,19 @@ pub static ROCE: Suite = Suite {
     workloads: &roce::ALL,
     obstacle: Some(network::obstacle),
     verdicts: verdict::verbs::between_hosts,
+};
+
+/// What `sluice bench iwarp` runs.
+pub static IWARP: Suite = Suite {
+    name: "iwarp",
+    title: "sluice bench iwarp",
+    about_costs: "CPU costs are user and system time of both programs and of the kernel's threads \
+                  that carry frames. ",
+    floors: "between two network namespaces joined by a veth pair, as ratios to kernel TCP there",
+    folder: "sluice-bench-iwarp",
+    workloads: &iwarp::ALL,
+    obstacle: Some(network::obstacle),
+    verdicts: verdict::verbs::over_tcp,
 };
 
 /// What `sluice bench fabric` runs.

@@ -4,6 +4,7 @@ mod connect;
 pub mod fabric;
 pub mod idle;
 mod iperf;
+pub mod iwarp;
 mod nginx;
 mod one_end;
 pub mod redis;

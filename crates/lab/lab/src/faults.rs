@@ -14,6 +14,7 @@ const ETHERNET_BYTES: usize = 14;
 const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 const UDP: u8 = 17;
+const TCP: u8 = 6;
 
 /// Of the BTH: FECN, BECN and reserved bits, which the ICRC leaves out (IBTA A17.3.3).
 const UNPROTECTED: usize = 4;
@@ -40,6 +41,8 @@ pub struct Faults {
     pub marking: f64,
     /// A frame that is not RoCE disappears.
     pub loss_of_others: f64,
+    /// TCP's segments are lost, come twice and are held as RoCE frames are.
+    pub of_tcp: bool,
 }
 
 impl Faults {
@@ -54,6 +57,7 @@ impl Faults {
         repair_checksum: false,
         marking: 0.0,
         loss_of_others: 0.0,
+        of_tcp: false,
     };
 }
 
@@ -128,6 +132,9 @@ impl Judge {
     pub fn judge(&mut self, frame: &mut [u8]) -> Fate {
         let Some(found) = Roce::find(frame) else {
             self.counts.others += 1;
+            if self.faults.of_tcp && is_tcp(frame) {
+                return self.judge_segment();
+            }
             if self.random_of_others.chance(self.faults.loss_of_others) {
                 self.counts.others_lost += 1;
                 return Fate::Lose;
@@ -164,6 +171,40 @@ impl Judge {
         }
         Fate::Pass
     }
+
+    /// The fate of a segment of TCP, which its own checksum keeps from being changed.
+    fn judge_segment(&mut self) -> Fate {
+        let faults = self.faults;
+        let random = &mut self.random_of_others;
+        let lost = random.chance(faults.loss.max(faults.loss_of_others));
+        let twice = random.chance(faults.duplication);
+        let late = random.chance(faults.reordering);
+        let depth = 1 + random.below(u64::from(faults.reorder_depth.max(1)));
+        if lost {
+            self.counts.lost += 1;
+            self.counts.others_lost += 1;
+            Fate::Lose
+        } else if late {
+            self.counts.held += 1;
+            Fate::Hold(u32::try_from(depth).unwrap_or(1))
+        } else if twice {
+            self.counts.duplicated += 1;
+            Fate::Twice
+        } else {
+            Fate::Pass
+        }
+    }
+}
+
+/// Whether it is a segment of TCP, whole and in an untagged frame.
+fn is_tcp(frame: &[u8]) -> bool {
+    let kind = frame.get(12..ETHERNET_BYTES);
+    let protocol = match kind {
+        Some([0x08, 0x00]) => frame.get(ETHERNET_BYTES + 9),
+        Some([0x86, 0xdd]) => frame.get(ETHERNET_BYTES + 6),
+        _ => None,
+    };
+    protocol == Some(&TCP)
 }
 
 /// Whether it is a frame that has a fate.
@@ -388,6 +429,21 @@ mod tests {
             assert_eq!(*bytes, before);
         }
         assert_eq!(judge.counts.others, others.len() as u64);
+    }
+
+    #[test]
+    fn segments_have_fates_only_if_told() {
+        let mut segment = frame(4, 80, &[7; 40]);
+        segment[ETHERNET_BYTES + 9] = TCP;
+        let unchanged = segment.clone();
+        let mut judge = only(|faults| faults.duplication = 1.0);
+        assert_eq!(judge.judge(&mut segment), Fate::Pass);
+        let mut judge = only(|faults| (faults.duplication, faults.of_tcp) = (1.0, true));
+        assert_eq!(judge.judge(&mut segment), Fate::Twice);
+        assert_eq!(judge.judge(&mut frame(4, 53, &[7; 40])), Fate::Pass);
+        let mut judge = only(|faults| (faults.corruption, faults.of_tcp) = (1.0, true));
+        assert_eq!(judge.judge(&mut segment), Fate::Pass);
+        assert_eq!(segment, unchanged);
     }
 
     #[test]

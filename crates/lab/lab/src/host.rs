@@ -79,26 +79,23 @@ impl Host {
         Ok(())
     }
 
-    /// Waits for the address that the kernel gives the device by itself, some time after it came
-    /// up: an RDMA device has it in its table, before those that it got from us.
-    pub fn await_link_local(&self) -> Verdict {
-        // proc_net(5) has nothing of it: address, index, prefix, scope (0x20: of the link), flags
-        // (0x40: tentative), device.
+    /// Waits until both IPv6 addresses can be used: ours, and that of the link, which the kernel gives
+    /// the device by itself some time after it came up. An RDMA device has the latter in its table
+    /// before those that it got from us.
+    ///
+    /// What is sent to an address of one's own goes nowhere before its route is there, and a work
+    /// queue of the kernel's makes that (`addrconf_dad_work`), also where nothing is to be detected.
+    pub fn await_addresses(&self) -> Verdict {
         let there = || {
-            let table =
-                self.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6"))?;
-            Ok(table.lines().any(|line| {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let flags = words
-                    .get(4)
-                    .and_then(|flags| u8::from_str_radix(flags, 16).ok());
-                words.get(3) == Some(&"20")
-                    && words.get(5) == Some(&self.device())
-                    && flags.is_some_and(|flags| flags & 0x40 == 0)
-            }))
+            let (addresses, routes) = self.inside(|| {
+                let table = |name| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+                Ok((table("if_inet6")?, table("ipv6_route")?))
+            })?;
+            Ok(link_local(&addresses, &self.device)
+                .is_some_and(|local| [local, self.v6].iter().all(|own| is_local(&routes, *own))))
         };
         ensure(wait_until(SETTLE_LIMIT, there)?, || {
-            format!("{} has no link-local address", self.device)
+            format!("the IPv6 addresses of {} cannot be used", self.device)
         })
     }
 
@@ -151,5 +148,61 @@ impl Host {
         } else {
             self.v4.into()
         }
+    }
+}
+
+/// The device's address of the link in `/proc/net/if_inet6`, if nobody else can have it.
+fn link_local(table: &str, device: &str) -> Option<Ipv6Addr> {
+    // proc_net(5) has nothing of it: address, index, prefix, scope (0x20: of the link), flags
+    // (0x40: tentative), device.
+    table.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [address, _, _, "20", flags, name] = words[..] else {
+            return None;
+        };
+        let flags = u8::from_str_radix(flags, 16).ok()?;
+        let address = u128::from_str_radix(address, 16).ok()?;
+        (name == device && flags & 0x40 == 0).then_some(Ipv6Addr::from(address))
+    })
+}
+
+/// Whether `/proc/net/ipv6_route` has what comes to the address stay here.
+fn is_local(routes: &str, address: Ipv6Addr) -> bool {
+    // Destination and its prefix first, then flags and device last (`rt6_info_route` of
+    // net/ipv6/route.c); RTF_LOCAL of linux/ipv6_route.h.
+    const LOCAL: u32 = 0x8000_0000;
+    let wanted = format!("{:032x}", u128::from(address));
+    routes.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let flags = words.iter().rev().nth(1);
+        let flags = flags.and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        words.first() == Some(&wanted.as_str())
+            && words.get(1) == Some(&"80")
+            && flags.is_some_and(|flags| flags & LOCAL != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_from_the_kernels_tables() {
+        let addresses = "\
+fd440000000000000000000000000001 02 40 00 82     eth0
+fe800000000000000000000000000001 02 40 20 c0     eth1
+fe800000000000000000000000000002 02 40 20 80     eth0
+";
+        let local = "fe80::2".parse().expect("an address");
+        assert_eq!(link_local(addresses, "eth0"), Some(local));
+        assert_eq!(link_local(addresses, "eth1"), None, "tentative");
+        let zero = "0".repeat(32);
+        let line = |address: &str, flags: &str| {
+            format!("{address} 80 {zero} 00 {zero} 00000000 00000002 00000000 {flags}     eth0\n")
+        };
+        let own = "fe800000000000000000000000000002";
+        assert!(is_local(&line(own, "80200001"), local));
+        assert!(!is_local(&line(own, "00000001"), local));
+        assert!(!is_local(&line(&zero, "80200001"), local));
     }
 }

@@ -1,15 +1,20 @@
 //! A child process that cannot outlive its test.
 
+#![allow(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
 use crate::verdict::{Verdict, fail};
 
@@ -17,12 +22,21 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// A running child in its own process group, with its output in files (a pipe
 /// that nobody reads would stop it). Dropping it kills the whole group.
+#[derive(Debug)]
 pub struct Job {
     child: Child,
     label: String,
     stdout: PathBuf,
     stderr: PathBuf,
-    status: Option<ExitStatus>,
+    ended: Option<Ended>,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// User and system time of the child and of its own children that it has waited for.
+    pub cpu: Duration,
 }
 
 /// What a finished child left.
@@ -53,8 +67,13 @@ impl Job {
             label: label.to_string(),
             stdout,
             stderr,
-            status: None,
+            ended: None,
         })
+    }
+
+    /// The write end of its standard input, once, if the command has a pipe there.
+    pub fn take_input(&mut self) -> Option<ChildStdin> {
+        self.child.stdin.take()
     }
 
     pub fn id(&self) -> u32 {
@@ -66,12 +85,25 @@ impl Job {
         Ok(kill_process(self.pid(), signal)?)
     }
 
-    /// The child's exit status if it has ended.
+    /// The child's exit status if it has ended; then its process group is ended, too.
     pub fn poll(&mut self) -> io::Result<Option<ExitStatus>> {
-        if self.status.is_none() {
-            self.status = self.child.try_wait()?;
+        Ok(self.ended()?.map(|ended| ended.status))
+    }
+
+    /// How the child ended, if it has; as [`Job::poll`].
+    pub fn ended(&mut self) -> io::Result<Option<Ended>> {
+        if self.ended.is_none() {
+            self.ended = self.reap()?;
         }
-        Ok(self.status)
+        Ok(self.ended)
+    }
+
+    /// Sends a signal to every process of the group, unless the child has ended.
+    pub fn signal_group(&self, signal: Signal) {
+        if self.ended.is_none() {
+            // An error means that the group is gone.
+            let _ = kill_process_group(self.pid(), signal);
+        }
     }
 
     /// Waits for the child to end by itself. One that does not is killed and the
@@ -132,8 +164,8 @@ impl Job {
         format!(
             "--- stdout of {}\n{}\n--- stderr\n{}",
             self.label,
-            tail(&fs::read(&self.stdout).unwrap_or_default()),
-            tail(&fs::read(&self.stderr).unwrap_or_default())
+            shown(&fs::read(&self.stdout).unwrap_or_default()),
+            shown(&fs::read(&self.stderr).unwrap_or_default())
         )
     }
 
@@ -143,7 +175,18 @@ impl Job {
     }
 
     pub fn stdout_so_far(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.stdout).unwrap_or_default()).into_owned()
+        read_lossy(&self.stdout)
+    }
+
+    pub fn stderr_so_far(&self) -> String {
+        read_lossy(&self.stderr)
+    }
+
+    /// Removes the files of its output, which otherwise stay.
+    pub fn forget_output(&self) {
+        for path in [&self.stdout, &self.stderr] {
+            let _ = fs::remove_file(path);
+        }
     }
 
     fn outcome(&mut self) -> Verdict<Outcome> {
@@ -163,11 +206,46 @@ impl Job {
     }
 
     fn kill_group(&mut self) {
-        // An error means that the group is gone, which is what is wanted.
-        let _ = kill_process_group(self.pid(), Signal::KILL);
-        if self.status.is_none() {
-            self.status = self.child.wait().ok();
+        if self.ended.is_some() {
+            return;
         }
+        self.signal_group(Signal::KILL);
+        // Until it can be collected; errors say that it is gone.
+        let _ = waitid(
+            WaitId::Pid(self.pid()),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        );
+        let _ = self.ended();
+    }
+
+    /// Collects the child if it has ended, and ends what it left in its process group first: as long as
+    /// the leader has not been collected, the group's number cannot be a stranger's. Never blocks.
+    fn reap(&self) -> io::Result<Option<Ended>> {
+        let pid = self.pid();
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if waitid(WaitId::Pid(pid), look)?.is_none() {
+            return Ok(None);
+        }
+        let _ = kill_process_group(pid, Signal::KILL);
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is valid, and the call writes only these two variables.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            let raw = pid.as_raw_nonzero().get();
+            if libc::wait4(raw, &raw mut status, 0, &raw mut usage) != raw {
+                return Err(io::Error::last_os_error());
+            }
+            usage
+        };
+        let time = |time: libc::timeval| {
+            let microseconds = u64::try_from(time.tv_usec).unwrap_or(0);
+            Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
+                + Duration::from_micros(microseconds)
+        };
+        Ok(Some(Ended {
+            status: ExitStatus::from_raw(status),
+            cpu: time(usage.ru_utime) + time(usage.ru_stime),
+        }))
     }
 }
 
@@ -199,8 +277,8 @@ impl Outcome {
         format!(
             "{}: {ended}\n--- stdout\n{}\n--- stderr\n{}",
             self.label,
-            tail(&self.stdout),
-            tail(&self.stderr)
+            shown(&self.stdout),
+            shown(&self.stderr)
         )
     }
 }
@@ -233,7 +311,12 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/local/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from))
         .map(|dir| dir.join(name))
-        .find(|candidate| candidate.is_file())
+        .find(|candidate| is_executable(candidate))
+}
+
+/// Whether it is a file that somebody may execute.
+pub fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// A command with no input, whatever the test runner's own input is.
@@ -243,12 +326,43 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-fn tail(bytes: &[u8]) -> String {
+/// The end of what a program wrote, at most so many bytes and whole characters.
+pub fn tail(text: &str, bytes_max: usize) -> &str {
+    let mut start = text.len().saturating_sub(bytes_max);
+    while !text.is_char_boundary(start) {
+        start += 1;
+    }
+    &text[start..]
+}
+
+fn read_lossy(path: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
+}
+
+/// What is shown of an output in errors.
+fn shown(bytes: &[u8]) -> String {
     const SHOWN: usize = 4000;
     let text = String::from_utf8_lossy(bytes);
-    if text.len() <= SHOWN {
+    let end = tail(&text, SHOWN);
+    if end.len() == text.len() {
         return text.into_owned();
     }
-    let cut = (text.len() - SHOWN..text.len()).find(|&at| text.is_char_boundary(at));
-    format!("[…]{}", &text[cut.unwrap_or(text.len())..])
+    format!("[…]{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tail_does_not_split_a_character() {
+        assert_eq!(tail("abc", 2), "bc");
+        assert_eq!(tail("aéé", 3), "é");
+    }
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program-anywhere"), None);
+    }
 }

@@ -9,6 +9,7 @@
 //! | module | has |
 //! |---|---|
 //! | [`pair`] | two hosts and what joins them |
+//! | [`net`] | the same for tests that want no verdicts, with all addresses known |
 //! | [`host`], [`ports`] | one host, and who listens there |
 //! | [`link`] | wires with their MTU, queues and offloads |
 //! | [`injector`], [`faults`], [`bottleneck`] | a bad path: loss, delay, rates |
@@ -26,6 +27,7 @@ pub mod injector;
 pub mod job;
 pub mod link;
 pub mod namespace;
+pub mod net;
 pub mod packets;
 pub mod pair;
 pub mod ports;

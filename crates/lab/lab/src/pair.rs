@@ -143,7 +143,7 @@ impl Pair {
             host.configure(end.device, settings.mtu)?;
         }
         for host in [&left, &right] {
-            host.await_link_local()?;
+            host.await_addresses()?;
         }
         // When every device is up: what goes to one that is not is lost.
         let longest = settings.mtu as usize + FRAME_OVERHEAD;

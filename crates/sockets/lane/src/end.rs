@@ -13,8 +13,8 @@ use crate::spin::Gaps;
 use crate::totals::{OneEnd, Totals};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use sluice_shmem::direction::{Direction, Mode};
-use sluice_shmem::{Consumer, Producer};
+use sluice_shmem::direction::Direction;
+use sluice_shmem::handover::{Receiver, Sender};
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
@@ -87,11 +87,13 @@ const FLAG_PATIENT: u32 = 1 << 14;
 const FLAG_LOST_TOLD: u32 = 1 << 15;
 /// Other programs may have copies of the unread ring bytes.
 const FLAG_COPIED: u32 = 1 << 16;
+/// The lane lies in a window, and the peer is a program on another host.
+const FLAG_DIRECT: u32 = 1 << 17;
 
 /// The sending half's private state.
 #[repr(C)]
 pub struct Tx {
-    pub(crate) producer: Producer,
+    pub(crate) stream: Sender,
     /// Since when the ring is full and its reader takes nothing, 0 if it is not full.
     pub(crate) full_since_ns: u64,
     /// What the reader had taken then.
@@ -101,29 +103,15 @@ pub struct Tx {
     /// What to add to `tcp_tx` to have the kernel's count; `u64::MAX`: not known. Only for lanes to
     /// other hosts.
     pub(crate) tcp_base: u64,
-    pub(crate) ring: bool,
-    /// Bytes went by TCP behind the last ring segment.
-    pub(crate) tcp_follows: bool,
 }
 
 /// The receiving half's private state.
 #[repr(C)]
 pub struct Rx {
-    pub(crate) consumer: Consumer,
-    /// Bytes of the stream read from TCP, ever.
-    pub(crate) tcp_read: u64,
+    pub(crate) stream: Receiver,
     /// When the kernel was last asked for the end of the stream, [`crate::clock::ticks`]; 0 to ask
     /// at the next look.
     pub(crate) checked: u64,
-    /// TCP bytes up to this one come before whatever sluiced may still put into the ring of a lane
-    /// to another host: they were in the kernel before it began to.
-    pub(crate) assured: u64,
-    /// TCP bytes are being read and not in `tcp_read` yet. Whoever finds it set has the lock from
-    /// a reader that died there.
-    pub(crate) is_counting: bool,
-    /// The program was told of bytes in the kernel, and a sleep is announced until it reads, so that
-    /// sluiced does not offer the ring before. See [`crate::wait::assure`].
-    pub(crate) is_promised: bool,
 }
 
 /// An address in the end table.
@@ -500,17 +488,14 @@ impl End {
     #[cold]
     fn republish_tx(&self, tx: &Tx) {
         if let Some(out) = self.outgoing() {
-            tx.producer.republish(&out);
-            let mode = if tx.ring { Mode::Ring } else { Mode::Tcp };
-            out.publish_mode(mode, out.mark());
-            out.end_write();
+            tx.stream.republish(&out);
         }
     }
 
     /// Locks the receiving half.
     pub(crate) fn lock_rx(&self, generation: u32) -> Locked<'_, Rx> {
-        let locked = self.half(&self.rx, generation);
-        if let Locked::Held(rx) = &locked
+        let mut locked = self.half(&self.rx, generation);
+        if let Locked::Held(rx) = &mut locked
             && rx.obtained == Obtained::FromTheDead
         {
             self.republish_rx(rx);
@@ -519,9 +504,9 @@ impl End {
     }
 
     #[cold]
-    fn republish_rx(&self, rx: &Rx) {
+    fn republish_rx(&self, rx: &mut Rx) {
         if let Some(into) = self.incoming() {
-            rx.consumer.republish(&into);
+            rx.stream.consumer().republish(&into);
         }
     }
 
@@ -544,22 +529,20 @@ impl End {
     /// A reader that died in a read without a bound has left its announcement: the peer's sender
     /// stays on TCP then, and the count no longer matters.
     pub(crate) fn recount(&self, fd: i32, rx: &mut Rx) {
-        if !rx.is_counting {
+        if !rx.stream.is_uncounted() {
             return;
         }
         match tcp_bytes_read(fd) {
-            Ok(read) => rx.tcp_read = read,
-            Err(Errno::AGAIN) => return,
-            // Closed: the kernel's next answer is the end, whatever was owed.
-            Err(_) => {}
+            Ok(read) => rx.stream.recount(Some(read)),
+            Err(Errno::AGAIN) => {}
+            Err(_) => rx.stream.recount(None),
         }
-        rx.is_counting = false;
     }
 
     /// Whether the sender may be between deciding and publishing. One that died there, or was
     /// closed since, has published all that it ever will.
     pub(crate) fn is_write_in_flight(&self, into: &Direction) -> bool {
-        into.is_write_in_flight() && !self.flag(FLAG_SENDER_GONE)
+        into.is_write_in_flight() && self.has_sender()
     }
 
     /// Asks the kernel whether a sender with a write in flight still exists. All senders end
@@ -577,6 +560,13 @@ impl End {
         self.flag(FLAG_REMOTE)
     }
 
+    /// Whether the peer's socket is in another kernel, or may be, while its process shares the lane
+    /// itself (docs/decisions/0041). Nobody here can be asked about that socket, and the peer's clock
+    /// is another one.
+    pub fn is_direct(&self) -> bool {
+        self.flag(FLAG_DIRECT)
+    }
+
     /// Whether sluiced offers this end's ring to a program on another host.
     pub fn is_offered(&self) -> bool {
         self.state() == State::Attached
@@ -586,9 +576,9 @@ impl End {
                 .is_some_and(|into| self.is_write_in_flight(&into))
     }
 
-    /// Whether it is known that nobody will write to the peer's ring.
-    pub(crate) fn has_no_sender(&self) -> bool {
-        self.flag(FLAG_SENDER_GONE)
+    /// Whether somebody may write to the ring that this end reads, as far as is known.
+    pub(crate) fn has_sender(&self) -> bool {
+        !self.flag(FLAG_SENDER_GONE)
     }
 
     /// An error behind bytes that a call returned: TCP reports it to the next call.
@@ -631,7 +621,7 @@ impl End {
         match self.incoming() {
             Some(into) if self.is_adopted() => {
                 self.pass_over(fd, &mut rx, &into);
-                rx.consumer.available(&into).unwrap_or(0)
+                rx.stream.consumer().available(&into).unwrap_or(0)
             }
             _ => 0,
         }
@@ -643,7 +633,7 @@ impl End {
             return 0;
         };
         match self.outgoing() {
-            Some(out) => tx.producer.in_flight(&out).unwrap_or(0),
+            Some(out) => tx.stream.producer().in_flight(&out).unwrap_or(0),
             None => 0,
         }
     }
@@ -684,7 +674,7 @@ impl End {
         let bytes = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let count = |count: &AtomicU32| u64::from(count.load(Ordering::Relaxed));
         Totals::of_one(&OneEnd {
-            is_remote: self.is_remote(),
+            is_remote: self.is_remote() || self.is_direct(),
             ring: [bytes(&self.ring_rx), bytes(&self.ring_tx)],
             tcp: [bytes(&self.tcp_rx), bytes(&self.tcp_tx)],
             switches: count(&self.switches),

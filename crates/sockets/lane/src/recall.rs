@@ -60,11 +60,11 @@ pub fn fetch(
         return Fetched::Unfinished;
     }
     end.pass_over(fd, &mut rx, &into);
-    let Ok(unread @ 1..) = rx.consumer.available(&into) else {
+    let Ok(unread @ 1..) = rx.stream.consumer().available(&into) else {
         return Fetched::All;
     };
     // Who has a copy would get them twice.
-    if end.has_no_sender() || end.has_copies() {
+    if !end.has_sender() || end.has_copies() {
         return Fetched::Left(unread);
     }
     into.ask_recall();
@@ -78,8 +78,8 @@ pub fn fetch(
             Recall::Refused | Recall::None => return Fetched::Left(unread),
         }
     }
-    if let Ok(taken) = rx.consumer.available(&into) {
-        rx.consumer.consume(&into, taken);
+    if let Ok(taken) = rx.stream.consumer().available(&into) {
+        rx.stream.consumer().consume(&into, taken);
     }
     Fetched::All
 }
@@ -106,14 +106,14 @@ pub(crate) fn serve(end: &End, fd: i32, tx: &mut Tx, out: &Direction) -> bool {
         out.answer_recall(false);
         return true;
     }
-    let Ok(unread) = tx.producer.in_flight(out) else {
+    let Ok(unread) = tx.stream.producer().in_flight(out) else {
         out.answer_recall(false);
         return true;
     };
-    let fits = !tx.tcp_follows && has_room(fd, unread);
+    let fits = tx.stream.is_ring_last() && has_room(fd, unread);
     if out.answer_recall(fits) && fits {
-        tx.tcp_follows = true;
-        for (address, len) in tx.producer.unread(out) {
+        tx.stream.note_tcp();
+        for (address, len) in tx.stream.producer().unread(out) {
             if send_all(fd, address, len).is_err() {
                 // Reset or closed: the program's next call is told.
                 return true;

@@ -19,8 +19,9 @@ use crate::recall;
 use crate::spin::{Spinner, note_by_ring, note_taken, yield_processor};
 use crate::wait::{Naps, SocketTimeout, check_carrier};
 use crate::{Parts, Piece, for_pieces, parts_bytes};
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::Ordering;
 use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::handover::Next;
 use sluice_sys::errno::Errno;
 use sluice_sys::socket_note::Turn;
 use sluice_sys::tcp;
@@ -189,29 +190,22 @@ impl<'a> Reader<'a, '_> {
             Err(Errno::AGAIN) => return Step::Nothing,
             Err(errno) => return Step::Done(self.finish(Err(errno))),
         };
-        if rx.is_counting {
+        if rx.stream.is_uncounted() {
             // Bytes arrive too fast to be counted; nothing may be read by a wrong count.
             return Step::Nothing;
         }
-        let available = match rx.consumer.available(&into) {
-            Ok(available) => available,
-            Err(broken) => return Step::Done(self.finish(Err(end.break_lane(broken)))),
-        };
-        let ring_next = available > 0 || into.mode() == Mode::Ring;
-        let owed = into.mark().max(rx.assured).saturating_sub(rx.tcp_read);
-        if self.request.peek && (available > 0 || ring_next && owed > 0) {
-            return self.peek(rx, &into, owed);
+        match rx.stream.next(&into) {
+            Err(broken) => Step::Done(self.finish(Err(end.break_lane(broken)))),
+            Ok(Next::Owed(owed)) if self.request.peek => self.peek(rx, &into, owed),
+            Ok(Next::Owed(owed)) => self.read_to_mark(rx, &into, owed),
+            Ok(Next::Ring(_)) if self.request.peek => self.peek(rx, &into, 0),
+            Ok(Next::Ring(available)) => self.read_ring(rx, &into, available),
+            Ok(Next::Tcp) => self.read_free(rx, &into),
+            Ok(Next::Empty) if end.is_end_near() || self.is_end_check_due(&mut rx) => {
+                self.read_free(rx, &into)
+            }
+            Ok(Next::Empty) => Step::Nothing,
         }
-        if ring_next && owed > 0 {
-            return self.read_to_mark(rx, &into, owed);
-        }
-        if available > 0 {
-            return self.read_ring(rx, &into, available);
-        }
-        if !ring_next || end.is_end_near() || self.is_end_check_due(&mut rx) {
-            return self.read_free(rx, &into);
-        }
-        Step::Nothing
     }
 
     fn reentered(&self) -> Errno {
@@ -244,10 +238,10 @@ impl<'a> Reader<'a, '_> {
         for_pieces(self.request.parts, self.done, taken, |address, len| {
             // SAFETY: the program gave these buffers to be written (recv(2)), and no more than
             // `available` bytes are taken.
-            unsafe { rx.consumer.load(into, copied, address, len) };
+            unsafe { rx.stream.consumer().load(into, copied, address, len) };
             copied += len;
         });
-        rx.consumer.consume(into, taken);
+        rx.stream.consumer().consume(into, taken);
         self.end.note_taken(self.fd, &mut rx, into);
         count_bytes(&self.end.ring_rx, taken);
         note_by_ring();
@@ -283,16 +277,7 @@ impl<'a> Reader<'a, '_> {
             dontwait: true,
         };
         // Under the lock: a second reader would otherwise read beyond the mark.
-        rx.is_counting = true;
-        compiler_fence(Ordering::SeqCst);
-        let result = (self.kernel)(piece);
-        if let Ok(bytes) = result {
-            rx.tcp_read += bytes as u64;
-            into.publish_tcp_read(rx.tcp_read);
-        }
-        compiler_fence(Ordering::SeqCst);
-        rx.is_counting = false;
-        match result {
+        match rx.stream.count_read(into, || (self.kernel)(piece)) {
             Ok(0) if piece.limit > 0 => Step::Done(self.finish(Ok(0))),
             Ok(bytes) => {
                 count_bytes(&self.end.tcp_rx, bytes);
@@ -330,15 +315,14 @@ impl<'a> Reader<'a, '_> {
 
     /// Reads from TCP without a bound and without blocking.
     fn read_free(&mut self, mut rx: Guard<'a, Rx>, into: &Direction) -> Step {
-        let was_told = rx.is_promised && self.request.dontwait && !self.request.peek;
-        if was_told && self.end.may_read_free(&mut rx, into) {
+        let has_sender = self.end.has_sender();
+        let was_told = rx.stream.is_promised() && self.request.dontwait && !self.request.peek;
+        if was_told && rx.stream.may_read_free(into, has_sender) {
             // What was announced then is this read's, and there to be withdrawn.
-            rx.is_promised = false;
+            rx.stream.keep_promise();
             return self.read_announced(rx, into);
         }
-        into.announce_sleep();
-        if !self.end.may_read_free(&mut rx, into) {
-            into.withdraw_sleep();
+        if !rx.stream.announce(into, has_sender) {
             if !self.end.is_write_in_flight(into) {
                 return Step::Again;
             }
@@ -349,8 +333,7 @@ impl<'a> Reader<'a, '_> {
             if counted > 0 {
                 return self.read_to_mark(rx, into, counted);
             }
-            let owed = into.mark_if_ring().saturating_sub(rx.tcp_read);
-            if owed > 0 || !matches!(rx.consumer.available(into), Ok(0)) {
+            if !matches!(rx.stream.next(into), Ok(Next::Tcp | Next::Empty)) {
                 // It has returned to the ring since the look: what was to be read without a
                 // bound has one now.
                 return Step::Again;
@@ -388,19 +371,19 @@ impl<'a> Reader<'a, '_> {
     /// publish. They need not wait for it: it may have stopped or died there, and the FIN of a
     /// dead one waits until there is room for what it had written before.
     fn bytes_before_write(&self, rx: &mut Rx, into: &Direction) -> u64 {
-        if rx.is_counting {
+        if rx.stream.is_uncounted() {
             return 0;
         }
         if self.end.is_remote() {
             // From another host they may have overtaken ring bytes, and their mark; but not those
             // that were there before sluiced offered the ring.
-            return rx.assured.saturating_sub(rx.tcp_read);
+            return rx.stream.assured_unread();
         }
         let queued = tcp::unread_bytes(self.fd).unwrap_or(0);
         // Behind the count. If nothing was published by now, all of them were written before.
         // Readers without a bound keep the sender from the ring for as long as this one has
         // the lock, which they need to go.
-        if into.mode() == Mode::Tcp && matches!(rx.consumer.available(into), Ok(0)) {
+        if into.mode() == Mode::Tcp && matches!(rx.stream.consumer().available(into), Ok(0)) {
             u64::from(queued)
         } else {
             0
@@ -421,9 +404,7 @@ impl<'a> Reader<'a, '_> {
         let Some(into) = end.incoming().filter(|_| end.is_adopted()) else {
             return Step::Again;
         };
-        into.announce_sleep();
-        if !end.may_read_free(&mut rx, &into) {
-            into.withdraw_sleep();
+        if !rx.stream.announce(&into, end.has_sender()) {
             drop(rx);
             self.wait_for_writer(&into);
             if self.wants_all() && self.stopped.is_none() {
@@ -510,9 +491,9 @@ impl<'a> Reader<'a, '_> {
         }
         if let Locked::Held(mut rx) = end.lock_rx(self.generation) {
             if let (Ok(bytes), false) = (result, self.request.peek) {
-                rx.tcp_read += bytes as u64;
+                let read = rx.stream.count(bytes as u64);
                 if let Some(into) = announced {
-                    into.publish_tcp_read(rx.tcp_read);
+                    into.publish_tcp_read(read);
                 }
                 count_bytes(&end.tcp_rx, bytes);
                 note_taken(bytes as u64);
@@ -528,7 +509,7 @@ impl<'a> Reader<'a, '_> {
             if let Some(into) = announced {
                 into.withdraw_sleep();
                 // The program has read what it was told of.
-                if !self.request.peek && core::mem::take(&mut rx.is_promised) {
+                if !self.request.peek && rx.stream.keep_promise() {
                     into.withdraw_sleep();
                 }
             }

@@ -15,7 +15,8 @@ use crate::{Parts, Piece, for_pieces, parts_bytes};
 use core::sync::atomic::Ordering;
 use patience::Patience;
 use sluice_shmem::Broken;
-use sluice_shmem::direction::{Direction, Mode};
+use sluice_shmem::direction::Direction;
+use sluice_shmem::handover::{Begun, Route};
 use sluice_sys::errno::Errno;
 
 /// How often a sender asks the kernel whether its peer is still there, nanoseconds.
@@ -95,7 +96,7 @@ pub fn through_kernel(
         serve(end, fd, &mut tx, &out);
     }
     end.leave_ring(&mut tx);
-    tx.tcp_follows = true;
+    tx.stream.note_tcp();
     note_tcp_write(end);
     count(&end.tx.in_kernel, 1);
     drop(tx);
@@ -113,7 +114,7 @@ pub fn is_ring_next(end: &End, generation: u32) -> bool {
     let Some(out) = end.outgoing().filter(|_| may_use) else {
         return false;
     };
-    if !tx.ring && !matches!(way(end, &mut tx, &out), Ok(Way::Ring)) {
+    if !matches!(route(end, &mut tx, &out), Ok(Route::Ring)) {
         return false;
     }
     // A write of nothing: the only way to ask that cannot be wrong a moment later. It may wake
@@ -249,16 +250,16 @@ impl<'a> Writer<'a, '_> {
             return self.write_kernel(tx);
         }
         let now = now_ns();
-        if tx.ring && self.is_peer_gone(&mut tx, &out, now) {
+        if tx.stream.is_on_ring() && self.is_peer_gone(&mut tx, &out, now) {
             end.set_peer_done();
             end.leave_ring(&mut tx);
             return self.write_kernel(tx);
         }
         begin_to_count(end, self.fd, &mut tx, &out);
-        if !tx.ring {
-            match way(end, &mut tx, &out) {
-                Ok(Way::Ring) => {}
-                Ok(Way::RingWithoutOthers) if self.waits_for_others(patience, &out) => {
+        if !tx.stream.is_on_ring() {
+            match route(end, &mut tx, &out) {
+                Ok(Route::Ring) => {}
+                Ok(Route::RingWithoutOthers) if self.waits_for_others(patience, &out) => {
                     return Step::Others;
                 }
                 Ok(_) => return self.write_kernel(tx),
@@ -269,16 +270,13 @@ impl<'a> Writer<'a, '_> {
                 return self.write_kernel(tx);
             }
         }
-        let awake = out.begin_write(end.peer_board());
-        if !awake || !self.is_on_ring(&mut tx, &out) {
-            end.leave_ring(&mut tx);
-            out.end_write();
+        if !self.begin(&mut tx, &out) {
             return self.write_kernel(tx);
         }
         // Behind the lock, which made what this thread published before visible.
         out.note_ring_write(now);
         let step = self.write_ring(&mut tx, &out, patience_over);
-        out.end_write();
+        tx.stream.end(&out);
         match step {
             // Overflow: the reader is awake but takes nothing.
             Step::Full if self.is_overflow(&mut tx, &out, patience_over) => {
@@ -317,32 +315,31 @@ impl<'a> Writer<'a, '_> {
         kernel_events(self.fd, libc::POLLRDHUP) != 0
     }
 
-    /// Returns to the ring if the stream is on TCP. To be called while a write is announced
-    /// and the reader is awake: it sees the intent before it would read TCP without a bound.
-    fn is_on_ring(&self, tx: &mut Tx, out: &Direction) -> bool {
-        if tx.ring {
-            return true;
-        }
-        let mark = match tcp_bytes_written(self.fd, self.end.role()) {
-            Ok(mark) => mark,
+    /// Begins a write to the ring; false if the bytes go by TCP.
+    fn begin(&self, tx: &mut Tx, out: &Direction) -> bool {
+        let end = self.end;
+        let written = || tcp_bytes_written(self.fd, end.role());
+        let (is_ring, switched) = match tx.stream.begin(out, end.peer_board(), written) {
+            Ok(Begun::Ring { switched }) => (true, switched),
+            Ok(Begun::Tcp { switched }) => (false, switched),
             // Bytes move too fast to be counted: at another write.
-            Err(Errno::AGAIN) => return false,
+            Err(Errno::AGAIN) => (false, false),
             Err(_) => {
                 // Closing, or of unknown origin: stays on TCP for good.
-                self.end.stop_sending_by_ring();
-                return false;
+                end.stop_sending_by_ring();
+                (false, false)
             }
         };
-        out.publish_mode(Mode::Ring, mark);
-        tx.ring = true;
-        tx.tcp_follows = false;
-        self.end.switches.fetch_add(1, Ordering::Relaxed);
-        true
+        if switched {
+            tx.full_since_ns = 0;
+            end.switches.fetch_add(1, Ordering::Relaxed);
+        }
+        is_ring
     }
 
     fn write_ring(&mut self, tx: &mut Tx, out: &Direction, patience_over: bool) -> Step {
         let wanted = self.total - self.done;
-        let room = match tx.producer.room(out, wanted) {
+        let room = match tx.stream.producer().room(out, wanted) {
             Ok(room) => room,
             Err(broken) => return Step::Done(self.finish(Err(self.end.break_lane(broken)))),
         };
@@ -370,10 +367,10 @@ impl<'a> Writer<'a, '_> {
             for_pieces(self.request.parts, self.done, len, |address, len| {
                 // SAFETY: the program gave these buffers to be read (send(2)), and no more than
                 // `room` bytes are stored.
-                unsafe { tx.producer.store(out, stored, address, len) };
+                unsafe { tx.stream.producer().store(out, stored, address, len) };
                 stored += len;
             });
-            tx.producer.publish(out, len);
+            tx.stream.producer().publish(out, len);
             self.done += len;
             left -= len;
         }
@@ -406,7 +403,7 @@ impl<'a> Writer<'a, '_> {
         if let Some(errno) = end.take_loss(&mut tx, self.fd) {
             return Step::Done(self.finish(Err(errno)));
         }
-        tx.tcp_follows = true;
+        tx.stream.note_tcp();
         note_tcp_write(end);
         count(&end.tx.in_kernel, 1);
         drop(tx);
@@ -417,25 +414,7 @@ impl<'a> Writer<'a, '_> {
     }
 }
 
-/// Which way the next bytes of a stream that is on TCP may go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Tcp,
-    Ring,
-    /// The ring, if nobody were writing to the socket.
-    RingWithoutOthers,
-}
-
-/// Whether a stream on TCP may try the ring: the peer reads by the lane's rules, has read all
-/// of the last ring segment, and nobody is writing to the socket.
-fn way(end: &End, tx: &mut Tx, out: &Direction) -> Result<Way, Broken> {
-    if !out.is_adopted() || out.is_closed() {
-        return Ok(Way::Tcp);
-    }
-    let has_others = end.tx.in_kernel.load(Ordering::SeqCst) != 0;
-    Ok(match (tx.producer.is_drained(out)?, has_others) {
-        (false, _) => Way::Tcp,
-        (true, false) => Way::Ring,
-        (true, true) => Way::RingWithoutOthers,
-    })
+fn route(end: &End, tx: &mut Tx, out: &Direction) -> Result<Route, Broken> {
+    let others = end.tx.in_kernel.load(Ordering::SeqCst) != 0;
+    tx.stream.route(out, others)
 }

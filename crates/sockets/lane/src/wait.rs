@@ -9,6 +9,7 @@ use crate::recall::serve;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use sluice_shmem::board::Board;
 use sluice_shmem::direction::{Direction, Mode, Recall};
+use sluice_shmem::handover::Next;
 use sluice_sys::errno::Errno;
 
 mod asked;
@@ -83,29 +84,29 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
             end.pass_over(fd, &mut rx, &into);
             // Who asks is about to be told by the kernel, maybe once only, and reads then.
             rx.checked = 0;
-            // Before the position is read: a sender that is through by now has published. The
-            // other way round it may publish and be through in between, and is missed.
-            ready.in_flight = !rx.is_promised && end.is_write_in_flight(&into);
+            let look = rx.stream.look(&into, end.has_sender());
+            ready.in_flight = look.in_flight && !rx.stream.is_promised();
             ready.offered = ready.in_flight && end.is_remote();
             if ready.in_flight {
                 end.check_sender(fd);
             }
-            match rx.consumer.available(&into) {
-                Ok(0) => {
-                    ready.kernel_next =
-                        into.mode() == Mode::Tcp || rx.tcp_read < into.mark().max(rx.assured);
-                }
-                Ok(_) if rx.tcp_read < into.mark().max(rx.assured) => ready.kernel_next = true,
-                Ok(_) => {
+            match look.next {
+                Ok(Next::Tcp | Next::Owed(_)) => ready.kernel_next = true,
+                Ok(Next::Empty) => {}
+                Ok(Next::Ring(_)) => {
                     ready.readable = true;
-                    ready.readable_to = rx.consumer.published();
-                    ready.written_ns = into.ring_began_ns();
+                    ready.readable_to = rx.stream.consumer().published();
+                    // Another host's clock says nothing here.
+                    ready.written_ns = if end.is_direct() {
+                        0
+                    } else {
+                        into.ring_began_ns()
+                    };
                 }
                 // The read reports it.
                 Err(_) => ready.readable = true,
             }
-            ready.kernel_waits =
-                ready.offered && rx.tcp_read >= into.mark_if_ring().max(rx.assured);
+            ready.kernel_waits = ready.offered && !rx.stream.has_assured(&into);
             ready.kernel_next &= !ready.kernel_waits;
             if ready.kernel_next {
                 ready.written_ns = tcp_began_ns(end);
@@ -123,12 +124,12 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
         && (out.mode() == Mode::Ring || out.recall() == Recall::Asked || out.is_write_in_flight())
         && let Locked::Held(mut tx) = end.lock_tx(generation)
         && !serve(end, fd, &mut tx, &out)
-        && tx.ring
+        && tx.stream.is_on_ring()
         && !end.is_tx_pinned()
     {
         let full_since = tx.full_since_ns;
         let quarter = out.capacity() as usize / 4;
-        ready.writable = Some(match tx.producer.room(&out, quarter) {
+        ready.writable = Some(match tx.stream.producer().room(&out, quarter) {
             Err(_) => true,
             Ok(1..) if full_since == 0 => true,
             // A full ring's time runs from here, if no write has found it full.
@@ -142,6 +143,9 @@ pub fn ready(end: &End, generation: u32, fd: i32) -> Option<Ready> {
 /// When the peer last began to write to the socket, its own word; 0 for unknown. Before it knew of the
 /// lane it has said so at its board only, for all such connections.
 pub fn tcp_began_ns(end: &End) -> u64 {
+    if end.is_direct() {
+        return 0;
+    }
     match end.incoming().map_or(0, |into| into.tcp_began_ns()) {
         0 if end.is_remote() => 0,
         0 => end.peer_board().map_or(0, |board| board.tcp_began_ns()),
@@ -163,21 +167,11 @@ pub fn assure(end: &End, generation: u32) -> bool {
     let Locked::Held(mut rx) = end.lock_rx(generation) else {
         return true;
     };
-    if !end.is_adopted() || rx.is_counting {
+    if !end.is_adopted() || rx.stream.is_uncounted() {
         return true;
     }
-    // The mark may be taken back, and what is before it comes next all the same.
-    rx.assured = rx.assured.max(into.mark_if_ring());
-    if rx.is_promised || rx.tcp_read < rx.assured {
-        return true;
-    }
-    into.announce_sleep();
-    if end.may_read_free(&mut rx, &into) {
-        rx.is_promised = true;
-        return true;
-    }
-    into.withdraw_sleep();
-    !matches!(rx.consumer.available(&into), Ok(0))
+    rx.stream.promise(&into, end.has_sender())
+        || !matches!(rx.stream.consumer().available(&into), Ok(0))
 }
 
 /// Asked when the kernel has just said that it has bytes, and nothing else: whether that is all there is
@@ -200,16 +194,7 @@ pub fn assure_kernel_alone(end: &End, generation: u32) -> bool {
         return false;
     }
     rx.checked = 0;
-    let was_promised = rx.is_promised;
-    if !was_promised {
-        into.announce_sleep();
-    }
-    let is_free = end.may_read_free(&mut rx, &into);
-    if !was_promised && !is_free {
-        into.withdraw_sleep();
-    }
-    rx.is_promised = was_promised || is_free;
-    is_free
+    rx.stream.promise_all(&into, end.has_sender())
 }
 
 /// The error that a call found behind the bytes it returned. The kernel no longer has it, since
@@ -257,19 +242,11 @@ pub fn announce(end: &End, generation: u32) -> Option<Announced> {
     };
     count(&end.rx.in_kernel, 1);
     let into = end.incoming().filter(|_| end.is_adopted());
-    if let Some(into) = into {
-        into.announce_sleep();
-        // Bytes owed by TCP wake the sleeper by themselves. They are before what is in the ring,
-        // also when the sender has left it since.
-        let owed = !end.is_write_in_flight(&into)
-            && !rx.is_counting
-            && rx.tcp_read < into.mark()
-            && (into.mode() == Mode::Ring || matches!(rx.consumer.available(&into), Ok(1..)));
-        if !owed && !end.may_read_free(&mut rx, &into) {
-            into.withdraw_sleep();
-            count(&end.rx.in_kernel, -1);
-            return None;
-        }
+    if let Some(into) = into
+        && !rx.stream.announce_wait(&into, end.has_sender())
+    {
+        count(&end.rx.in_kernel, -1);
+        return None;
     }
     end.sleeps.fetch_add(1, Ordering::Relaxed);
     Some(Announced { into, generation })

@@ -209,6 +209,7 @@ fn lane_of_its_own(side: Side) -> Assignment {
         own_board: side.board,
         watchers: 0,
         remote: false,
+        direct: false,
         patient: false,
     }
 }

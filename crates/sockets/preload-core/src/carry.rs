@@ -534,6 +534,7 @@ fn lane_for(record: &Record) -> Option<Assignment> {
         own_board: unsafe { Board::from_raw(board) },
         watchers: 0,
         remote: false,
+        direct: false,
         patient: false,
     })
 }

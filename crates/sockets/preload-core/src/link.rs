@@ -513,23 +513,39 @@ impl Link {
             self.mapped.map_board(lane.peer, &fd);
         }
         let own_board = board()?;
-        let peer_board = self.mapped.board(lane.peer);
+        let known = self.mapped.board(lane.peer);
         if lane.is_remote {
-            sluice_lane::spin::heed(peer_board);
+            sluice_lane::spin::heed(known);
         }
+        let peer_board = if lane.is_direct {
+            // Both sides announce the sleep of their epoll instances in the lane itself.
+            Some(nobody())
+        } else {
+            // Without its board a peer counts as asleep where it uses epoll; a connection of a
+            // program to itself comes without.
+            known.or((Some(lane.peer) == self.client).then_some(own_board))
+        };
         Some(Assignment {
             chunk,
             lane: lane.lane,
             side: u32::from(lane.side),
-            // Without its board a peer counts as asleep where it uses epoll; a connection of a
-            // program to itself comes without.
-            peer_board: peer_board.or((Some(lane.peer) == self.client).then_some(own_board)),
+            peer_board,
             own_board,
             watchers: 0,
             remote: lane.is_remote,
+            direct: lane.is_direct,
             patient: false,
         })
     }
+}
+
+/// A board on which nobody ever sleeps, for peers that have none in memory of this host.
+fn nobody() -> Board {
+    #[repr(align(64))]
+    struct Quiet([AtomicU64; BOARD_BYTES / 8]);
+    static QUIET: Quiet = Quiet([const { AtomicU64::new(0) }; BOARD_BYTES / 8]);
+    // SAFETY: aligned static memory of a board's size; a peer's board is only read.
+    unsafe { Board::from_raw(NonNull::from(&QUIET.0).cast()) }
 }
 
 /// sluiced is given every announced socket, so it must be root's or this user's own, and not be one that

@@ -91,7 +91,8 @@ impl Mapped {
     pub fn map_chunk(&mut self, lane: &Lane, fd: &Fd) -> Option<Chunk> {
         let geometry = Geometry::new(lane.lanes, lane.ring_bytes).ok()?;
         let bytes = usize::try_from(geometry.chunk_bytes()).ok()?;
-        memfd::check_foreign(fd.raw(), bytes as u64, SEAL_SHRINK).ok()?;
+        let reach = lane.offset.checked_add(bytes as u64)?;
+        memfd::check_foreign(fd.raw(), reach, SEAL_SHRINK).ok()?;
         let vacant = self.chunks[..self.chunk_count].iter().position(|known| {
             // An epoll instance may still know the old chunk, by address and shape.
             known.is_some_and(|known| {
@@ -101,11 +102,12 @@ impl Mapped {
         let (slot, base) = match vacant {
             Some(slot) => {
                 let address = self.chunks[slot]?.chunk.address();
-                (slot, replace(address, bytes, Some(fd), Access::ReadWrite)?)
+                let memory = Some((fd, lane.offset));
+                (slot, replace(address, bytes, memory, Access::ReadWrite)?)
             }
             None if self.chunk_count == CHUNKS_MAX => return None,
             None => {
-                let mapping = Mapping::shared(fd.raw(), bytes, Access::ReadWrite).ok()?;
+                let mapping = Mapping::piece(fd.raw(), lane.offset, bytes).ok()?;
                 self.chunk_count += 1;
                 (self.chunk_count - 1, mapping.leak())
             }
@@ -132,7 +134,7 @@ impl Mapped {
         let placed = match vacant {
             Some(slot) => self.boards[slot].and_then(|known| {
                 let address = known.board.address();
-                let base = replace(address, BOARD_BYTES, Some(fd), Access::ReadOnly)?;
+                let base = replace(address, BOARD_BYTES, Some((fd, 0)), Access::ReadOnly)?;
                 Some((slot, base))
             }),
             None if self.board_count == PEERS_MAX => None,
@@ -202,11 +204,17 @@ impl Mapped {
     }
 }
 
-/// Maps `fd`, or zeroes without one, at an address where [`Mapped`] has a mapping of `bytes`.
-fn replace(address: u64, bytes: usize, fd: Option<&Fd>, access: Access) -> Option<NonNull<u8>> {
-    let (flags, fd) = match fd {
-        Some(fd) => (libc::MAP_SHARED, fd.raw()),
-        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+/// Maps a file from an offset on, or zeroes without one, at an address where [`Mapped`] has a
+/// mapping of `bytes`.
+fn replace(
+    address: u64,
+    bytes: usize,
+    file: Option<(&Fd, u64)>,
+    access: Access,
+) -> Option<NonNull<u8>> {
+    let (flags, fd, offset) = match file {
+        Some((fd, offset)) => (libc::MAP_SHARED, fd.raw(), i64::try_from(offset).ok()?),
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0),
     };
     let prot = match access {
         Access::ReadOnly => libc::PROT_READ,
@@ -221,7 +229,7 @@ fn replace(address: u64, bytes: usize, fd: Option<&Fd>, access: Access) -> Optio
             prot,
             flags | libc::MAP_FIXED | libc::MAP_NORESERVE,
             fd,
-            0,
+            offset,
         )
     };
     if mapped == libc::MAP_FAILED {

@@ -5,9 +5,6 @@ use std::ffi::c_int;
 
 pub const IBV_GID_TYPE_ROCE_V2: u32 = 2;
 
-pub const IBV_NODE_CA: c_int = 1;
-pub const IBV_TRANSPORT_IB: c_int = 0;
-
 /// `abi_compat` of a context that is the end of a [`verbs_context`](super::verbs_context).
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sluice_sys::errno::Errno;
 use sluice_verbs as engine;
+use sluice_verbs::transport::TransportCaps;
+use sluice_verbs::{QpType, WrOpcode};
 
 use super::context::Context;
 use super::devices;
@@ -40,6 +42,7 @@ unsafe impl Send for Device {}
 
 impl Device {
     fn new(engine: Arc<engine::Device>) -> Self {
+        let identity = engine.caps().identity;
         let mut name = [0; IBV_SYSFS_NAME_MAX];
         copy_text(&mut name, engine.name());
         let mut ibdev_path = [0; IBV_SYSFS_PATH_MAX];
@@ -52,8 +55,8 @@ impl Device {
         Self {
             c: UnsafeCell::new(ibv_device {
                 _ops: [ptr::null_mut(); 2],
-                node_type: IBV_NODE_CA,
-                transport_type: IBV_TRANSPORT_IB,
+                node_type: identity.node_type as c_int,
+                transport_type: identity.transport_type as c_int,
                 name,
                 dev_name,
                 dev_path: [0; IBV_SYSFS_PATH_MAX],
@@ -182,9 +185,25 @@ const IBV_ATOMIC_HCA: u32 = 1;
 /// `IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP`.
 const PCI_ATOMIC_8_BYTES: u16 = 1 << 1;
 
-/// Registered memory needs no pinning here, so every access may be "on demand".
-const ON_DEMAND_RC: u32 = 0b11_1111;
-const ON_DEMAND_UD: u32 = 0b10_0011;
+/// Registered memory needs no pinning here, so every access of a service may be "on demand"
+/// (`enum ibv_odp_transport_cap_bits`).
+fn on_demand(caps: &TransportCaps, qp_type: QpType) -> u32 {
+    const SRQ_RECV: u32 = 1 << 5;
+    let opcodes = caps.opcodes_of(qp_type);
+    if !opcodes.contains(WrOpcode::Send) {
+        return 0;
+    }
+    let bits = [
+        (WrOpcode::RdmaWrite, 1 << 2),
+        (WrOpcode::RdmaRead, 1 << 3),
+        (WrOpcode::AtomicCmpAndSwp, 1 << 4),
+    ];
+    // SEND and RECV, and what there is besides.
+    bits.iter()
+        .filter(|(opcode, _)| opcodes.contains(*opcode))
+        .fold(0b11 | SRQ_RECV, |set, (_, bit)| set | bit)
+}
+
 /// Bytes of device memory that a program may ask for at once.
 pub const DEVICE_MEMORY_BYTES_MAX: u64 = 1 << 20;
 /// Completion times are nanoseconds: a clock of 1 GHz, in kHz.
@@ -204,12 +223,18 @@ pub unsafe extern "C" fn query_device_ex(
         return libc::EINVAL;
     }
     let orig_attr = device_attr(context);
+    let caps = context.engine.device().caps();
+    let atomic = match caps.atomic_cap {
+        0 => 0,
+        _ => PCI_ATOMIC_8_BYTES,
+    };
     let answer = ibv_device_attr_ex {
         orig_attr,
         comp_mask: 0,
         odp_caps: ibv_odp_caps {
             general_caps: 1,
-            per_transport_caps: [ON_DEMAND_RC, ON_DEMAND_RC & !0b1_1000, ON_DEMAND_UD],
+            per_transport_caps: [QpType::Rc, QpType::Uc, QpType::Ud]
+                .map(|qp_type| on_demand(&caps, qp_type)),
         },
         completion_timestamp_mask: u64::MAX,
         hca_core_clock: CLOCK_KHZ,
@@ -220,9 +245,9 @@ pub unsafe extern "C" fn query_device_ex(
         },
         max_dm_size: DEVICE_MEMORY_BYTES_MAX,
         pci_atomic_caps: ibv_pci_atomic_caps {
-            fetch_add: PCI_ATOMIC_8_BYTES,
+            fetch_add: atomic,
             swap: 0,
-            compare_swap: PCI_ATOMIC_8_BYTES,
+            compare_swap: atomic,
         },
         phys_port_cnt_ex: u32::from(orig_attr.phys_port_cnt),
         // SAFETY: plain numbers, for which zero is "none".
@@ -300,4 +325,78 @@ pub fn clock_ns(clock: libc::clockid_t) -> u64 {
     // SAFETY: now is valid for the call; the clock is one of the C library's own.
     unsafe { libc::clock_gettime(clock, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::qp_ex;
+    use sluice_transport_loop::LoopTransport;
+    use sluice_verbs::opcode::Opcodes;
+    use sluice_verbs::transport::Identity;
+
+    /// As a first adapter of RDMA over TCP would be.
+    const LITTLE: TransportCaps = TransportCaps {
+        identity: Identity::IWARP,
+        atomic_cap: 0,
+        uc: false,
+        ud: false,
+        xrc: false,
+        opcodes: Opcodes::of(&[WrOpcode::Send, WrOpcode::RdmaWrite, WrOpcode::RdmaRead]),
+        rnr_retry: false,
+        ..TransportCaps::EVERYTHING
+    };
+
+    /// Of the program: node and transport type, link layer.
+    fn told(caps: TransportCaps) -> (c_int, c_int, u8) {
+        let [transport, _peer] = LoopTransport::pair(caps).unwrap();
+        let device = Device::new(engine::Device::new("sluice0", transport));
+        let port = device.engine.port_attr(1).unwrap();
+        // SAFETY: only read after it was made.
+        let c = unsafe { &*device.as_c() };
+        (c.node_type, c.transport_type, port.link_layer)
+    }
+
+    #[test]
+    fn a_device_is_what_its_transport_says() {
+        // IBV_NODE_CA, IBV_TRANSPORT_IB, IBV_LINK_LAYER_ETHERNET.
+        assert_eq!(told(TransportCaps::EVERYTHING), (1, 0, 2));
+        // IBV_NODE_RNIC, IBV_TRANSPORT_IWARP.
+        assert_eq!(told(LITTLE), (4, 1, 2));
+    }
+
+    #[test]
+    fn nothing_is_on_demand_that_does_not_exist() {
+        let services = [QpType::Rc, QpType::Uc, QpType::Ud];
+        let all = services.map(|of| on_demand(&TransportCaps::EVERYTHING, of));
+        assert_eq!(all, [0b11_1111, 0b10_0111, 0b10_0011]);
+        let little = services.map(|of| on_demand(&LITTLE, of));
+        assert_eq!(little, [0b10_1111, 0, 0]);
+    }
+
+    #[test]
+    fn a_queue_pair_is_made_for_what_the_device_can_do() {
+        let of = |caps, kind| qp_ex::operations(caps, kind);
+        let everything = TransportCaps::EVERYTHING;
+        assert_eq!(
+            of(&everything, QpType::XrcSend),
+            of(&everything, QpType::Rc)
+        );
+        assert_eq!(
+            of(&everything, QpType::Ud),
+            IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM
+        );
+        assert_eq!(of(&everything, QpType::XrcRecv), 0);
+        assert_eq!(
+            of(&LITTLE, QpType::Rc),
+            IBV_QP_EX_WITH_SEND
+                | IBV_QP_EX_WITH_RDMA_WRITE
+                | IBV_QP_EX_WITH_RDMA_READ
+                | IBV_QP_EX_WITH_LOCAL_INV
+                | IBV_QP_EX_WITH_BIND_MW
+        );
+        assert_eq!(of(&LITTLE, QpType::Uc), 0);
+        let lost = of(&everything, QpType::Uc) & IBV_QP_EX_WITH_RDMA_READ;
+        assert_eq!(lost, 0, "no READ on an unreliable connection");
+    }
 }

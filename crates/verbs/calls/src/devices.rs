@@ -1,12 +1,15 @@
 //! Which devices this process has, and over what.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use sluice_sys::errno::Errno;
+use sluice_transport::fault::{self, Faults};
+use sluice_transport_iwarp::IwarpTransport;
 use sluice_transport_roce::{ENGINES_VARIABLE, Engines, RoceTransport};
 use sluice_transport_shm::ShmTransport;
-use sluice_verbs::fault::{self, Faults};
+use sluice_transport_window::WindowTransport;
 use sluice_verbs::{Device, Transport};
 
 /// Chooses devices by what they are made of, with commas between; `sluice verbs` sets it.
@@ -49,11 +52,39 @@ fn transport(
         "shm" => ShmTransport::new(faults.copied())?,
         "roce" => RoceTransport::over_xdp(engines()?)?,
         "roce-udp" => RoceTransport::over_udp(engines()?)?,
-        _ => return Err("there is no such kind; shm, roce and roce-udp are".into()),
+        "iwarp" => {
+            if faults.is_some_and(|faults| !faults.is_nothing()) {
+                fault::say_useless("iwarp", "the kernel's TCP mends what a network does");
+            }
+            IwarpTransport::over_tcp(engines()?.count(), crc()?)?
+        }
+        _ => match kind.strip_prefix("window:") {
+            Some(path) => {
+                if faults.is_some_and(|faults| !faults.is_nothing()) {
+                    fault::say_useless("window", "memory loses nothing");
+                }
+                WindowTransport::open(Path::new(path))?
+            }
+            None => {
+                let text = "there is no such kind; shm, roce, roce-udp, iwarp and window:PATH are";
+                return Err(text.into());
+            }
+        },
     })
 }
 
 /// How many engine threads each device over a network has.
 fn engines() -> Result<Engines, String> {
     Engines::from_environment().map_err(|error| format!("{ENGINES_VARIABLE}: {error}"))
+}
+
+/// Asks for CRCs over iWARP: `1`, or `0` and nothing.
+const CRC_VARIABLE: &str = "SLUICE_VERBS_CRC";
+
+fn crc() -> Result<bool, String> {
+    match std::env::var(CRC_VARIABLE).as_deref() {
+        Err(_) | Ok("" | "0") => Ok(false),
+        Ok("1") => Ok(true),
+        Ok(other) => Err(format!("{CRC_VARIABLE}: {other:?} is neither 0 nor 1")),
+    }
 }

@@ -85,10 +85,13 @@ unsafe fn create(
     };
     // A type that the engine does not have is one that this device does not support.
     let qp_type = QpType::try_from(init.qp_type).map_err(|_| NotSupported)?;
+    // SAFETY: the caller's contract.
+    let caps = unsafe { Context::of(context) }.engine.device().caps();
+    let operations = qp_ex::operations(&caps, qp_type);
     let asked = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(init.send_ops_flags);
     if has(!known)
         || create_flags & !BLOCK_SELF_MULTICAST_LOOPBACK != 0
-        || asked.is_some_and(|asked| asked & !qp_ex::operations(qp_type) != 0)
+        || asked.is_some_and(|asked| asked & !operations != 0)
     {
         return Err(NotSupported);
     }

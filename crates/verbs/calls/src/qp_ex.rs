@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
+use sluice_verbs::transport::TransportCaps;
 use sluice_verbs::{QpType, Sge, WrOpcode};
 
 use super::batch::{Batch, Request};
@@ -10,23 +11,32 @@ use super::objects::{Object, number};
 use super::queue_pair::Qp;
 use crate::ffi::*;
 
-/// The operations that a QP of this type has, of `enum ibv_qp_create_send_ops_flags`.
-pub fn operations(qp_type: QpType) -> u64 {
-    let send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-    let write = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-    let local = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
-    match qp_type {
-        QpType::Rc | QpType::XrcSend => {
-            send | write
-                | local
-                | IBV_QP_EX_WITH_RDMA_READ
-                | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-                | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        }
-        QpType::Uc => send | write | local,
-        QpType::Ud => send,
-        QpType::XrcRecv => 0,
+/// The flag of an opcode.
+const fn flag(opcode: WrOpcode) -> u64 {
+    match opcode {
+        WrOpcode::RdmaWrite => IBV_QP_EX_WITH_RDMA_WRITE,
+        WrOpcode::RdmaWriteWithImm => IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        WrOpcode::Send => IBV_QP_EX_WITH_SEND,
+        WrOpcode::SendWithImm => IBV_QP_EX_WITH_SEND_WITH_IMM,
+        WrOpcode::SendWithInv => IBV_QP_EX_WITH_SEND_WITH_INV,
+        WrOpcode::RdmaRead => IBV_QP_EX_WITH_RDMA_READ,
+        WrOpcode::AtomicCmpAndSwp => IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+        WrOpcode::AtomicFetchAndAdd => IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        WrOpcode::LocalInv => IBV_QP_EX_WITH_LOCAL_INV,
+        WrOpcode::BindMw => IBV_QP_EX_WITH_BIND_MW,
     }
+}
+
+/// The operations that a QP of this type may be made for, of `enum ibv_qp_create_send_ops_flags`:
+/// those of the opcodes that can be posted to it. Like other providers we let a program ask for
+/// SEND_WITH_INV on an unreliable connection, where posting it is refused.
+pub fn operations(caps: &TransportCaps, qp_type: QpType) -> u64 {
+    let opcodes = caps.opcodes_of(qp_type);
+    let asked_for_only = qp_type == QpType::Uc && caps.uc;
+    let has = WrOpcode::ALL.iter().filter(|opcode| {
+        opcodes.contains(**opcode) || (asked_for_only && **opcode == WrOpcode::SendWithInv)
+    });
+    has.fold(0, |flags, opcode| flags | flag(*opcode))
 }
 
 /// Puts the functions in place, those of operations only where the program asked for them.

@@ -2,10 +2,10 @@
 //! far as it knows no object.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_verbs_model::error::{Error, Result};
-use sluice_verbs_model::gids::{GIDS_MAX, GidEntry, link_local, merge, needed};
+use sluice_verbs_model::gids::{GIDS_MAX, GidEntry, NO_ROCE, ROCE_V2, link_local, merge, needed};
 use sluice_verbs_model::keys::KeyInfo;
 use sluice_verbs_model::limits::CQS_MAX;
 use sluice_verbs_model::transport::TransportCaps;
@@ -13,6 +13,7 @@ use sluice_verbs_model::types::AhAttr;
 
 use crate::gids::host;
 use crate::keys::KeyTable;
+use crate::locks::{lock, read, write};
 use crate::moderator::Moderator;
 use crate::report::Census;
 use crate::windows::Windows;
@@ -54,7 +55,7 @@ impl Ids {
     }
 
     pub fn take(&self) -> Result<u32> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         if let Some(free) = taken.iter().position(|taken| !taken) {
             taken[free] = true;
             return Ok(free as u32);
@@ -67,7 +68,7 @@ impl Ids {
     }
 
     pub fn give_back(&self, id: u32) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         if let Some(place) = taken.get_mut(id as usize) {
             *place = false;
         }
@@ -100,7 +101,7 @@ impl Adapter {
     /// The addresses at the time of the last `open` or `refresh_gids`. Zero entries
     /// are free ones.
     pub fn gid_table(&self) -> Arc<[GidEntry]> {
-        let gids = self.gids.read().unwrap_or_else(PoisonError::into_inner);
+        let gids = read(&self.gids);
         gids.clone()
     }
 
@@ -119,15 +120,21 @@ impl Adapter {
     /// an address that is gone leaves a zero entry. Says whether anything changed.
     pub fn refresh_gids(&self) -> bool {
         let [a, b, c, _, _, d, e, f] = self.guid;
+        let caps = self.medium.caps();
+        let gid_type = match caps.identity.has_roce_gids() {
+            true => ROCE_V2,
+            false => NO_ROCE,
+        };
         let own = GidEntry {
             // The GUID is an EUI-64 already: undo the flipped bit to flip it again.
             gid: link_local([a ^ 2, b, c, d, e, f]),
-            gid_type: 2,
+            gid_type,
             ndev_ifindex: 0,
         };
-        let addresses = host();
-        let mut gids = self.gids.write().unwrap_or_else(PoisonError::into_inner);
-        let own = needed(own, self.medium.caps().by_address, &addresses);
+        let typed = |entry: GidEntry| GidEntry { gid_type, ..entry };
+        let addresses: Vec<GidEntry> = host().into_iter().map(typed).collect();
+        let mut gids = write(&self.gids);
+        let own = needed(own, caps.by_address, &addresses);
         let table = merge(&gids, own, &addresses);
         let changed = **gids != *table;
         if changed {

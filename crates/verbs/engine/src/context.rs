@@ -53,13 +53,16 @@ impl Context {
 
     /// An XRC domain. `inode` is the (device, inode) of the file that names it: the same one
     /// opened again gives the same domain. None: a domain of its own. `create` and `exclusive`
-    /// are O_CREAT and O_EXCL.
+    /// are O_CREAT and O_EXCL. EOPNOTSUPP where the device has no XRC.
     pub fn open_xrcd(
         self: &Arc<Self>,
         inode: Option<(u64, u64)>,
         create: bool,
         exclusive: bool,
     ) -> Result<Arc<Xrcd>> {
+        if !self.device.caps().xrc {
+            return Err(Error::NotSupported);
+        }
         Xrcd::open(&self.device.xrcds, &self.opened, inode, create, exclusive)
     }
 

@@ -1,8 +1,11 @@
 //! Completion queues.
 
+#![allow(unsafe_code)]
+
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_verbs_model::error::{Error, Result};
@@ -13,7 +16,9 @@ use crate::aftermath::{Aftermath, settled};
 use crate::channel::Channel;
 use crate::domain::Opened;
 use crate::events::{About, Acks};
+use crate::locks::{Guard, lock};
 use crate::moderator::Timed;
+use crate::shared_ring::{Full, Ring};
 
 /// A program that always finds completions still lets the transport work, once in so many polls:
 /// peers must not starve because this side is busy.
@@ -29,15 +34,36 @@ pub trait CqTransport: Send + Sync {
     /// number of threads at once.
     fn progress(&self, cq: &Cq, after: &mut Aftermath);
 
-    /// The program armed the CQ: from now on somebody must make progress for it without being
-    /// polled, until [`CqTransport::disarmed`]. Both come with the CQ's lock held, so that they
-    /// are in order: no call into this CQ from there.
+    /// Where the engine counts the armed CQs of the transport: as long as there is one, somebody must make
+    /// progress without being polled.
+    fn armed_queues(&self) -> Option<&Arc<ArmedQueues>> {
+        None
+    }
+
+    /// The program armed the CQ, and it is counted: whoever is to make progress may sleep and must hear of it.
+    /// Comes with a lock of the CQ held: no call into this CQ from there.
     fn armed(&self) {}
 
-    /// The event that it was armed for has happened.
-    fn disarmed(&self) {}
-
     fn destroy(&self) {}
+}
+
+/// How many completion queues of a transport wait for an event. The engine counts and the transport looks, so
+/// that an event, which comes up in the middle of the transport's work, leads to no call into it.
+#[derive(Debug, Default)]
+pub struct ArmedQueues(AtomicU32);
+
+impl ArmedQueues {
+    pub fn count(&self) -> u32 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn one_more(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn one_less(&self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A queue pair of datagrams, as far as a queue of its completions knows it.
@@ -55,10 +81,19 @@ pub struct Cq {
     opened: Arc<Opened>,
     channel: Option<Arc<Channel>>,
     transport: Box<dyn CqTransport>,
+    /// Of the transport.
+    armed_queues: Option<Arc<ArmedQueues>>,
     id: u32,
-    ring: Mutex<Ring>,
-    /// Completions in the ring, for those who look without the lock.
-    filled: AtomicU32,
+    ring: Ring<Entry>,
+    /// Polls that found something.
+    polls: AtomicU32,
+    /// [`ARMED_NO`] or how it is armed, for those who put something. Changed by whoever has `notice`.
+    armed: AtomicU32,
+    notice: Mutex<Notice>,
+    /// It has lost a completion.
+    overrun: AtomicBool,
+    /// Whose completions come here, while they are attached.
+    owners: Mutex<Vec<Option<Arc<Credit>>>>,
     /// QPs and SRQs that use it.
     pub(crate) users: AtomicU32,
     channel_acks: Arc<Acks>,
@@ -100,78 +135,98 @@ pub(crate) enum Release {
     SharedReceive,
 }
 
+/// A queue whose completions come to a CQ, from [`Cq::attach`] to [`Cq::detach`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    /// Its place in [`Cq::owners`].
+    index: u32,
+    /// What is there.
+    credit: NonNull<Credit>,
+}
+
+// SAFETY: reached as a `&Credit` only, which threads may share.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
+
 #[derive(Clone, Copy, Default)]
 struct Entry {
     wc: Wc,
-    /// Index in [`Ring::owners`].
-    owner: u32,
+    owner: Option<Owner>,
     release: Release,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Armed {
-    No,
-    Solicited,
-    Any,
+impl Owner {
+    /// # Safety
+    /// An entry of the owner's is in the ring, or is being taken out of it right now: `Cq::owners` has the
+    /// credit until the owner is detached, which takes its entries out and waits for those who are polling one.
+    unsafe fn credit<'a>(self) -> &'a Credit {
+        // SAFETY: the caller's promise.
+        unsafe { self.credit.as_ref() }
+    }
 }
 
-struct Ring {
-    entries: Box<[Entry]>,
-    /// Counts completions ever taken and ever put; the place is the count modulo the length,
-    /// which is a power of two.
-    head: u64,
-    tail: u64,
-    owners: Vec<Option<Arc<Credit>>>,
-    armed: Armed,
+const ARMED_NO: u32 = 0;
+const ARMED_SOLICITED: u32 = 1;
+const ARMED_ANY: u32 = 2;
+
+/// When the program is to hear of completions.
+struct Notice {
     /// Moderation: an event waits for so many completions, but not longer than that.
     wait_for: u16,
     wait: Duration,
     /// Completions that an event waits with.
     held_back: u16,
-    overrun: bool,
-    /// Polls that found something.
-    polls: u32,
 }
 
-impl Ring {
-    fn len(&self) -> usize {
-        (self.tail - self.head) as usize
-    }
+/// What a few polled completions give back.
+#[derive(Default)]
+struct Room {
+    owner: Option<Owner>,
+    sends_to: u64,
+    receives: u64,
+    shared: u64,
+}
 
-    fn at(&self, count: u64) -> usize {
-        count as usize & (self.entries.len() - 1)
-    }
-
+impl Room {
     #[inline]
-    fn pop(&mut self) -> Option<Wc> {
-        if self.head == self.tail {
-            return None;
+    fn add(&mut self, entry: &Entry) {
+        let index = |owner: Option<Owner>| owner.map(|owner| owner.index);
+        if index(self.owner) != index(entry.owner) {
+            self.give_back();
+            self.owner = entry.owner;
         }
-        let entry = &self.entries[self.at(self.head)];
-        let wc = entry.wc;
-        self.give_back(entry.owner, entry.release);
-        self.head += 1;
-        Some(wc)
+        match entry.release {
+            Release::Nothing => {}
+            Release::SendsTo(seq) => self.sends_to = self.sends_to.max(seq),
+            Release::Receive => self.receives += 1,
+            Release::SharedReceive => self.shared += 1,
+        }
     }
 
+    /// While the entries are being taken.
     #[inline]
-    fn give_back(&self, owner: u32, release: Release) {
-        let Some(Some(credit)) = self.owners.get(owner as usize) else {
-            return;
-        };
-        match release {
-            Release::Nothing => {}
-            Release::SendsTo(seq) => credit.sends.store(seq, Ordering::Release),
-            // Only under this ring's lock, so no other writer.
-            Release::Receive => {
-                let polled = credit.receives.load(Ordering::Relaxed);
-                credit.receives.store(polled + 1, Ordering::Release);
-            }
-            Release::SharedReceive => {
-                if let Some(srq) = &credit.srq {
-                    srq.fetch_add(1, Ordering::Release);
-                }
-            }
+    fn give_back(&mut self) {
+        let Room {
+            owner,
+            sends_to,
+            receives,
+            shared,
+        } = core::mem::take(self);
+        let Some(owner) = owner else { return };
+        // SAFETY: the entries that this was added from are being taken.
+        let credit = unsafe { owner.credit() };
+        if sends_to > 0 {
+            // Who polls later completions may be faster.
+            credit.sends.fetch_max(sends_to, Ordering::Release);
+        }
+        if receives > 0 {
+            credit.receives.fetch_add(receives, Ordering::Release);
+        }
+        if shared > 0
+            && let Some(srq) = &credit.srq
+        {
+            srq.fetch_add(shared, Ordering::Release);
         }
     }
 }
@@ -179,7 +234,6 @@ impl Ring {
 /// A completion to be put, and what it brings with it.
 pub(crate) struct Completion {
     pub wc: Wc,
-    pub owner: u32,
     pub release: Release,
     pub solicited: bool,
 }
@@ -215,21 +269,19 @@ impl Cq {
             me: me.clone(),
             opened: opened.clone(),
             channel: channel.cloned(),
+            armed_queues: transport.armed_queues().cloned(),
             transport,
             id,
-            ring: Mutex::new(Ring {
-                entries: vec![Entry::default(); entries].into_boxed_slice(),
-                head: 0,
-                tail: 0,
-                owners: Vec::new(),
-                armed: Armed::No,
+            ring: Ring::new(entries),
+            polls: AtomicU32::new(0),
+            armed: AtomicU32::new(ARMED_NO),
+            notice: Mutex::new(Notice {
                 wait_for: 1,
                 wait: Duration::ZERO,
                 held_back: 0,
-                overrun: false,
-                polls: 0,
             }),
-            filled: AtomicU32::new(0),
+            overrun: AtomicBool::new(false),
+            owners: Mutex::default(),
             users: AtomicU32::new(0),
             channel_acks: Acks::new(cookie),
             async_acks: Acks::new(cookie),
@@ -264,74 +316,97 @@ impl Cq {
     }
 
     pub fn entries(&self) -> u32 {
-        self.lock().entries.len() as u32
+        self.ring.capacity() as u32
     }
 
     /// Takes completions, oldest first, and says how many. The first so many of `out` are
     /// written. Never blocks; asks the transport for progress when there is nothing.
     #[inline]
     pub fn poll(&self, out: &mut [MaybeUninit<Wc>]) -> usize {
-        let mut taken = 0;
-        self.take(|ring| {
-            for place in out {
-                let Some(wc) = ring.pop() else { break };
-                place.write(wc);
-                taken += 1;
+        let mut places = out.iter_mut();
+        let most = places.len();
+        self.take(most, |wc| {
+            if let Some(place) = places.next() {
+                place.write(*wc);
             }
-        });
-        taken
+        })
     }
 
     #[inline]
     pub fn poll_one(&self) -> Option<Wc> {
-        let mut wc = None;
-        self.take(|ring| wc = ring.pop());
-        wc
+        let mut found = None;
+        self.take(1, |wc| found = Some(*wc));
+        found
     }
 
     #[inline]
-    fn take(&self, from: impl FnOnce(&mut Ring)) {
-        if self.filled.load(Ordering::Acquire) == 0 {
+    fn take(&self, most: usize, mut each: impl FnMut(&Wc)) -> usize {
+        if self.ring.is_empty() {
             settled(|after| self.transport.progress(self, after));
-            if self.filled.load(Ordering::Acquire) == 0 {
-                return;
+            if self.ring.is_empty() {
+                return 0;
             }
         }
-        let mut ring = self.lock();
-        from(&mut ring);
-        self.filled.store(ring.len() as u32, Ordering::Release);
-        ring.polls = ring.polls.wrapping_add(1);
-        let busy = ring.polls.is_multiple_of(PROGRESS_EVERY);
-        drop(ring);
-        if busy {
-            settled(|after| self.transport.progress(self, after));
+        let mut taken = 0;
+        while taken < most {
+            match self.take_some(most - taken, &mut each) {
+                0 => break,
+                some => taken += some,
+            }
         }
+        if taken > 0 {
+            // Threads that poll the same queue may lose some, which does no harm.
+            let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+            self.polls.store(polls, Ordering::Relaxed);
+            if polls.is_multiple_of(PROGRESS_EVERY) {
+                settled(|after| self.transport.progress(self, after));
+            }
+        }
+        taken
+    }
+
+    #[inline]
+    fn take_some(&self, most: usize, each: &mut impl FnMut(&Wc)) -> usize {
+        self.ring.take(
+            most,
+            &mut Room::default(),
+            |room, entry| {
+                each(&entry.wc);
+                room.add(entry);
+            },
+            Room::give_back,
+        )
     }
 
     /// Completions that wait to be polled.
     pub fn filled(&self) -> u32 {
-        self.filled.load(Ordering::Acquire)
+        self.ring.len() as u32
     }
 
     /// The next completion (only a solicited or failed one, if so wished) makes one event on the
     /// channel. Asking for any after asking for solicited counts as any (IBTA 11.4.2.2).
     pub fn arm(&self, solicited_only: bool) -> Result<()> {
-        let mut ring = self.lock();
-        let before = ring.armed;
+        let _notice = lock(&self.notice);
+        let before = self.armed.load(Ordering::Relaxed);
         if !solicited_only {
-            ring.armed = Armed::Any;
-        } else if before == Armed::No {
-            ring.armed = Armed::Solicited;
+            self.armed.store(ARMED_ANY, Ordering::SeqCst);
+        } else if before == ARMED_NO {
+            self.armed.store(ARMED_SOLICITED, Ordering::SeqCst);
         }
-        // Under the lock: the transport hears of arming and event in their order.
-        if before == Armed::No {
+        if before == ARMED_NO {
+            if let Some(all) = &self.armed_queues {
+                all.one_more();
+            }
             self.transport.armed();
         }
+        // Whoever puts something looks behind that whether the queue is armed, and the program looks
+        // behind this whether something is there: one of them finds the other.
+        self.ring.settle();
         Ok(())
     }
 
     pub fn is_armed(&self) -> bool {
-        self.lock().armed != Armed::No
+        self.armed.load(Ordering::Acquire) != ARMED_NO
     }
 
     /// At least `entries`; EINVAL if more completions than that wait. Datagrams that were posted
@@ -348,22 +423,19 @@ impl Cq {
                 qp.linger();
             }
         }
-        let mut ring = self.lock();
-        if ring.len() > entries as usize {
-            return Err(Error::BadValue);
-        }
-        let mut moved = vec![Entry::default(); wanted].into_boxed_slice();
-        for count in ring.head..ring.tail {
-            moved[count as usize & (wanted - 1)] = ring.entries[ring.at(count)];
-        }
-        ring.entries = moved;
-        Ok(())
+        self.ring.alone(|all, len| {
+            if all.len() > entries as usize {
+                return Err(Error::BadValue);
+            }
+            *len = wanted;
+            Ok(())
+        })
     }
 
     fn datagram_senders(&self) -> Vec<Arc<dyn DatagramSender>> {
         let mut qps: Vec<Arc<dyn DatagramSender>> = {
-            let ring = self.lock();
-            let credits = ring.owners.iter().flatten();
+            let owners = lock(&self.owners);
+            let credits = owners.iter().flatten();
             credits
                 .filter_map(|credit| credit.datagrams.get()?.upgrade())
                 .collect()
@@ -376,9 +448,9 @@ impl Cq {
     /// `ibv_modify_cq`: an event waits for `count` completions, but not longer than `period_us`
     /// microseconds after the first. With a count of 0 or 1, or a period of 0, it comes at once.
     pub fn moderate(&self, count: u16, period_us: u16) -> Result<()> {
-        let mut ring = self.lock();
-        ring.wait_for = count;
-        ring.wait = Duration::from_micros(period_us.into());
+        let mut notice = lock(&self.notice);
+        notice.wait_for = count;
+        notice.wait = Duration::from_micros(period_us.into());
         Ok(())
     }
 
@@ -399,9 +471,9 @@ impl Cq {
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let armed = core::mem::replace(&mut self.lock().armed, Armed::No);
-        if armed != Armed::No {
-            self.transport.disarmed();
+        {
+            let _notice = lock(&self.notice);
+            self.disarm();
         }
         self.transport.destroy();
         if let Some(channel) = &self.channel {
@@ -415,90 +487,95 @@ impl Cq {
         Ok(())
     }
 
-    /// A queue whose completions come here.
-    pub(crate) fn attach(&self, credit: &Arc<Credit>) -> u32 {
+    /// A queue whose completions come here, until it is detached.
+    pub(crate) fn attach(&self, credit: &Arc<Credit>) -> Owner {
         self.users.fetch_add(1, Ordering::AcqRel);
-        let mut ring = self.lock();
-        let free = ring.owners.iter().position(Option::is_none);
+        let mut owners = lock(&self.owners);
+        let free = owners.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
-            ring.owners.push(None);
-            ring.owners.len() - 1
+            owners.push(None);
+            owners.len() - 1
         });
-        ring.owners[index] = Some(credit.clone());
-        index as u32
+        owners[index] = Some(credit.clone());
+        Owner {
+            index: index as u32,
+            credit: NonNull::from(&**credit),
+        }
     }
 
-    /// The queue is gone, and what it completed and nobody polled with it.
-    pub(crate) fn detach(&self, owner: u32) {
+    /// The queue is gone, and what it completed and nobody polled with it. It completes nothing any more.
+    pub(crate) fn detach(&self, owner: Owner) {
         self.purge(owner);
-        self.lock().owners[owner as usize] = None;
+        lock(&self.owners)[owner.index as usize] = None;
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Takes an owner's completions out of the queue.
-    pub(crate) fn purge(&self, owner: u32) {
-        let mut ring = self.lock();
-        let mut to = ring.head;
-        for from in ring.head..ring.tail {
-            let entry = ring.entries[ring.at(from)];
-            if entry.owner == owner {
+    pub(crate) fn purge(&self, owner: Owner) {
+        self.ring.alone(|all, _| {
+            all.retain(|entry| {
+                let stays = entry.owner.is_none_or(|own| own.index != owner.index);
                 // A receive of an SRQ gives its room back, whoever took it.
-                if entry.release == Release::SharedReceive {
-                    ring.give_back(owner, entry.release);
+                if !stays && entry.release == Release::SharedReceive {
+                    let mut room = Room::default();
+                    room.add(entry);
+                    room.give_back();
                 }
-            } else {
-                let place = ring.at(to);
-                ring.entries[place] = entry;
-                to += 1;
-            }
-        }
-        ring.tail = to;
-        self.filled.store(ring.len() as u32, Ordering::Release);
+                stays
+            });
+        });
     }
 
     /// Puts a completion, and wakes who asked to be woken.
     #[inline]
-    pub(crate) fn push(&self, completion: &Completion) -> Result<(), Overrun> {
-        let mut ring = self.lock();
-        if ring.len() == ring.entries.len() {
-            self.overrun(ring);
+    pub(crate) fn push(&self, owner: Owner, completion: &Completion) -> Result<(), Overrun> {
+        let put = self.ring.put(|| Entry {
+            wc: completion.wc,
+            owner: Some(owner),
+            release: completion.release,
+        });
+        if put == Err(Full) {
+            self.overrun();
             return Err(Overrun);
         }
-        let place = ring.at(ring.tail);
-        ring.entries[place] = Entry {
-            wc: completion.wc,
-            owner: completion.owner,
-            release: completion.release,
-        };
-        ring.tail += 1;
-        self.filled.store(ring.len() as u32, Ordering::Release);
-        if ring.armed != Armed::No {
-            self.notify(ring, completion);
+        if self.armed.load(Ordering::Acquire) != ARMED_NO {
+            self.notify(completion);
         }
         Ok(())
     }
 
     #[cold]
-    fn notify(&self, mut ring: MutexGuard<'_, Ring>, completion: &Completion) {
+    fn notify(&self, completion: &Completion) {
+        let mut notice = lock(&self.notice);
         let failed = completion.wc.status != WcStatus::Success as u32;
-        if ring.armed == Armed::Solicited && !completion.solicited && !failed {
-            return;
+        match self.armed.load(Ordering::Relaxed) {
+            ARMED_NO => return,
+            ARMED_SOLICITED if !completion.solicited && !failed => return,
+            _ => {}
         }
-        ring.held_back = ring.held_back.saturating_add(1);
-        if ring.held_back < ring.wait_for && !ring.wait.is_zero() {
+        notice.held_back = notice.held_back.saturating_add(1);
+        if notice.held_back < notice.wait_for && !notice.wait.is_zero() {
             let moderator = &self.opened.adapter.moderator;
-            if ring.held_back > 1 || moderator.schedule(ring.wait, self.me.clone()) {
+            if notice.held_back > 1 || moderator.schedule(notice.wait, self.me.clone()) {
                 return;
             }
         }
-        self.fire(ring);
+        self.fire(notice);
     }
 
-    fn fire(&self, mut ring: MutexGuard<'_, Ring>) {
-        ring.armed = Armed::No;
-        ring.held_back = 0;
-        self.transport.disarmed();
-        drop(ring);
+    /// By who has `notice`.
+    fn disarm(&self) {
+        if self.armed.swap(ARMED_NO, Ordering::SeqCst) != ARMED_NO
+            && let Some(all) = &self.armed_queues
+        {
+            all.one_less();
+        }
+    }
+
+    fn fire(&self, mut notice: Guard<'_, Notice>) {
+        self.disarm();
+        notice.held_back = 0;
+        drop(notice);
         if let Some(channel) = &self.channel {
             channel.queue.push(self.channel_acks.clone());
         }
@@ -506,17 +583,11 @@ impl Cq {
 
     /// IBTA 11.6.3.2: an asynchronous error of the CQ; the QP whose completion is lost breaks.
     #[cold]
-    fn overrun(&self, mut ring: MutexGuard<'_, Ring>) {
-        if !core::mem::replace(&mut ring.overrun, true) {
-            drop(ring);
+    fn overrun(&self) {
+        if !self.overrun.swap(true, Ordering::Relaxed) {
             let about = About::Cq(self.async_acks.clone());
             self.opened.async_queue.push((EventType::CqErr, about));
         }
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -524,9 +595,9 @@ impl Timed for Cq {
     /// The moderation's time is over. An earlier event may have been for these completions
     /// already; one event too early does no harm.
     fn period_over(&self) {
-        let ring = self.lock();
-        if ring.armed != Armed::No && ring.held_back > 0 {
-            self.fire(ring);
+        let notice = lock(&self.notice);
+        if self.armed.load(Ordering::Relaxed) != ARMED_NO && notice.held_back > 0 {
+            self.fire(notice);
         }
     }
 }

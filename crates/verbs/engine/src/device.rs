@@ -68,6 +68,11 @@ impl Device {
         &*self.transport
     }
 
+    /// What it can do.
+    pub fn caps(&self) -> TransportCaps {
+        self.transport.caps()
+    }
+
     /// Network byte order; the same for all processes of a host.
     pub fn guid(&self) -> u64 {
         self.adapter.guid()
@@ -92,7 +97,7 @@ impl Device {
             hw_ver: 0,
             max_qp: QPS_MAX,
             max_qp_wr: QUEUE_MAX as i32,
-            device_cap_flags: cap_flags(caps.xrc),
+            device_cap_flags: cap_flags(&caps),
             max_sge: MAX_SGE as i32,
             max_sge_rd: MAX_SGE as i32,
             max_cq: CQS_MAX as i32,
@@ -113,7 +118,7 @@ impl Device {
             max_mcast_grp: if caps.ud { 8192 } else { 0 },
             max_mcast_qp_attach: if caps.ud { GROUPS_PER_QP as i32 } else { 0 },
             max_total_mcast_qp_attach: if caps.ud { 8192 } else { 0 },
-            max_ah: i32::MAX,
+            max_ah: if caps.ud { i32::MAX } else { 0 },
             max_fmr: 0,
             max_map_per_fmr: 0,
             max_srq: QPS_MAX,
@@ -125,7 +130,7 @@ impl Device {
         }
     }
 
-    /// Ports count from 1; there is one. It is an Ethernet port in state ACTIVE.
+    /// Ports count from 1; there is one, in state ACTIVE.
     pub fn port_attr(&self, port: u8) -> Result<PortAttr> {
         check_port(port)?;
         let caps = self.transport.caps();
@@ -134,17 +139,16 @@ impl Device {
             max_mtu: caps.mtu,
             active_mtu: caps.mtu,
             gid_tbl_len: GIDS_MAX as i32,
-            // IBV_PORT_CM_SUP, IBV_PORT_IP_BASED_GIDS.
-            port_cap_flags: 1 << 16 | 1 << 26,
+            port_cap_flags: port_cap_flags(&caps),
             max_msg_sz: caps.max_msg_sz,
             pkey_tbl_len: 1,
             max_vl_num: 1,
             // 4X, 25 Gb/s: nothing measures by it, and zero is not understood.
             active_width: 2,
             active_speed: 32,
-            // LINK_UP, IBV_LINK_LAYER_ETHERNET.
+            // LINK_UP.
             phys_state: 5,
-            link_layer: 2,
+            link_layer: caps.identity.link_layer as u8,
             ..PortAttr::default()
         })
     }
@@ -189,7 +193,7 @@ impl Device {
 }
 
 /// `ibv_device_cap_flags`.
-fn cap_flags(xrc: bool) -> u32 {
+fn cap_flags(caps: &TransportCaps) -> u32 {
     const CURR_QP_STATE_MOD: u32 = 1 << 7;
     const PORT_ACTIVE_EVENT: u32 = 1 << 10;
     const SYS_IMAGE_GUID: u32 = 1 << 11;
@@ -203,13 +207,23 @@ fn cap_flags(xrc: bool) -> u32 {
     CURR_QP_STATE_MOD
         | PORT_ACTIVE_EVENT
         | SYS_IMAGE_GUID
-        | RC_RNR_NAK_GEN
         | SRQ_RESIZE
         | N_NOTIFY_CQ
         | MEM_WINDOW
         | MEM_MGT_EXTENSIONS
         | MEM_WINDOW_TYPE_2B
-        | if xrc { XRC } else { 0 }
+        | if caps.rnr_retry { RC_RNR_NAK_GEN } else { 0 }
+        | if caps.xrc { XRC } else { 0 }
+}
+
+/// `ibv_port_cap_flags`.
+fn port_cap_flags(caps: &TransportCaps) -> u32 {
+    const CM_SUP: u32 = 1 << 16;
+    const IP_BASED_GIDS: u32 = 1 << 26;
+    match caps.identity.has_roce_gids() {
+        true => CM_SUP | IP_BASED_GIDS,
+        false => CM_SUP,
+    }
 }
 
 /// A GUID for the host and the device's name: an EUI-64 with the bit that says that it was not

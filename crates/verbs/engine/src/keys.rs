@@ -6,12 +6,13 @@
 //! taking the key away waits for it ([`KeyTable::pin`]).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::keys::{KEYS_MAX, SLOTS, WINDOW, place};
 
+use crate::locks::lock;
 use crate::random::random_u32;
 
 pub use sluice_verbs_model::keys::KeyInfo;
@@ -85,7 +86,7 @@ impl KeyTable {
 
     /// Reserves a place and a key for it that opens nothing yet.
     pub fn reserve(&self) -> Result<u32> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = lock(&self.places);
         if places.in_use >= KEYS_MAX {
             return Err(Error::NoResources);
         }
@@ -110,7 +111,7 @@ impl KeyTable {
 
     /// Gives a place back. The key must have been withdrawn, or never published.
     pub fn release(&self, key: u32) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = lock(&self.places);
         let at = place(key);
         let (word, bit) = (at as usize / 64, 1u64 << (at % 64));
         if places.taken[word] & bit != 0 {

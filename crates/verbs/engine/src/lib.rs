@@ -15,11 +15,12 @@
 //!
 //! | modules | what |
 //! |---|---|
-//! | `random`, `memory`, `events`, `keys`, `gids`, [`fault`] | means, without objects |
+//! | [`locks`], `sync`; `loans`, `front`, `shared_ring`, `random`, `memory`, `events`, `keys`, `gids` | means, without objects |
 //! | `moderator`, `report`, `windows` | who is called back: each says by a small trait as what it knows an object |
 //! | [`aftermath`] | what follows from calls of a transport, until it holds no lock |
 //! | `adapter`, `domain` | what objects share: of the device, of the context, of the protection domain |
-//! | [`channel`], [`xrcd`], [`ah`], [`mr`]; [`mw`]; [`cq`]; `rq`, [`srq`]; [`wr`], `sq`; [`qp`] | the objects, each with what a transport adds to it |
+//! | [`channel`], [`xrcd`], [`ah`], [`mr`]; [`mw`]; [`cq`]; `rq`, [`srq`]; [`wr`], `records`, `pair`, `sq`; [`qp`] | the objects, each with what a transport adds to it |
+//! | `transfer`; [`message`] | for transports that copy bytes themselves: methods of what they get from the objects, and a whole message |
 //! | [`transport`] | the seam: what makes the transport's parts of all these |
 //! | [`device`], [`context`], [`pd`] | what a program starts from, and makes the others with |
 //!
@@ -39,8 +40,10 @@
 //! 3. The request gets the next number, `seq`, and is handed to [`QpTransport::post`] as a
 //!    [`Wqe`] that borrows the program's own list; nothing was copied. A transport that can do
 //!    it at once answers [`Posted::Done`]. Else it answers [`Posted::Pending`], the engine
-//!    copies list and inline data to the queue's slot, and [`Qp::complete_send`] ends it later,
-//!    in any order and from any thread.
+//!    copies list and inline data to the request's record, and [`Qp::complete_send`] ends it later,
+//!    in any order and from any thread. A transport that works on requests then has that record lent
+//!    ([`LentRecords`]) until the request has ended, and hears of it by [`QpTransport::posted`]: there is no
+//!    other copy.
 //! 4. The engine completes requests in the order of posting: it waits for the oldest, writes a
 //!    [`Wc`] if it was signalled or failed, and forgets the others. The first failure moves the
 //!    QP to ERR (UC, UD: SQE) and flushes what is behind it.
@@ -74,20 +77,29 @@ pub mod cq;
 pub mod device;
 mod domain;
 pub mod events;
-pub mod fault;
+mod front;
 mod gids;
+pub mod iw_cm;
 pub mod keys;
+mod loans;
+pub mod locks;
 mod memory;
+pub mod message;
 mod moderator;
 pub mod mr;
 pub mod mw;
+mod pair;
 pub mod pd;
 pub mod qp;
 mod random;
+mod records;
 pub mod report;
 mod rq;
+mod shared_ring;
 mod sq;
 pub mod srq;
+mod sync;
+mod transfer;
 pub mod transport;
 mod windows;
 pub mod wr;
@@ -99,20 +111,22 @@ pub use channel::Channel;
 pub use context::Context;
 pub use cq::Cq;
 pub use device::Device;
+pub use message::Message;
 pub use mr::Mr;
 pub use mw::Mw;
 pub use pd::Pd;
 pub use qp::{LocalMemory, Qp, QpInit, responder};
+pub use records::LentRecords;
 pub use srq::{Srq, SrqInit};
 pub use transport::{CqTransport, QpTransport, Transport};
-pub use wr::{MwBind, SendWr, UdDestination, Wqe};
+pub use wr::{Handed, MwBind, SendWr, UdDestination, Wqe};
 pub use xrcd::Xrcd;
 
+pub use sluice_verbs_model::events::{AsyncEvent, Element};
 /// The words that all of this is said with.
 pub use sluice_verbs_model::{error, opcode, refusal, states, types};
 
 pub use error::{Error, Result};
 pub use refusal::{LocalFault, NakReason};
-pub use sluice_verbs_model::events::AsyncEvent;
 pub use sluice_verbs_model::transport::{Posted, SendDone};
 pub use types::*;

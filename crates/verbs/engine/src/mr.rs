@@ -1,6 +1,6 @@
 //! Memory regions.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::keys::KeyInfo;
@@ -8,6 +8,7 @@ use sluice_verbs_model::types::{access, rereg};
 
 use crate::domain::Domain;
 use crate::keys::KeyTable;
+use crate::locks::{Guard, lock};
 use crate::memory;
 
 /// A registered range of the process's memory.
@@ -221,8 +222,8 @@ impl Mr {
         state.windows = state.windows.saturating_sub(1);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        lock(&self.state)
     }
 }
 

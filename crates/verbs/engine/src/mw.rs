@@ -1,6 +1,6 @@
 //! Memory windows (IBTA 10.6.7).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::keys::{KeyInfo, WINDOW};
@@ -8,6 +8,7 @@ use sluice_verbs_model::types::{MwType, WcStatus, access};
 
 use crate::domain::Domain;
 use crate::keys::KeyTable;
+use crate::locks::{Guard, lock};
 use crate::mr::Mr;
 use crate::windows::Window;
 
@@ -161,8 +162,8 @@ impl Mw {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        lock(&self.state)
     }
 }
 

@@ -2,9 +2,11 @@
 //! nothing: the counts are those that queue pairs keep anyway, and are added up when asked for.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Mutex, Weak};
 
 use sluice_verbs_model::types::QpState;
+
+use crate::locks::lock;
 
 pub use sluice_verbs_model::report::{DeviceReport, QpCounters, TransportReport, state_name};
 
@@ -31,14 +33,14 @@ struct State {
 
 impl Census {
     pub fn add(&self, num: u32, qp: Weak<dyn Counted>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         state.living.insert(num, qp);
     }
 
     /// It is being destroyed. Waits for who is looking at it, which is not long.
     pub fn remove(&self, qp: &dyn Counted) {
         let counters = qp.counters();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if state.living.remove(&qp.num()).is_some() {
             state.gone += &counters;
         }
@@ -47,7 +49,7 @@ impl Census {
     /// Adds everything up. The lock is held all the time, so that no queue pair ends in the hands
     /// of the calling thread.
     pub fn look(&self, report: &mut DeviceReport) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = lock(&self.state);
         report.counters = state.gone;
         for qp in state.living.values().filter_map(Weak::upgrade) {
             if let Some(count) = report.states.get_mut(qp.state() as usize) {

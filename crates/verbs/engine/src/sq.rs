@@ -1,165 +1,45 @@
 //! The send queue: what was posted, what the transport has, what is complete.
 //!
-//! Requests are counted from 0. `head ≤ handed ≤ tail`: those before `head` are complete, those
+//! Requests are counted from 0. `front ≤ handed ≤ tail`: those before [`Front`] are complete, those
 //! before `handed` are the transport's or done, those before `tail` are held. The room of a
 //! request is free again when its completion was polled ([`Credit::sends`]).
+//!
+//! A transport that works by record ends requests in their order, and without the queue's lock
+//! ([`SendQueue`] is behind it) as long as they are all that there is: none is held or done and waits for its turn,
+//! nothing has failed, nothing is to drain. Else the front is guarded.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use sluice_verbs_model::error::{Error, Result};
-use sluice_verbs_model::opcode::{Facts, facts};
+use sluice_verbs_model::opcode::{Facts, Opcodes, facts};
 use sluice_verbs_model::refusal::LocalFault;
 use sluice_verbs_model::states::{Posting, sending};
 use sluice_verbs_model::transport::{Posted, SendDone};
-use sluice_verbs_model::types::{
-    AhAttr, QpCap, QpState, QpType, Sge, Wc, WcStatus, WrOpcode, send_flags,
-};
+use sluice_verbs_model::types::{QpCap, QpState, QpType, Sge, Wc, WcStatus, WrOpcode, send_flags};
 
-use crate::adapter::Adapter;
-use crate::cq::{Completion, Credit, Overrun, Release};
-use crate::memory;
-use crate::mr::Mr;
-use crate::mw::{Mw, check_bind};
-use crate::wr::{MwBind, SendWr, UdDestination, Wqe};
-
-/// The queue pair, as its send queue knows it.
-pub(crate) trait Pair {
-    fn num(&self) -> u32;
-    fn pd_id(&self) -> u32;
-    fn qkey(&self) -> u32;
-    fn adapter(&self) -> &Adapter;
-    fn sent(&self) -> &SendTally;
-
-    /// Hands a request to the transport.
-    fn hand(&self, wqe: &Wqe<'_>) -> Posted;
-
-    /// Puts a completion to the CQ of sends.
-    fn push_send(&self, completion: &Completion) -> Result<(), Overrun>;
-}
-
-/// What the QP must do once the queue's lock is released.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[must_use]
-pub(crate) struct After {
-    /// A request failed.
-    pub broken: bool,
-    /// A completion was lost.
-    pub overrun: bool,
-    /// SQD and nothing is under way any more.
-    pub drained: bool,
-}
-
-impl After {
-    pub fn and(&mut self, other: After) {
-        self.broken |= other.broken;
-        self.overrun |= other.overrun;
-        self.drained |= other.drained;
-    }
-
-    pub fn is_nothing(self) -> bool {
-        self == After::default()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Held,
-    Pending,
-    Done(SendDone),
-}
-
-/// A request that has to be kept.
-struct Slot {
-    phase: Phase,
-    wr_id: u64,
-    opcode: WrOpcode,
-    flags: u32,
-    imm: u32,
-    pieces: u32,
-    /// Addresses have taken the place of keys, or the data is inline.
-    translated: bool,
-    length: u64,
-    remote_addr: u64,
-    rkey: u32,
-    xrc_srqn: u32,
-    compare_add: u64,
-    swap: u64,
-    ud: Option<(AhAttr, u32, u32)>,
-    bind: Option<KeptBind>,
-}
-
-struct KeptBind {
-    mw: Arc<Mw>,
-    mr: Option<Arc<Mr>>,
-    rkey: u32,
-    addr: u64,
-    length: u64,
-    access: u32,
-}
-
-impl Slot {
-    const EMPTY: Slot = Slot {
-        phase: Phase::Held,
-        wr_id: 0,
-        opcode: WrOpcode::Send,
-        flags: 0,
-        imm: 0,
-        pieces: 0,
-        translated: false,
-        length: 0,
-        remote_addr: 0,
-        rkey: 0,
-        xrc_srqn: 0,
-        compare_add: 0,
-        swap: 0,
-        ud: None,
-        bind: None,
-    };
-
-    fn view<'a>(&'a self, sges: &'a [Sge]) -> SendWr<'a> {
-        SendWr {
-            wr_id: self.wr_id,
-            opcode: self.opcode,
-            flags: self.flags,
-            imm: self.imm,
-            sges,
-            remote_addr: self.remote_addr,
-            rkey: self.rkey,
-            xrc_srqn: self.xrc_srqn,
-            compare_add: self.compare_add,
-            swap: self.swap,
-            ud: self.ud.as_ref().map(|(ah, qpn, qkey)| UdDestination {
-                ah,
-                qpn: *qpn,
-                qkey: *qkey,
-            }),
-            bind: self.bind.as_ref().map(|bind| MwBind {
-                mw: &bind.mw,
-                rkey: bind.rkey,
-                mr: bind.mr.as_ref(),
-                addr: bind.addr,
-                length: bind.length,
-                access: bind.access,
-            }),
-        }
-    }
-}
-
-/// Lists and inline data of kept requests, a fixed part for each slot.
-#[derive(Default)]
-struct Storage {
-    sges: Box<[Sge]>,
-    inline: Box<[u8]>,
-}
+use crate::cq::{Completion, Credit, Release};
+use crate::front::Front;
+use crate::mw::check_bind;
+use crate::pair::{After, Pair, add};
+use crate::records::{Name, Phase, Records};
+use crate::sync::wait_a_moment;
+use crate::wr::{Handed, SendWr, Wqe};
 
 pub(crate) struct SendQueue {
     pub state: QpState,
     /// SQ_DRAINED is wished.
     pub drain_event: bool,
+    /// The first request that is not complete, where the transport does not work by record.
     head: u64,
+    /// The same where it does.
+    front: Arc<Front>,
+    /// It is guarded, or nobody ends requests without the lock.
+    guarded: bool,
     handed: u64,
     tail: u64,
+    /// Requests behind the front that are done and wait for their turn.
+    waiting: u64,
     /// READs and atomics that are under way.
     reads: u32,
     /// The transport said so.
@@ -173,44 +53,51 @@ pub(crate) struct SendQueue {
     /// QpInit::sq_sig_all as a flag.
     always: u32,
     type_bit: u8,
+    /// What may be posted.
+    opcodes: Opcodes,
     max_wr: u32,
     max_sge: u32,
     max_inline: u32,
     /// Bytes.
     max_length: u64,
-    slots: Box<[Slot]>,
-    storage: Storage,
+    records: Records,
+    /// What was lent to the transport, which is to hear of it.
+    lent: Handed,
+    /// The transport works on requests by their records ([`crate::QpTransport::posted`]).
+    by_record: bool,
 }
 
-/// What went through a send queue. Written by whoever has the queue, one at a time, so that a count
-/// needs no locked instruction; read without it, as a program that posts much hardly lets go of it.
-#[derive(Default)]
-#[repr(align(64))]
-pub struct SendTally {
-    pub posted: AtomicU64,
-    /// Of successful requests.
-    pub bytes: AtomicU64,
-    pub failed: AtomicU64,
-}
-
-/// See [`SendTally`].
-#[inline]
-pub fn add(count: &AtomicU64, more: u64) {
-    count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+/// What a send queue is like.
+pub struct Making {
+    pub qp_type: QpType,
+    /// What can be posted.
+    pub opcodes: Opcodes,
+    /// All requests are signalled.
+    pub always: bool,
+    /// Bytes of a message.
+    pub max_length: u64,
+    /// The transport works [by record](crate::QpTransport::is_by_record).
+    pub by_record: bool,
 }
 
 impl SendQueue {
-    pub fn new(qp_type: QpType, cap: &QpCap, always: bool, max_length: u64) -> SendQueue {
-        let places = match cap.max_send_wr {
-            0 => 0,
-            wanted => wanted.next_power_of_two() as usize,
-        };
+    pub fn new(making: &Making, cap: &QpCap, records: Records, front: Arc<Front>) -> SendQueue {
+        let &Making {
+            qp_type,
+            opcodes,
+            always,
+            max_length,
+            by_record,
+        } = making;
         SendQueue {
             state: QpState::Reset,
             drain_event: false,
             head: 0,
+            front,
+            guarded: true,
             handed: 0,
             tail: 0,
+            waiting: 0,
             reads: 0,
             busy: false,
             stuck: false,
@@ -218,26 +105,30 @@ impl SendQueue {
             flushed: false,
             always: if always { send_flags::SIGNALED } else { 0 },
             type_bit: sluice_verbs_model::opcode::type_bit(qp_type),
+            opcodes,
             max_wr: cap.max_send_wr,
             max_sge: cap.max_send_sge,
             max_inline: cap.max_inline_data,
             max_length,
-            slots: (0..places).map(|_| Slot::EMPTY).collect(),
-            storage: Storage {
-                sges: vec![Sge::default(); places * cap.max_send_sge as usize].into(),
-                inline: vec![0; places * cap.max_inline_data as usize].into(),
-            },
+            records,
+            lent: Handed::default(),
+            by_record,
         }
     }
 
+    /// The first request that is not complete.
     #[inline]
-    fn index(&self, seq: u64) -> usize {
-        seq as usize & (self.slots.len() - 1)
+    fn head(&self) -> u64 {
+        if self.by_record {
+            self.front.position()
+        } else {
+            self.head
+        }
     }
 
     /// Requests are under way although the queue is to drain.
     pub fn is_draining(&self) -> bool {
-        self.state == QpState::Sqd && self.head < self.handed
+        self.state == QpState::Sqd && self.head() < self.handed
     }
 
     /// Requests wait for the transport to have room.
@@ -259,6 +150,9 @@ impl SendQueue {
             return Err(Error::QueueFull);
         }
         add(&qp.sent().posted, 1);
+        if self.by_record {
+            self.await_place();
+        }
         let seq = self.tail;
         let at_once = self.handed == seq
             && posting == Posting::Works
@@ -276,6 +170,7 @@ impl SendQueue {
                 self.tail += 1;
                 self.handed += 1;
                 self.reads += u32::from(facts.reads);
+                self.lend(seq, length);
                 return Ok(After::default());
             }
             Posted::Busy => {
@@ -286,16 +181,19 @@ impl SendQueue {
         };
         self.tail += 1;
         self.handed += 1;
-        if self.head != seq {
-            // Others are before it: it waits for its turn.
-            self.keep(seq, wr, &[], true, length);
-            return Ok(self.finish(seq, done));
+        if self.head() != seq {
+            // Others are before it: it waits for its turn, unless that has come meanwhile.
+            self.records.keep(seq, wr, &[], true, length);
+            self.guard();
+            self.finish(seq, done);
+            return Ok(self.retire_ended(qp));
         }
-        self.head += 1;
+        self.pass();
         let signalled = (wr.flags | self.always) & send_flags::SIGNALED != 0;
         if done.status != WcStatus::Success {
             self.stuck = true;
             self.dead = true;
+            self.guard();
             add(&qp.sent().failed, 1);
         } else {
             add(&qp.sent().bytes, u64::from(done.byte_len));
@@ -303,7 +201,7 @@ impl SendQueue {
                 return Ok(After::default());
             }
         }
-        Ok(self.complete(qp, wr.wr_id, wr.opcode, done, seq))
+        Ok(complete(qp, wr.wr_id, wr.opcode, done, seq))
     }
 
     /// Whether [`SendQueue::post`] would take a request that comes after `ahead` others.
@@ -322,7 +220,7 @@ impl SendQueue {
     /// What makes the call itself fail. Bytes of local memory.
     #[inline]
     fn check(&self, wr: &SendWr<'_>, facts: &Facts) -> Result<u64> {
-        if facts.types & self.type_bit == 0 || wr.flags & !send_flags::ALL != 0 {
+        if !self.opcodes.contains(wr.opcode) || wr.flags & !send_flags::ALL != 0 {
             return Err(Error::BadOpcode);
         }
         if wr.sges.len() > self.max_sge as usize {
@@ -369,12 +267,9 @@ impl SendQueue {
                 Ok(Moved::No) => {}
                 // Regions whose addresses are not the process's: the list must be rewritten.
                 Ok(Moved::Yes) => {
-                    self.keep(seq, wr, wr.sges, false, length);
-                    let at = self.index(seq);
-                    let posted = self.hand_kept(qp, at, seq, facts);
-                    if posted == Posted::Pending {
-                        self.slots[at].phase = Phase::Pending;
-                    }
+                    self.records.keep(seq, wr, wr.sges, false, length);
+                    let posted = self.hand_kept(qp, seq, facts);
+                    self.note(seq, posted);
                     return posted;
                 }
             }
@@ -382,16 +277,37 @@ impl SendQueue {
         let mut wr = *wr;
         resolve_qkey(qp, &mut wr);
         let posted = qp.hand(&Wqe { seq, wr, length });
-        match posted {
-            Posted::Done(_) => {}
-            Posted::Pending => {
-                self.keep(seq, &wr, wr.sges, true, length);
-                let at = self.index(seq);
-                self.slots[at].phase = Phase::Pending;
-            }
-            Posted::Busy => self.keep(seq, &wr, wr.sges, true, length),
+        if !matches!(posted, Posted::Done(_)) {
+            self.records.keep(seq, &wr, wr.sges, true, length);
+            self.note(seq, posted);
         }
         posted
+    }
+
+    /// What the transport has said of a request that is kept.
+    #[inline]
+    fn note(&mut self, seq: u64, posted: Posted) {
+        let phase = match posted {
+            Posted::Done(done) => Phase::Done(done),
+            Posted::Pending => Phase::Pending,
+            Posted::Busy => Phase::Held,
+        };
+        self.records.set_phase(seq, phase);
+    }
+
+    /// A request is the transport's from now on, which works on its record if it does so at all.
+    #[inline]
+    fn lend(&mut self, seq: u64, length: u64) {
+        if self.by_record {
+            self.records.lend(seq);
+            self.lent.and(Handed::one(seq, length));
+        }
+    }
+
+    /// What was lent to the transport since it last heard of it.
+    #[inline]
+    pub fn take_lent(&mut self) -> Handed {
+        core::mem::take(&mut self.lent)
     }
 
     /// Queues a request behind others, or flushes it where nothing is carried out any more.
@@ -399,100 +315,127 @@ impl SendQueue {
     fn hold(&mut self, qp: &impl Pair, wr: &SendWr<'_>, length: u64) -> After {
         let seq = self.tail;
         self.tail += 1;
+        self.guard();
         if self.flushed {
             self.handed = self.tail;
-            self.head = self.tail;
+            self.jump(self.tail);
             add(&qp.sent().failed, 1);
             let done = SendDone::failed(WcStatus::WrFlushErr);
-            let mut after = self.complete(qp, wr.wr_id, wr.opcode, done, seq);
+            let mut after = complete(qp, wr.wr_id, wr.opcode, done, seq);
             after.broken = false;
             return after;
         }
-        self.keep(seq, wr, wr.sges, false, length);
+        self.records.keep(seq, wr, wr.sges, false, length);
+        self.note(seq, Posted::Busy);
         After::default()
     }
 
-    /// Copies a request to its slot, inline data included.
-    fn keep(&mut self, seq: u64, wr: &SendWr<'_>, pieces: &[Sge], translated: bool, length: u64) {
-        let at = self.index(seq);
-        let first = at * self.max_sge as usize;
-        let list = &mut self.storage.sges[first..first + self.max_sge as usize];
-        let mut kept = pieces.len();
-        if wr.is_inline() && !pieces.is_empty() {
-            let first = at * self.max_inline as usize;
-            let bytes = &mut self.storage.inline[first..first + length as usize];
-            memory::gather(pieces, bytes);
-            list[0] = Sge {
-                addr: bytes.as_ptr() as u64,
-                length: length as u32,
-                lkey: 0,
-            };
-            kept = 1;
-        } else {
-            list[..kept].copy_from_slice(pieces);
-        }
-        self.slots[at] = Slot {
-            phase: Phase::Held,
-            wr_id: wr.wr_id,
-            opcode: wr.opcode,
-            flags: wr.flags,
-            imm: wr.imm,
-            pieces: kept as u32,
-            translated: translated || wr.is_inline(),
-            length,
-            remote_addr: wr.remote_addr,
-            rkey: wr.rkey,
-            xrc_srqn: wr.xrc_srqn,
-            compare_add: wr.compare_add,
-            swap: wr.swap,
-            ud: wr.ud.map(|ud| (*ud.ah, ud.qpn, ud.qkey)),
-            bind: wr.bind.map(|bind| KeptBind {
-                mw: bind.mw.clone(),
-                mr: bind.mr.cloned(),
-                rkey: bind.rkey,
-                addr: bind.addr,
-                length: bind.length,
-                access: bind.access,
-            }),
-        };
-    }
-
-    /// The end of a request that is kept. Out of turn it only takes note.
-    pub fn finish(&mut self, seq: u64, done: SendDone) -> After {
-        let at = self.index(seq);
-        self.slots[at].phase = Phase::Done(done);
+    /// The end of a request that is kept, which is completed in its turn.
+    fn finish(&mut self, seq: u64, done: SendDone) {
+        self.note(seq, Posted::Done(done));
+        self.waiting += 1;
         self.stuck |= done.status != WcStatus::Success;
-        After::default()
     }
 
-    /// `Qp::complete_send`: false when there is no such request.
-    pub fn end_pending(&mut self, seq: u64, done: SendDone) -> bool {
-        if seq < self.head || seq >= self.handed {
+    /// Waits until the place of the next request is free. It is, but for the few instructions between a
+    /// completion that somebody has polled already and the front that goes past it.
+    #[inline]
+    fn await_place(&self) {
+        let mut rounds = 0;
+        while self.tail - self.head() >= self.records.len() as u64 {
+            wait_a_moment(&mut rounds);
+        }
+    }
+
+    /// The transport is to take the lock for what ends from now on.
+    #[inline]
+    fn guard(&mut self) {
+        if !self.guarded {
+            self.guarded = true;
+            self.front.guard();
+        }
+    }
+
+    /// Lets the transport end requests without the lock if they are all that there is, or does not.
+    fn guard_if_needed(&mut self) {
+        let plain = self.by_record
+            && self.state == QpState::Rts
+            && self.handed == self.tail
+            && self.waiting == 0
+            && !(self.stuck || self.dead || self.flushed || self.busy || self.drain_event);
+        if !plain {
+            self.guard();
+        } else if self.guarded {
+            self.guarded = false;
+            self.front.unguard();
+        }
+    }
+
+    /// The first request is complete.
+    #[inline]
+    fn pass(&mut self) {
+        if self.by_record {
+            self.front.pass();
+        } else {
+            self.head += 1;
+        }
+    }
+
+    /// All requests before this one are complete or flushed.
+    fn jump(&mut self, seq: u64) {
+        self.guarded = true;
+        self.head = seq;
+        self.front.jump(seq);
+    }
+
+    /// `Qp::complete_send`: false when there is no such request. The first one is complete then if it went well;
+    /// others are completed in their turn ([`SendQueue::retire_ended`]).
+    pub fn end_pending(
+        &mut self,
+        qp: &impl Pair,
+        seq: u64,
+        done: SendDone,
+        after: &mut After,
+    ) -> bool {
+        let head = self.head();
+        if seq < head || seq >= self.handed {
             return false;
         }
-        let at = self.index(seq);
-        if self.slots[at].phase != Phase::Pending {
+        let (phase, name) = self.records.state(seq);
+        if phase != Phase::Pending {
             return false;
         }
-        self.reads -= u32::from(facts(self.slots[at].opcode).reads);
-        let _ = self.finish(seq, done);
+        if self.reads > 0 {
+            self.reads -= u32::from(facts(name.opcode).reads);
+        }
+        // Nobody else goes past the first one, which is no longer lent.
+        if head == seq && done.status == WcStatus::Success && self.completes() {
+            add(&qp.sent().bytes, u64::from(done.byte_len));
+            if (name.flags | self.always) & send_flags::SIGNALED != 0 {
+                after.and(complete(qp, name.wr_id, name.opcode, done, seq));
+            }
+            self.pass();
+            return true;
+        }
+        self.guard();
+        self.finish(seq, done);
         true
+    }
+
+    /// Requests that have ended are completed in the state that it is in.
+    fn completes(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead
     }
 
     /// `Qp::with_wqe`.
     pub fn look<R>(&self, seq: u64, look: impl FnOnce(&Wqe<'_>) -> R) -> Option<R> {
-        if seq < self.head || seq >= self.handed {
+        if seq < self.head() || seq >= self.handed {
             return None;
         }
-        let at = self.index(seq);
-        let slot = &self.slots[at];
-        if slot.phase != Phase::Pending {
+        if self.records.phase(seq) != Phase::Pending {
             return None;
         }
-        let first = at * self.max_sge as usize;
-        let wr = slot.view(&self.storage.sges[first..first + slot.pieces as usize]);
-        let length = slot.length;
-        Some(look(&Wqe { seq, wr, length }))
+        Some(self.records.look(seq, look))
     }
 
     pub fn no_longer_busy(&mut self) {
@@ -502,32 +445,35 @@ impl SendQueue {
     /// Completes what is done and hands over what is held, as far as both go.
     pub fn pump(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
+        self.guard_if_needed();
         loop {
-            let before = (self.head, self.handed);
-            if matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead {
+            let before = (self.head(), self.handed);
+            if self.completes() {
                 self.hand_held(qp);
                 after.and(self.retire(qp));
             }
-            if before == (self.head, self.handed) || self.dead {
+            if before == (self.head(), self.handed) || self.dead {
                 break;
             }
         }
         self.note_drained(&mut after);
+        self.guard_if_needed();
         after
     }
 
     /// Completes what is done, as far as that goes without handing anything over.
     pub fn retire_ended(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
-        if matches!(self.state, QpState::Rts | QpState::Sqd) && !self.dead {
+        if self.completes() {
             after = self.retire(qp);
         }
         self.note_drained(&mut after);
+        self.guard_if_needed();
         after
     }
 
     fn note_drained(&mut self, after: &mut After) {
-        if self.state == QpState::Sqd && self.drain_event && self.head == self.handed {
+        if self.state == QpState::Sqd && self.drain_event && self.head() == self.handed {
             self.drain_event = false;
             after.drained = true;
         }
@@ -543,80 +489,89 @@ impl SendQueue {
         {
             return false;
         }
-        let at = self.index(self.handed);
-        self.reads == 0 || self.slots[at].flags & send_flags::FENCE == 0
+        self.reads == 0 || self.records.name(self.handed).flags & send_flags::FENCE == 0
     }
 
     fn hand_held(&mut self, qp: &impl Pair) {
         while self.handed < self.tail && self.state == QpState::Rts && !self.busy && !self.stuck {
             let seq = self.handed;
-            let at = self.index(seq);
-            let facts = facts(self.slots[at].opcode);
-            if self.reads > 0 && self.slots[at].flags & send_flags::FENCE != 0 {
-                return;
+            let Name { opcode, flags, .. } = self.records.name(seq);
+            let facts = facts(opcode);
+            if self.reads > 0 && flags & send_flags::FENCE != 0 {
+                break;
             }
-            match self.hand_kept(qp, at, seq, facts) {
+            let posted = self.hand_kept(qp, seq, facts);
+            self.note(seq, posted);
+            match posted {
                 Posted::Busy => {
                     self.busy = true;
-                    return;
+                    break;
                 }
                 Posted::Pending => {
-                    self.slots[at].phase = Phase::Pending;
                     self.reads += u32::from(facts.reads);
+                    let length = self.records.look(seq, |wqe| wqe.length);
+                    self.lend(seq, length);
                 }
                 Posted::Done(done) => {
-                    let _ = self.finish(seq, done);
+                    self.finish(seq, done);
                 }
             }
             self.handed += 1;
         }
     }
 
-    fn hand_kept(&mut self, qp: &impl Pair, at: usize, seq: u64, facts: &Facts) -> Posted {
-        let first = at * self.max_sge as usize;
-        let slot = &mut self.slots[at];
-        let list = &mut self.storage.sges[first..first + slot.pieces as usize];
+    fn hand_kept(&mut self, qp: &impl Pair, seq: u64, facts: &Facts) -> Posted {
         if facts.local {
-            return Posted::Done(carry_out_locally(qp, &slot.view(list)));
+            let done = self.records.look(seq, |wqe| carry_out_locally(qp, &wqe.wr));
+            return Posted::Done(done);
         }
-        if !slot.translated {
-            let checked =
-                check_pieces(qp, facts, list, slot.length).and_then(|_| translate(qp, facts, list));
-            if let Err(fault) = checked {
+        if !self.records.is_translated(seq) {
+            let translated = self.records.translate(seq, |list, length| {
+                check_pieces(qp, facts, list, length)?;
+                translate(qp, facts, list)
+            });
+            if let Err(fault) = translated {
                 return Posted::Done(SendDone::failed(fault.status()));
             }
-            slot.translated = true;
         }
-        let mut wr = slot.view(list);
-        resolve_qkey(qp, &mut wr);
-        let length = slot.length;
-        qp.hand(&Wqe { seq, wr, length })
+        if self.type_bit == sluice_verbs_model::opcode::UD {
+            self.records.set_qkey(seq, |key| resolved(qp, key));
+        }
+        self.records.look(seq, |wqe| qp.hand(wqe))
     }
 
     /// Completes the oldest requests as far as they are done.
     fn retire(&mut self, qp: &impl Pair) -> After {
         let mut after = After::default();
-        while self.head < self.handed {
-            let seq = self.head;
-            let at = self.index(seq);
-            let Phase::Done(done) = self.slots[at].phase else {
+        loop {
+            let seq = self.head();
+            if seq >= self.handed {
+                break;
+            }
+            let (Phase::Done(done), name) = self.records.state(seq) else {
                 break;
             };
-            let slot = &mut self.slots[at];
-            slot.bind = None;
-            let (wr_id, opcode) = (slot.wr_id, slot.opcode);
-            let signalled = (slot.flags | self.always) & send_flags::SIGNALED != 0;
-            self.head += 1;
+            let Name {
+                wr_id,
+                opcode,
+                flags,
+            } = name;
+            if opcode == WrOpcode::BindMw {
+                self.records.release(seq);
+            }
+            let signalled = (flags | self.always) & send_flags::SIGNALED != 0;
+            self.waiting -= 1;
             if done.status == WcStatus::Success {
                 add(&qp.sent().bytes, u64::from(done.byte_len));
-                if !signalled {
-                    continue;
-                }
             } else {
                 add(&qp.sent().failed, 1);
                 self.dead = true;
             }
-            after.and(self.complete(qp, wr_id, opcode, done, seq));
+            if signalled || self.dead {
+                after.and(complete(qp, wr_id, opcode, done, seq));
+            }
+            // Behind the completion: the transport may end the next one from here on.
+            self.pass();
             if self.dead {
                 break;
             }
@@ -624,49 +579,17 @@ impl SendQueue {
         after
     }
 
-    /// Puts a completion to the QP's CQ.
-    #[inline]
-    fn complete(
-        &self,
-        qp: &impl Pair,
-        wr_id: u64,
-        opcode: WrOpcode,
-        done: SendDone,
-        seq: u64,
-    ) -> After {
-        let failed = done.status != WcStatus::Success;
-        let overrun = qp.push_send(&Completion {
-            wc: Wc {
-                wr_id,
-                status: done.status as u32,
-                opcode: facts(opcode).completion as u32,
-                vendor_err: done.vendor_err,
-                byte_len: done.byte_len,
-                qp_num: qp.num(),
-                ..Wc::default()
-            },
-            owner: 0,
-            release: Release::SendsTo(seq + 1),
-            solicited: false,
-        });
-        After {
-            broken: failed,
-            overrun: overrun.is_err(),
-            drained: false,
-        }
-    }
-
     /// ERR or SQE: everything that is not complete is flushed, signalled or not, in order
     /// (IBTA 10.3.1.5, 10.3.1.6).
     pub fn flush(&mut self, qp: &impl Pair) {
-        for seq in self.head..self.tail {
-            let at = self.index(seq);
-            let slot = &mut self.slots[at];
-            slot.bind = None;
-            let (wr_id, opcode) = (slot.wr_id, slot.opcode);
+        for seq in self.head()..self.tail {
+            let Name { wr_id, opcode, .. } = self.records.name(seq);
+            if opcode == WrOpcode::BindMw {
+                self.records.release(seq);
+            }
             add(&qp.sent().failed, 1);
             // In ERR there is nothing worse to come of a full CQ.
-            let _ = self.complete(
+            let _ = complete(
                 qp,
                 wr_id,
                 opcode,
@@ -674,8 +597,9 @@ impl SendQueue {
                 seq,
             );
         }
-        self.head = self.tail;
+        self.jump(self.tail);
         self.handed = self.tail;
+        self.waiting = 0;
         self.reads = 0;
         self.busy = false;
         self.flushed = true;
@@ -691,15 +615,74 @@ impl SendQueue {
 
     /// RESET.
     pub fn clear(&mut self) {
-        for slot in &mut self.slots {
-            slot.bind = None;
-        }
-        self.head = 0;
+        self.records.release_all();
+        self.jump(0);
         self.handed = 0;
         self.tail = 0;
+        self.waiting = 0;
         self.reads = 0;
         self.drain_event = false;
         self.recover();
+    }
+}
+
+/// Puts a completion to the QP's CQ.
+#[inline]
+fn complete(qp: &impl Pair, wr_id: u64, opcode: WrOpcode, done: SendDone, seq: u64) -> After {
+    let failed = done.status != WcStatus::Success;
+    let overrun = qp.push_send(&Completion {
+        wc: Wc {
+            wr_id,
+            status: done.status as u32,
+            opcode: facts(opcode).completion as u32,
+            vendor_err: done.vendor_err,
+            byte_len: done.byte_len,
+            qp_num: qp.num(),
+            ..Wc::default()
+        },
+        release: Release::SendsTo(seq + 1),
+        solicited: false,
+    });
+    After {
+        broken: failed,
+        overrun: overrun.is_err(),
+        ..After::default()
+    }
+}
+
+/// What became of a request that was to end without the queue's lock.
+pub(crate) enum Ended {
+    /// It is complete.
+    Complete(After),
+    /// So it is, and the lock is to be taken for what follows.
+    Followed(After),
+    /// The lock is to be taken for it.
+    NotYet,
+}
+
+/// Ends a request of a transport that works by record, by the one who has the lent records. `always`: as
+/// [`QpInit::sq_sig_all`](crate::QpInit::sq_sig_all).
+#[inline]
+pub(crate) fn end_lent(
+    qp: &impl Pair,
+    front: &Front,
+    name: &Name,
+    always: bool,
+    seq: u64,
+    done: SendDone,
+) -> Ended {
+    let reads = facts(name.opcode).reads;
+    if reads || done.status != WcStatus::Success || !front.may_end(seq) {
+        return Ended::NotYet;
+    }
+    add(&qp.sent().lent_bytes, u64::from(done.byte_len));
+    let mut after = After::default();
+    if always || name.flags & send_flags::SIGNALED != 0 {
+        after = complete(qp, name.wr_id, name.opcode, done, seq);
+    }
+    match front.pass() {
+        false => Ended::Complete(after),
+        true => Ended::Followed(after),
     }
 }
 
@@ -757,10 +740,15 @@ fn translate(qp: &impl Pair, facts: &Facts, pieces: &mut [Sge]) -> Result<(), Lo
 
 /// A datagram whose key has the highest bit set goes with the QP's own (IBTA 10.2.5).
 fn resolve_qkey(qp: &impl Pair, wr: &mut SendWr<'_>) {
-    if let Some(ud) = &mut wr.ud
-        && ud.qkey & 1 << 31 != 0
-    {
-        ud.qkey = qp.qkey();
+    if let Some(ud) = &mut wr.ud {
+        ud.qkey = resolved(qp, ud.qkey);
+    }
+}
+
+fn resolved(qp: &impl Pair, key: u32) -> u32 {
+    match key & 1 << 31 {
+        0 => key,
+        _ => qp.qkey(),
     }
 }
 

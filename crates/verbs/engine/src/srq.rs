@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, RwLock, Weak};
 
 use sluice_verbs_model::error::{Error, Result};
 use sluice_verbs_model::limits::{MAX_SGE, QUEUE_MAX};
 use sluice_verbs_model::types::{EventType, Sge, SrqAttr, srq_mask};
 
-use crate::cq::{Cq, Credit};
+use crate::cq::{Cq, Credit, Owner};
 use crate::domain::Domain;
 use crate::events::{About, Acks};
+use crate::locks::{Guard, lock, read, write};
 use crate::rq::RecvQueue;
 use crate::xrcd::Xrcd;
 
@@ -25,17 +26,17 @@ pub(crate) struct Srqs(RwLock<HashMap<u32, Weak<Srq>>>);
 
 impl Srqs {
     fn add(&self, srq: &Arc<Srq>) {
-        let mut srqs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut srqs = write(&self.0);
         srqs.insert(srq.num, Arc::downgrade(srq));
     }
 
     fn remove(&self, srqn: u32) {
-        let mut srqs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut srqs = write(&self.0);
         srqs.remove(&srqn);
     }
 
     pub fn get(&self, srqn: u32) -> Option<Arc<Srq>> {
-        let srqs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let srqs = read(&self.0);
         srqs.get(&srqn)?.upgrade()
     }
 }
@@ -56,7 +57,7 @@ pub struct Srq {
     all: Arc<Srqs>,
     num: u32,
     /// Of an XRC SRQ: domain, CQ, and its place there.
-    xrc: Option<(Arc<Xrcd>, Arc<Cq>, u32)>,
+    xrc: Option<(Arc<Xrcd>, Arc<Cq>, Owner)>,
     state: Mutex<State>,
     /// Receives whose completion was polled, through whatever CQ.
     pub(crate) polled: Arc<AtomicU64>,
@@ -250,7 +251,7 @@ impl Srq {
     }
 
     /// The place of an XRC SRQ in its CQ.
-    pub(crate) fn cq_place(&self) -> Option<(&Arc<Cq>, u32)> {
+    pub(crate) fn cq_place(&self) -> Option<(&Arc<Cq>, Owner)> {
         self.xrc.as_ref().map(|(_, cq, owner)| (cq, *owner))
     }
 
@@ -267,7 +268,7 @@ impl Srq {
         self.domain.opened.async_queue.push((event, about));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        lock(&self.state)
     }
 }

@@ -7,12 +7,12 @@
 //!
 //! | side | calls |
 //! |---|---|
-//! | requester | [`Qp::complete_send`](crate::Qp::complete_send), [`Qp::complete_sends`](crate::Qp::complete_sends), [`Qp::resume`](crate::Qp::resume), [`Qp::with_wqe`](crate::Qp::with_wqe) |
+//! | requester | [`Qp::complete_send`](crate::Qp::complete_send), [`Qp::complete_sends`](crate::Qp::complete_sends), [`Qp::resume`](crate::Qp::resume), [`Qp::with_wqe`](crate::Qp::with_wqe); by record [`Qp::lent_records`](crate::Qp::lent_records), [`Qp::complete_lent`](crate::Qp::complete_lent) |
 //! | responder | [`Qp::check_remote`](crate::Qp::check_remote), [`Qp::take_recv`](crate::Qp::take_recv), [`Qp::take_recv_xrc`](crate::Qp::take_recv_xrc), [`Qp::complete_recv`](crate::Qp::complete_recv), [`Qp::invalidate`](crate::Qp::invalidate), [`Qp::responder_failed`](crate::Qp::responder_failed) |
+//! | responder, with the whole message | [`Qp::carry_out`](crate::Qp::carry_out), which makes these calls |
 //! | both | [`Qp::state`](crate::Qp::state), [`Qp::attr`](crate::Qp::attr), [`Qp::fail`](crate::Qp::fail) |
 //!
-//! **One way.** No call of a transport into the engine leads back into the transport, but for
-//! [`CqTransport::disarmed`], which only counts. What
+//! **One way.** No call of a transport into the engine leads back into the transport. What
 //! follows from it, requests that can be handed over now and queue pairs that break, is written
 //! down in an [`Aftermath`](crate::Aftermath), which is settled when no lock of the transport is held: by the engine
 //! behind the calls that it gives one along, by the transport's own threads at the end of their
@@ -21,8 +21,13 @@
 //!
 //! **Locks.** The engine calls [`QpTransport::post`] with the send half's lock held, and every
 //! other method with none, except where a method says so. `complete_send` and `resume` take that
-//! lock: call them without any lock that `post` takes. All calls of a transport into the engine
-//! are short and none waits for a peer.
+//! lock: call them without any lock that `post` takes. `complete_lent` mostly takes none. All calls of a
+//! transport into the engine are short and none waits for a peer.
+//!
+//! **Two ways to hand a request over.** A transport that can do a request in the call does so in
+//! [`QpTransport::post`], from the program's own list. One that works on it later does so
+//! [by record](QpTransport::is_by_record): `post` only looks at the request, the engine writes its record, and
+//! [`QpTransport::posted`] comes with no lock held (decision 0037).
 //!
 //! **References.** A transport may keep the `Arc<Qp>` that [`QpTransport::bind`] gave it until
 //! [`QpTransport::destroy`]; then it must let go of it. Afterwards calls into that QP are
@@ -35,12 +40,13 @@ use sluice_verbs_model::keys::KeyInfo;
 use sluice_verbs_model::report::TransportReport;
 use sluice_verbs_model::types::Gid;
 
+use crate::iw_cm::IwCm;
 use crate::srq::Srq;
 
-pub use crate::cq::CqTransport;
+pub use crate::cq::{ArmedQueues, CqTransport};
 pub use crate::qp::{NewQp, QpTransport};
 pub use sluice_verbs_model::transport::{
-    MAD_BYTES, MadPath, Posted, QpChange, QpParams, SendDone, TransportCaps,
+    Identity, MAD_BYTES, MadPath, Posted, QpChange, QpParams, SendDone, TransportCaps,
 };
 
 /// One per device.
@@ -54,14 +60,17 @@ pub trait Transport: Send + Sync {
     /// Makes the transport's part of a CQ. `id` is [`Cq::id`](crate::Cq::id).
     fn create_cq(&self, id: u32) -> Result<Box<dyn CqTransport>>;
 
-    /// A key now opens memory to peers: a region with a remote right was registered, or a window
+    /// For a transport whose peers reach memory by other ways than [`Qp::check_remote`](crate::Qp::check_remote):
+    /// a key now opens memory to peers: a region with a remote right was registered, or a window
     /// bound. Called before the program learns the key. May run under the send half's lock of
     /// the QP that binds.
-    fn key_published(&self, key: &KeyInfo) -> Result<()>;
+    fn key_published(&self, _key: &KeyInfo) -> Result<()> {
+        Ok(())
+    }
 
     /// A key opens nothing any more. When this returns nobody touches memory by that key, in
     /// this process or another, and nobody will. May run under the send half's lock.
-    fn key_withdrawn(&self, key: &KeyInfo);
+    fn key_withdrawn(&self, _key: &KeyInfo) {}
 
     /// A 24-bit number for an SRQ, neither 0 nor 1; peers of XRC QPs name SRQs by it. `xrc`:
     /// peers will.
@@ -89,6 +98,11 @@ pub trait Transport: Send + Sync {
     /// Queue pair 1 of the port, where peers are on other hosts and connections are made by
     /// management datagrams.
     fn gsi(&self) -> Option<&dyn Gsi> {
+        None
+    }
+
+    /// Connections by streams, where queue pairs are connected by these.
+    fn iw_cm(&self) -> Option<&dyn IwCm> {
         None
     }
 

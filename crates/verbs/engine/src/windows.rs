@@ -2,10 +2,12 @@
 //! queue pairs that end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use sluice_verbs_model::keys::place;
 use sluice_verbs_model::refusal::NakReason;
+
+use crate::locks::{Guard, lock};
 
 /// A window, as far as others take its key away.
 pub(crate) trait Window: Send + Sync {
@@ -48,7 +50,7 @@ impl Windows {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Weak<dyn Window>>> {
-        self.by_place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, HashMap<u32, Weak<dyn Window>>> {
+        lock(&self.by_place)
     }
 }

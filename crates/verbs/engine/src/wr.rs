@@ -83,3 +83,32 @@ pub struct Wqe<'a> {
     /// Bytes of `wr.sges`.
     pub length: u64,
 }
+
+/// Requests that were lent to a transport one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// The last of them.
+    pub seq: u64,
+    pub count: u32,
+    /// Bytes of the longest.
+    pub longest: u64,
+}
+
+impl Handed {
+    pub(crate) const fn one(seq: u64, length: u64) -> Handed {
+        Handed {
+            seq,
+            count: 1,
+            longest: length,
+        }
+    }
+
+    /// And those behind them.
+    pub(crate) fn and(&mut self, later: Handed) {
+        if later.count > 0 {
+            self.seq = later.seq;
+            self.count += later.count;
+            self.longest = self.longest.max(later.longest);
+        }
+    }
+}

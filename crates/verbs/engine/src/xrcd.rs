@@ -1,19 +1,20 @@
 //! XRC domains.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use sluice_verbs_model::error::{Error, Result};
 
 use crate::domain::Opened;
+use crate::locks::{Guard, lock};
 
 /// The domains of a device.
 #[derive(Default)]
 pub(crate) struct Xrcds(Mutex<Vec<Weak<Xrcd>>>);
 
 impl Xrcds {
-    fn lock(&self) -> MutexGuard<'_, Vec<Weak<Xrcd>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, Vec<Weak<Xrcd>>> {
+        lock(&self.0)
     }
 }
 

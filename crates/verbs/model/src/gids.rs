@@ -17,6 +17,8 @@ pub struct GidEntry {
 /// More addresses than this are left out.
 pub const GIDS_MAX: usize = 128;
 
+/// `IBV_GID_TYPE_IB`, which ports have that do not speak RoCE, those of iWARP among them.
+pub const NO_ROCE: u32 = 0;
 /// `IBV_GID_TYPE_ROCE_V2`.
 pub const ROCE_V2: u32 = 2;
 

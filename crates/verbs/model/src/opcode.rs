@@ -1,7 +1,7 @@
 //! Facts about opcodes: one line each (IBTA 9.3, 9.4, 10.8.1; table 44).
 
-use crate::responder::RemoteOp;
-use crate::types::{QpType, WcOpcode, WrOpcode};
+use crate::responder::{RecvDone, RemoteOp};
+use crate::types::{QpType, WcOpcode, WrOpcode, wc_flags};
 
 /// What the engine and transports need to know about an opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,25 @@ pub struct Facts {
     pub receive: Option<WcOpcode>,
 }
 
+impl Facts {
+    /// How the receive of a message that has arrived whole ends. `imm` means something where there is
+    /// immediate data or a key; `byte_len` of a datagram has the GRH's.
+    pub fn received(&self, byte_len: u32, imm: u32, solicited: bool) -> RecvDone {
+        let (imm, wc_flags) = match (self.immediate, self.invalidates) {
+            (true, _) => (imm, wc_flags::WITH_IMM),
+            (_, true) => (imm, wc_flags::WITH_INV),
+            _ => (0, 0),
+        };
+        RecvDone {
+            opcode: self.receive.unwrap_or(WcOpcode::Recv),
+            imm,
+            wc_flags,
+            solicited,
+            ..RecvDone::ok(byte_len)
+        }
+    }
+}
+
 pub const RC: u8 = 1;
 pub const UC: u8 = 1 << 1;
 pub const UD: u8 = 1 << 2;
@@ -44,6 +63,39 @@ pub const fn type_bit(qp_type: QpType) -> u8 {
         QpType::Ud => UD,
         QpType::XrcSend => XRC,
         QpType::XrcRecv => 0,
+    }
+}
+
+/// A set of opcodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opcodes(u16);
+
+impl Opcodes {
+    pub const NONE: Opcodes = Opcodes(0);
+    pub const ALL: Opcodes = Opcodes((1 << TABLE.len()) - 1);
+
+    pub const fn of(opcodes: &[WrOpcode]) -> Opcodes {
+        let mut set = Opcodes::NONE;
+        let mut at = 0;
+        while at < opcodes.len() {
+            set.0 |= 1 << opcodes[at] as u32;
+            at += 1;
+        }
+        set
+    }
+
+    #[inline]
+    pub const fn contains(self, opcode: WrOpcode) -> bool {
+        self.0 & 1 << opcode as u32 != 0
+    }
+
+    /// Those for which `keeps` holds.
+    pub fn filter(self, keeps: impl Fn(&Facts) -> bool) -> Opcodes {
+        let kept = TABLE.iter().filter(|facts| self.contains(facts.opcode));
+        kept.filter(|facts| keeps(facts))
+            .fold(Opcodes::NONE, |set, facts| {
+                Opcodes(set.0 | 1 << facts.opcode as u32)
+            })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::types::QpState;
 /// What a transport says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransportReport {
-    /// `shm` or `roce`.
+    /// `shm`, `roce`, `iwarp`, `window`.
     pub kind: &'static str,
     /// What carries packets, in the words of users: `UDP`, `AF_XDP eth0`. None within a host.
     pub ways: Vec<String>,

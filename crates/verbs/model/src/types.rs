@@ -141,6 +141,14 @@ numbers! {
     XrcRecv = 10,
 }
 
+impl QpType {
+    /// Its requests have answers, and its messages come once and in order.
+    #[inline]
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, QpType::Uc | QpType::Ud)
+    }
+}
+
 numbers! {
     /// `ibv_qp_state`.
     QpState:
@@ -171,6 +179,32 @@ numbers! {
     SrqLimitReached = 15,
     QpLastWqeReached = 16,
     GidChange = 18,
+}
+
+numbers! {
+    /// `ibv_node_type`, as far as a device may be one.
+    NodeType:
+    /// A channel adapter of InfiniBand or RoCE.
+    Ca = 1,
+    /// An adapter of RDMA over TCP.
+    Rnic = 4,
+    Unspecified = 7,
+}
+
+numbers! {
+    /// `ibv_transport_type`, as far as a device may have one.
+    TransportType:
+    Ib = 0,
+    Iwarp = 1,
+    Unspecified = 4,
+}
+
+numbers! {
+    /// `IBV_LINK_LAYER_*`.
+    LinkLayer:
+    Unspecified = 0,
+    InfiniBand = 1,
+    Ethernet = 2,
 }
 
 /// `ibv_access_flags`.

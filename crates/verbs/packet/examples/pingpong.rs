@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::udp::Config;
-use sluice_packet::{Path, Port, Routes, UdpPort};
+use sluice_packet::{Leaving, Path, Port, Routes, UdpPort};
 use sluice_wire::Ecn;
 
 const ROUND_TRIPS: usize = 20_000;
@@ -32,7 +32,7 @@ fn path(addresses: [&str; 2], from: usize) -> Path {
 }
 
 fn send(port: &mut UdpPort, path: &Path, bytes: usize) {
-    let sent = port.send(path, Ecn::Capable0, bytes, &mut |to| {
+    let sent = port.put(&Leaving::alone(path, Ecn::Capable0, bytes), &mut |to| {
         to.fill(0x5a);
         true
     });

@@ -12,12 +12,14 @@
 
 #![warn(missing_docs)]
 
-mod kept;
+mod leaving;
+mod path;
 mod port;
 pub mod routes;
 pub mod udp;
 
-pub use kept::Kept;
-pub use port::{Ethernet, Path, Port, PortCounters, Received, SendError};
+pub use leaving::{Kept, Leaving, SendError};
+pub use path::{Ethernet, Path};
+pub use port::{Facts, Port, PortCounters, Received};
 pub use routes::Routes;
 pub use udp::UdpPort;

@@ -4,39 +4,9 @@ use core::ops::AddAssign;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-use sluice_sys::errno::Errno;
 use sluice_wire::Ecn;
 
-/// The next hop's Ethernet addresses, where they are known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ethernet {
-    /// Of the interface by which the packet leaves.
-    pub source: [u8; 6],
-    /// Of the neighbour that takes it.
-    pub destination: [u8; 6],
-}
-
-/// How a packet goes to its destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// An address of this host.
-    pub source: IpAddr,
-    /// The peer's address.
-    pub destination: IpAddr,
-    /// The interface by which it leaves; also the scope of link-local addresses.
-    pub interface: u32,
-    /// None: the kernel must find the neighbour, so that only a UDP port can send.
-    pub ethernet: Option<Ethernet>,
-    /// UDP source port, the same for all packets of a flow ([`sluice_wire::udp::ENTROPY_PORTS`]).
-    pub source_port: u16,
-    /// The upper six bits of the IPv4 type of service or the IPv6 traffic class, as a byte whose
-    /// lower two bits are 0. ECN comes with the packet.
-    pub dscp: u8,
-    /// IPv4 time to live or IPv6 hop limit, not 0.
-    pub hop_limit: u8,
-    /// IPv6 flow label, 20 bits.
-    pub flow_label: u32,
-}
+use crate::leaving::{Leaving, SendError};
 
 /// A packet that came, and whose ICRC was right.
 #[derive(Clone, Copy, Debug)]
@@ -64,81 +34,47 @@ impl Received<'_> {
     }
 }
 
-/// Why a packet was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendError {
-    /// Nothing more fits now. Call [`Port::flush`], and try again when the port is writable
-    /// or after [`Port::receive`].
-    NoRoom,
-    /// This port cannot reach the destination (no neighbour, no route, interface down). The
-    /// packet is gone, as one that a network lost.
-    Unreachable,
-    /// Longer than the interface takes. The packet is gone.
-    TooLong,
-    /// `fill` gave nothing: nothing was sent.
-    Nothing,
-}
-
 /// A way in and out: a UDP socket, an AF_XDP queue. It belongs to one thread at a time, and no
-/// call waits.
+/// call waits. What leaves next, and when the kernel is told, its owner decides.
 pub trait Port: Send {
-    /// Gets the batch from the kernel that the next [`Port::receive`] gives, so that packets of other ports
-    /// can be given in between: those that came there before these are there by then. Without it `receive`
-    /// does that. Where that costs no call of the kernel nothing is done.
-    fn fetch(&mut self) {}
-
     /// Gives one batch of what has come to `each`, one packet at a time. How many packets came,
-    /// whether they were good or not: 0 says that there is nothing now.
+    /// whether they were good or not: 0 says that there is nothing now. The batch is complete when the
+    /// first packet is given: what comes after that is not in it.
     ///
     /// What is not RoCEv2, too long, cut short or has a wrong ICRC is counted
-    /// ([`Port::counters`]) and dropped.
+    /// ([`PortCounters`]) and dropped.
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize;
 
-    /// How many packets for this host the port has seen go to UDP sockets instead, ever. Reading it
-    /// costs no call of the kernel. None: any number may, unseen.
-    fn left_to_sockets(&self) -> Option<u64> {
-        None
-    }
-
-    /// Puts a packet of `length` bytes (base transport header to pad) into the next batch.
-    /// `fill` gets exactly as many bytes, whose content is undefined, and writes all of them;
-    /// if it gives false nothing is sent ([`SendError::Nothing`]). It is called at most once, and
-    /// not on the other errors.
-    fn send(
+    /// Puts a packet behind the others of the next batch. `fill` gets as many bytes as it is long, whose
+    /// content is undefined, and writes all of them; if it gives false nothing leaves
+    /// ([`SendError::Nothing`]). It is called at most once, and not on the other errors. A part of the
+    /// batch that nothing can be added to may leave at once.
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError>;
 
-    /// Sends the batch. To be called after a series of [`Port::send`], and again as long as it
+    /// Sends the batch. To be called after a series of [`Port::put`], and again as long as it
     /// gives false: the kernel took only a part, the rest goes with a later call.
     fn flush(&mut self) -> bool;
 
-    /// More packets follow at once: sends of the batch what gains nothing by waiting for them. The
-    /// rest waits for [`Port::flush`]. False: as there.
-    fn hand_on(&mut self) -> bool {
-        self.flush()
-    }
-
-    /// Packets that [`Port::send`] takes now without [`SendError::NoRoom`].
+    /// Packets that [`Port::put`] takes now without [`SendError::NoRoom`].
     fn room(&self) -> usize;
 
+    /// What it is. It may cost a call of the kernel.
+    fn facts(&self) -> Facts;
+}
+
+/// What is to be known of a port besides packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
     /// Readable when something has come (level-triggered); what [`Port::receive`] has given may
     /// count until the next call of that or of [`Port::flush`]. More than one where a port is made
     /// of several sockets.
-    fn descriptors(&self) -> Vec<RawFd>;
-
-    /// Takes part in a multicast group on an interface, or no longer. Packets to groups that
-    /// only other programs have joined do not come. `EOPNOTSUPP` where the port takes no part in
-    /// groups.
-    fn join(&self, _group: IpAddr, _interface: u32, _join: bool) -> Result<(), Errno> {
-        Err(Errno(libc::EOPNOTSUPP))
-    }
-
-    /// What has happened so far. It may cost a call of the kernel.
-    fn counters(&self) -> PortCounters;
+    pub descriptors: Vec<RawFd>,
+    /// What has happened so far.
+    pub counters: PortCounters,
 }
 
 /// What a port has seen.

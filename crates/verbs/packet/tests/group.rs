@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::udp::{Config, Group};
-use sluice_packet::{Path, Port, UdpPort};
+use sluice_packet::{Leaving, Path, Port, UdpPort};
 use sluice_wire::bth::Bth;
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 const PORTS: u32 = 3;
 const BLOCK: u32 = 0x1234;
 
@@ -55,10 +55,13 @@ fn deliver(
     };
     for qpn in qpns {
         let bytes = packet(*qpn);
-        left.send(&path, Ecn::NotCapable, bytes.len(), &mut |into| {
-            into.copy_from_slice(&bytes);
-            true
-        })
+        left.put(
+            &Leaving::alone(&path, Ecn::NotCapable, bytes.len()),
+            &mut |into| {
+                into.copy_from_slice(&bytes);
+                true
+            },
+        )
         .unwrap();
         while !left.flush() {}
     }

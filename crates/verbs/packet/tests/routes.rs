@@ -11,7 +11,7 @@ use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::Routes;
 use sluice_packet::routes::{Hop, Interface, RouteError};
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 const LEFT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const RIGHT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use netns::{FOUR, Hosts, LEFT, RIGHT, SIX};
 use sluice_packet::udp::{Config, OpenError};
-use sluice_packet::{Path, Port, SendError, UdpPort};
+use sluice_packet::{Kept, Leaving, Path, Port, SendError, UdpPort};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::{Aeth, Syndrome};
 use sluice_wire::udp::ROCE_PORT;
 use sluice_wire::{Ecn, Frame, Headers, Ip, Opcode, Packet, Psn, Qpn};
 
-const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn open(hosts: &Hosts, host: usize, config: &Config) -> UdpPort {
     hosts.within(host, || UdpPort::open(config).unwrap())
@@ -49,7 +49,20 @@ fn packet(number: u32, payload: usize) -> Vec<u8> {
 }
 
 fn send(port: &mut UdpPort, path: &Path, bytes: &[u8]) -> Result<(), SendError> {
-    port.send(path, Ecn::Capable0, bytes.len(), &mut |to| {
+    send_beside(port, path, bytes, None)
+}
+
+fn send_beside(
+    port: &mut UdpPort,
+    path: &Path,
+    bytes: &[u8],
+    beside: Option<&Kept>,
+) -> Result<(), SendError> {
+    let leaving = Leaving {
+        beside,
+        ..Leaving::alone(path, Ecn::Capable0, bytes.len())
+    };
+    port.put(&leaving, &mut |to| {
         to.copy_from_slice(bytes);
         true
     })
@@ -180,8 +193,7 @@ fn many_batches_arrive_whole() {
     assert!(left.counters().send_calls <= 60, "{:?}", left.counters());
 }
 
-/// What fills a datagram leaves while the next one is made, and what is handed on does not cut the
-/// one that still grows.
+/// What fills a datagram leaves while the next one is made.
 #[test]
 fn full_datagrams_leave_before_the_flush() {
     let Some(hosts) = Hosts::new("full_datagrams_leave_before_the_flush", 9000) else {
@@ -195,7 +207,6 @@ fn full_datagrams_leave_before_the_flush() {
         let sent: Vec<_> = (0..40).map(|number| packet(number, 4096)).collect();
         for packet in &sent {
             send(&mut left, &path, packet).unwrap();
-            assert!(left.hand_on());
         }
         let now = left.counters();
         assert_eq!(now.sent - before.sent, 30);
@@ -227,7 +238,7 @@ fn what_cannot_leave_is_said() {
         send(&mut left, &mixed, &packet(1, 4)),
         Err(SendError::Unreachable)
     );
-    let declined = left.send(&good, Ecn::NotCapable, 16, &mut |_| false);
+    let declined = left.put(&Leaving::alone(&good, Ecn::NotCapable, 16), &mut |_| false);
     assert_eq!(declined, Err(SendError::Nothing));
     // What only the kernel knows: a route, the address, the MTU, alone and in a run.
     let nowhere = Path {
@@ -387,37 +398,39 @@ fn the_icrc_of_what_leaves_is_right() {
     }
 }
 
-/// What was fetched is given, and nothing that came behind: packets of other ports may belong between.
+/// When the first packet of a batch is given the batch is complete: packets of other ports belong in front
+/// of what comes behind that.
 #[test]
-fn what_comes_behind_a_fetch_is_not_given_with_it() {
-    let name = "what_comes_behind_a_fetch_is_not_given_with_it";
+fn what_comes_while_a_batch_is_given_is_not_given_with_it() {
+    let name = "what_comes_while_a_batch_is_given_is_not_given_with_it";
     let Some(hosts) = Hosts::new(name, 1500) else {
         return;
     };
     let mut left = open(&hosts, LEFT, &Config::default());
     let mut right = open(&hosts, RIGHT, &Config::default());
-    let take = |port: &mut UdpPort| {
-        let mut all = Vec::new();
-        port.receive(&mut |got| all.push(got.packet.to_vec()));
-        all
-    };
     for addresses in [FOUR, SIX] {
         let path = path(addresses, LEFT);
-        // Returns when it is there.
-        let mut put = |right: &UdpPort, number| {
+        let mut put = |number| {
             send(&mut left, &path, &packet(number, 64)).unwrap();
             flush(&mut left);
-            wait(right);
         };
-        right.fetch();
-        put(&right, 1);
-        assert_eq!(take(&mut right), Vec::<Vec<u8>>::new(), "there was nothing");
-        right.fetch();
-        right.fetch();
-        put(&right, 2);
-        assert_eq!(take(&mut right), [packet(1, 64)]);
-        assert_eq!(take(&mut right), [packet(2, 64)]);
-        assert_eq!(take(&mut right), Vec::<Vec<u8>>::new());
+        put(1);
+        wait(&right);
+        let mut came = Vec::new();
+        right.receive(&mut |got| {
+            came.push(got.packet.to_vec());
+            put(2);
+            put(3);
+        });
+        assert_eq!(came, [packet(1, 64)]);
+        wait(&right);
+        let came = receive(&mut right, 2);
+        assert!(
+            came.into_iter()
+                .map(|(.., bytes)| bytes)
+                .eq([packet(2, 64), packet(3, 64)])
+        );
+        assert_eq!(right.receive(&mut |_| panic!("there is no more")), 0);
     }
 }
 
@@ -467,9 +480,7 @@ fn an_acknowledgement_comes_with_the_end_of_what_follows() {
         let mut right = open(&hosts, RIGHT, &Config::default());
         let (there, back) = (path(addresses, LEFT), path(addresses, RIGHT));
         // Nothing is known of the peer: nothing waits.
-        for bytes in [ack(1), data(2, 8)] {
-            send(&mut left, &there, &bytes).unwrap();
-        }
+        send_all(&mut left, &there, &[ack(1), data(2, 8)]);
         assert_eq!(left.counters().sent, 0);
         flush(&mut left);
         assert_eq!(left.counters().sent, 2);
@@ -479,12 +490,7 @@ fn an_acknowledgement_comes_with_the_end_of_what_follows() {
         assert_eq!(receive(&mut left, 1).len(), 1);
         let raw = hosts.within(RIGHT, || Raw::open(c"right"));
         for (sent, order, lengths) in &rows {
-            let mut room = left.room();
-            for bytes in sent {
-                send(&mut left, &there, bytes).unwrap();
-                room -= 1;
-                assert_eq!(left.room(), room);
-            }
+            send_all(&mut left, &there, sent);
             flush(&mut left);
             let came: Vec<_> = receive(&mut right, sent.len())
                 .into_iter()
@@ -503,15 +509,39 @@ fn an_acknowledgement_comes_with_the_end_of_what_follows() {
         assert_eq!(right.counters().bad_icrc, 0);
         // On another path it stays in front, whoever follows.
         let other = path(if addresses == FOUR { SIX } else { FOUR }, LEFT);
-        for (path, bytes) in [(&there, ack(1)), (&other, data(2, 8)), (&there, data(3, 8))] {
-            send(&mut left, path, &bytes).unwrap();
-        }
+        send_beside(&mut left, &other, &data(2, 8), Some(&kept(&there, &ack(1)))).unwrap();
+        send(&mut left, &there, &data(3, 8)).unwrap();
         flush(&mut left);
         let came = receive(&mut right, 3);
         let from_there = came.iter().filter(|came| came.0 == there.source);
         let numbers: Vec<_> = from_there.map(|(.., bytes)| bytes[11]).collect();
         assert_eq!(numbers, [1, 3]);
     }
+}
+
+/// Each acknowledgement beside the last of the packets that follow it.
+fn send_all(port: &mut UdpPort, path: &Path, all: &[Vec<u8>]) {
+    let is_ack = |at: usize| all.get(at).is_none_or(|bytes| bytes[0] == 0x11);
+    let mut beside = None;
+    for (at, bytes) in all.iter().enumerate() {
+        let is_last = is_ack(at + 1);
+        if is_ack(at) && !is_last {
+            beside = Some(kept(path, bytes));
+            continue;
+        }
+        let beside = beside.take_if(|_| is_last);
+        let room = port.room() - 1 - usize::from(beside.is_some());
+        send_beside(port, path, bytes, beside.as_ref()).unwrap();
+        assert_eq!(port.room(), room);
+    }
+}
+
+fn kept(path: &Path, bytes: &[u8]) -> Kept {
+    let mut fill = |to: &mut [u8]| {
+        to.copy_from_slice(bytes);
+        true
+    };
+    Kept::new(path, Ecn::Capable0, bytes.len(), &mut fill).unwrap()
 }
 
 fn acknowledgement(number: u32) -> Vec<u8> {
@@ -673,7 +703,8 @@ fn groups_come_to_those_who_joined() {
             interface: from,
             ..path(FOUR, LEFT)
         };
-        right.join(path.destination, to, true).unwrap();
+        let members = right.members().unwrap();
+        members.join(path.destination, to, true).unwrap();
         // The kernel makes an interface ready for groups a while after it is up.
         let start = Instant::now();
         let mut got = Vec::new();
@@ -687,8 +718,8 @@ fn groups_come_to_those_who_joined() {
         // One more may be under way.
         std::thread::sleep(Duration::from_millis(20));
         while right.receive(&mut |_| {}) > 0 {}
-        right.join(path.destination, to, false).unwrap();
-        assert!(right.join(path.destination, to, false).is_err());
+        members.join(path.destination, to, false).unwrap();
+        assert!(members.join(path.destination, to, false).is_err());
     }
 }
 

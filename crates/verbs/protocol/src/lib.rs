@@ -11,7 +11,6 @@
 //! | [`uc`], [`ud`] | unreliable connections and datagrams |
 //! | [`iwarp`] | another protocol beside RoCEv2's: RDMA over TCP |
 //! | [`congestion`] | notification, DCQCN rates, pacing; part of the connections |
-//! | [`Scheduler`] | whose turn it is among the queue pairs of a port |
 //! | [`Memory`] | what the driver implements |
 //! | [`Sequence`] | packet sequence numbers |
 //!
@@ -162,7 +161,6 @@ pub mod iwarp;
 mod memory;
 pub mod rc;
 mod request;
-mod scheduler;
 mod segment;
 mod sequence;
 mod time;
@@ -173,7 +171,6 @@ pub mod ud;
 pub use counters::Counters;
 pub use memory::{Access, Atomic, Memory, Received, Refusal, ScatterError, TakeError};
 pub use request::{Completion, Datagram, Operation, PostError, Remote, Request, Status};
-pub use scheduler::Scheduler;
 pub use sequence::{IN_FLIGHT_MAX, Sequence};
 pub use time::Instant;
 pub use transmit::{Payload, Transmit};

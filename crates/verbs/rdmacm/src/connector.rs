@@ -59,6 +59,16 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For ways that do not say by themselves when a peer has taken too long.
+    pub fn patience(&self) -> Patience {
+        Patience {
+            reply: Some(self.response),
+            disconnect: Some(self.disconnect),
+        }
+    }
+}
+
 /// What a way has of the agent that it belongs to.
 pub struct Surroundings {
     /// The agent's thread sleeps in it.
@@ -181,6 +191,11 @@ pub enum Asked {
 pub trait Link: Send {
     /// A message that cannot be sent is lost; what comes of that, comes as [`Happening`].
     fn send(&self, message: &Message);
+
+    /// Whether a request can still be accepted; why not.
+    fn may_accept(&self) -> Result<(), Errno> {
+        Ok(())
+    }
 
     /// Shows a message in a trace, where what carries it does not do that itself. Called before
     /// a message is sent, and before a message that came has an effect.

@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use sluice_verbs::iw_cm::IwCm;
 use sluice_verbs::transport::{Gsi, ManagementTrace};
 
 use super::address::Address;
@@ -12,6 +13,7 @@ use super::fabric::connector::Wire;
 use super::fabric::loopback;
 use super::fabric::port;
 use super::host::Host;
+use super::stream::Streams;
 use super::verbs::{check, check_pointer};
 use super::{Errno, calls};
 use crate::ffi::*;
@@ -34,6 +36,8 @@ pub struct Device {
     ca_guid: u64,
     /// Queue pair 1, where peers are on other hosts.
     gsi: Option<&'static dyn Gsi>,
+    /// Where queue pairs are connected by streams.
+    iw_cm: Option<&'static dyn IwCm>,
     trace: Option<&'static dyn ManagementTrace>,
 }
 
@@ -68,7 +72,14 @@ pub fn at(number: usize) -> Result<&'static Device, Errno> {
 /// them carry all addresses of the host.
 pub fn ways(around: &Arc<Surroundings>) -> Vec<Arc<dyn Connector>> {
     let devices = all().unwrap_or_default();
-    let host = devices.iter().position(|device| device.gsi.is_none());
+    let host = devices
+        .iter()
+        .position(|device| device.gsi.is_none() && device.iw_cm.is_none());
+    let streams = devices
+        .iter()
+        .enumerate()
+        .filter_map(|(number, device)| Some(Streams::new(around, number, device.iw_cm?)))
+        .map(|way| -> Arc<dyn Connector> { Arc::new(way) });
     let wire = devices.iter().enumerate().find_map(|(number, device)| {
         let config = port::Config {
             gsi: device.gsi?,
@@ -90,10 +101,11 @@ pub fn ways(around: &Arc<Surroundings>) -> Vec<Arc<dyn Connector>> {
     let wire = wire.map(|(number, config)| Wire::new(around, number, config));
     // Without a device of its own it is there for what other processes ask.
     let by_host: Arc<dyn Connector> = Arc::new(Host::new(around, host.unwrap_or(0), trace));
-    match (host, wire) {
-        (_, None) => vec![by_host],
-        (Some(_), Some(wire)) => vec![by_host, Arc::new(wire)],
-        (None, Some(wire)) => vec![Arc::new(wire), by_host],
+    let wire = wire.map(|wire| -> Arc<dyn Connector> { Arc::new(wire) });
+    let elsewhere = wire.into_iter().chain(streams);
+    match host {
+        Some(_) => std::iter::once(by_host).chain(elsewhere).collect(),
+        None => elsewhere.chain(std::iter::once(by_host)).collect(),
     }
 }
 
@@ -146,6 +158,7 @@ impl Device {
             mtu: port.active_mtu.clamp(1, 5) as u8,
             ca_guid: u64::from_be(attr.node_guid),
             gsi: transport.gsi(),
+            iw_cm: transport.iw_cm(),
             trace: transport.management_trace(),
         })
     }

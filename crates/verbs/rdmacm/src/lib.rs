@@ -1,8 +1,8 @@
 //! librdmacm: connections by address.
 //!
 //! From the inside out: `message` is what two ends say to each other; `connector` is a way to peers,
-//! of which there are two: `host` for this host, where processes find each other by `rendezvous`, and
-//! `fabric` for others; `agent` is the connection manager that the kernel would be, with its event
+//! of which there are three: `host` for this host, where processes find each other by `rendezvous`,
+//! `fabric` for others, and `stream` for devices that connect by TCP; `agent` is the connection manager that the kernel would be, with its event
 //! `channel`s. None of them knows what a QP is. On top of them are the C objects (`object`) and calls: `cm_calls`, `events`, `qp`, `endpoint`,
 //! `multicast`, which `crates/verbs/ibverbs` exports. They use libibverbs through the table in
 //! `verbs` only.
@@ -31,6 +31,7 @@ pub mod qp;
 mod qp_mask;
 mod rendezvous;
 mod state;
+mod stream;
 mod synchronous;
 pub mod verbs;
 

@@ -311,6 +311,15 @@ impl Claim {
         self.entry.address
     }
 
+    pub fn port_space(&self) -> u16 {
+        self.entry.port_space
+    }
+
+    /// Whether an IPv6 wildcard stands for IPv6 only.
+    pub fn family_only(&self) -> bool {
+        self.entry.flags & FLAG_FAMILY_ONLY != 0
+    }
+
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

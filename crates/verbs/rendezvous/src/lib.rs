@@ -8,6 +8,7 @@
 //! A directory that belongs to something of which there may be many, such as a network namespace,
 //! goes with the last process that uses it ([`Rendezvous::open_passing`]).
 
+mod names;
 mod numbers;
 mod passing;
 mod report;
@@ -26,6 +27,7 @@ use sluice_sys::unix;
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process;
 
+pub use names::Names;
 pub use numbers::{BLOCK_NUMBERS, Numbers, block_of};
 pub use report::{ANSWER_BYTES_MAX, Reporter};
 

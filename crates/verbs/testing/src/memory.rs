@@ -1,6 +1,8 @@
 //! Memory that a test registers.
 #![allow(unsafe_code)]
 
+use std::sync::atomic::AtomicU64;
+
 /// Registered memory of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
@@ -46,6 +48,26 @@ impl Memory {
         assert!(at + 8 <= self.len && at.is_multiple_of(8));
         // SAFETY: as above.
         unsafe { self.start.add(at).cast::<u64>().write_volatile(value) };
+    }
+
+    /// An aligned word that peers add to.
+    pub fn atomic(&self, at: usize) -> &'static AtomicU64 {
+        assert!(at + 8 <= self.len && at.is_multiple_of(8));
+        // SAFETY: as above, and never freed.
+        unsafe { AtomicU64::from_ptr(self.start.add(at).cast()) }
+    }
+
+    /// A copy of what is there now.
+    pub fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        (at..at + len).map(|at| self.byte(at)).collect()
+    }
+
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.len);
+        for (index, byte) in bytes.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { self.start.add(at + index).write_volatile(*byte) };
+        }
     }
 
     pub fn fill(&self, at: usize, len: usize, seed: u8) {

@@ -15,7 +15,7 @@ use sluice_wire::capture::Format;
 use sluice_wire::opcode::{Opcode, Position};
 use sluice_wire::{Frame, Headers, Qpn};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A file in memory.
 #[derive(Clone, Default)]

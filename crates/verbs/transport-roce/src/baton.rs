@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use sluice_sys::raw::{int, syscall4};
 
-use crate::locks::{Rank, Ranked};
+use crate::locks::{Held, Rank, Ranked, taken};
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
@@ -49,11 +49,12 @@ impl<T> Baton<T> {
     #[inline]
     pub fn try_take(&self) -> Option<Hold<'_, T>> {
         let state = &self.state;
-        let taken = state.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::SeqCst);
+        let exchanged = state.compare_exchange(FREE, TAKEN, Ordering::SeqCst, Ordering::SeqCst);
         // Made by nobody else: dropping a hold lets go.
-        taken.is_ok().then(|| Hold {
+        exchanged.is_ok().then(|| Hold {
             baton: self,
             _rank: self.rank.got(),
+            _held: taken(),
         })
     }
 
@@ -71,6 +72,7 @@ impl<T> Baton<T> {
         Hold {
             baton: self,
             _rank: rank,
+            _held: taken(),
         }
     }
 
@@ -99,6 +101,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) {
 pub struct Hold<'a, T> {
     baton: &'a Baton<T>,
     _rank: Ranked,
+    _held: Held,
 }
 
 // SAFETY: a `&Hold` gives out `&T`.

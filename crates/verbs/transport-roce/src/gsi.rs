@@ -4,14 +4,14 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, RwLock};
 
-use sluice_packet::{Path, Port, Received};
+use sluice_packet::{Leaving, Path, Port, Received};
 use sluice_verbs::transport::{MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::Deth;
 use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
-use crate::locks::{lock, unpoisoned};
+use crate::locks::{lock, read, write};
 use crate::network::path::gid;
 
 /// The key of queue pair 1 (IBTA 10.2.5).
@@ -33,14 +33,14 @@ pub struct Gsi {
 impl Gsi {
     /// A datagram came. Without any lock of a lane: the receiver may send.
     pub fn came(&self, path: &MadPath, mad: &Mad, passed_on: bool) {
-        let receiver = unpoisoned(self.receiver.read()).clone();
+        let receiver = read(&self.receiver).clone();
         if let Some(receiver) = receiver {
             receiver.received(path, mad, passed_on);
         }
     }
 
     pub fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
-        *unpoisoned(self.receiver.write()) = Some(receiver);
+        *write(&self.receiver) = Some(receiver);
     }
 
     /// Puts a datagram where the lane's next round finds it.
@@ -84,9 +84,8 @@ impl Sender {
             self.psn = self.psn.wrapping_add(1);
             let length = headers.bytes() + MAD_BYTES;
             // What does not go is lost; its sender asks again.
-            let _ = port.send(&path, Ecn::NotCapable, length, &mut |into| {
-                headers.emit(&mad, into).is_ok()
-            });
+            let leaving = Leaving::alone(&path, Ecn::NotCapable, length);
+            let _ = port.put(&leaving, &mut |into| headers.emit(&mad, into).is_ok());
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sluice_packet::{Port, Received};
 use sluice_sys::process::now_ns;
-use sluice_verbs::{Aftermath, SendDone};
+use sluice_verbs::{Aftermath, Handed, SendDone};
 
 use crate::completions::{Completions, Sources};
 use crate::lane::Lane;
@@ -17,6 +17,7 @@ use crate::lane::common::Common;
 use crate::lane::gate::Gate;
 use crate::lane::worker::{Posting, SMALL_BYTES, Worker};
 use crate::lane_set::Set;
+use crate::queue_pair::machine::Machine;
 use crate::queue_pair::part::Part;
 
 /// So many packets from another lane are taken in by who brings them, if the lane's thread sleeps:
@@ -98,12 +99,18 @@ impl Lanes {
         gate.wake_for_deadline();
     }
 
-    /// A queue pair was given a request of so many bytes. Its end, if that is all there is to tell.
-    pub fn posted(&self, part: &Part, seq: u64, bytes: u64) -> Option<SendDone> {
+    /// Does something with a queue pair's machine, behind whoever works on its lane. Without any lock.
+    pub fn with_machine<R>(&self, part: &Part, work: impl FnOnce(&mut Machine) -> R) -> R {
+        self.each[part.lane].with_key(|key| work(part.machine(key)))
+    }
+
+    /// A queue pair was given requests. The end of the last, if that is all there is to tell. Several at
+    /// once are looked at now, as a large one is.
+    pub fn posted(&self, part: &Part, handed: &Handed) -> Option<SendDone> {
         let posting = Posting {
             index: part.index,
-            seq,
-            small: bytes <= SMALL_BYTES,
+            seq: handed.seq,
+            small: handed.count == 1 && handed.longest <= SMALL_BYTES,
         };
         self.each[part.lane].send_posted(&self.common, &posting)
     }

@@ -6,11 +6,11 @@
 //!
 //! | module | its part |
 //! |---|---|
-//! | [`locks`], [`baton`] | the order of locks; one whose holder sees what was left for him |
-//! | [`counters`], [`notice`], [`lane_set`], [`engines`] | what is counted, what the user is told, and what he wants |
+//! | [`locks`], [`baton`], [`keyed`] | the order of locks; one whose holder sees what was left for him; what one opens elsewhere |
+//! | [`counters`], [`lane_set`], [`engines`] | what is counted, and what the user wants |
 //! | [`ports`] | what is put around ports: faults on purpose, a trace; queues that are fewer than lanes |
 //! | [`network`] | from a GID to the way that packets take |
-//! | [`completions`], [`sleeper`] | on which lanes a queue's completions come; what wakes a lane's thread |
+//! | [`completions`], [`watched`] | on which lanes a queue's completions come; what wakes a lane's thread |
 //! | [`queue_pair`] | its memory, the requester's and the responder's; what the protocol does with it; all of them |
 //! | [`neighbours`], [`gsi`], [`multicast`] | several processes behind one address; queue pair 1; groups |
 //! | [`lane`] | packets in and out, by one thread at a time, and what others leave for it |
@@ -28,6 +28,7 @@ mod device;
 mod engine;
 mod engines;
 mod gsi;
+mod keyed;
 mod lane;
 mod lane_set;
 mod lanes;
@@ -36,10 +37,9 @@ mod multicast;
 mod neighbours;
 mod network;
 mod node;
-mod notice;
 mod ports;
 mod queue_pair;
-mod sleeper;
+mod watched;
 
 pub use crate::device::{Dropped, OpenError, RoceTransport};
 pub use crate::engines::{ENGINES_VARIABLE, Engines, NotEngines};

@@ -1,28 +1,28 @@
 //! The locks of this crate, and their order.
 //!
-//! Whoever holds one waits only for such as come behind it. Four of them have a [`Rank`], and builds
+//! Whoever holds one waits only for such as come behind it. Three of them have a [`Rank`], and builds
 //! with debug assertions check it:
 //!
 //! 1. whoever joins a group ([`crate::multicast`]) or serves an interface ([`crate::node`]);
-//! 2. a lane. Who holds one takes no other, but may put packets into what another waits with;
-//! 3. a queue pair's machine;
-//! 4. the engine's own, a send half among them.
+//! 2. a lane, and with it its queue pairs' machines ([`crate::keyed`]). Who holds one takes no other, but
+//!    may put packets into what another waits with;
+//! 3. the engine's own, a send half among them.
 //!
-//! Whoever posts holds a send half already. So it only tries a lane and a machine, and tells the
-//! engine nothing from there.
+//! Whoever posts holds none of these when it tries a lane.
 //!
-//! Behind all of these, so that a lane or a machine may be held by whoever takes one: the numbers,
-//! and behind these the routes, which a new block is made known to; a queue pair's outbox; the table of
+//! Behind all of these, so that a lane may be held by whoever takes one: the numbers,
+//! and behind these the routes, which a new block is made known to; where a datagram goes; the table of
 //! queue pairs; completion queues, and behind them the lanes of each; groups' members; forwarding; a
 //! gate's notes; what was brought; a queue that lanes share, and behind it what waits for it; what is
 //! not shared by several modules. Nobody who holds one of these takes another, or asks for
-//! a lane or a machine, where nothing else is said.
+//! a lane, where nothing else is said.
 //!
 //! A lane and a shared queue are [`crate::baton`]s, all others the standard library's.
 
 #[cfg(debug_assertions)]
 use core::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+pub use sluice_verbs::locks::{Guard, Held, lock, read, taken, write};
 
 /// The locks that others may be waited for with, and the queue that these may be, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,8 +31,6 @@ pub enum Rank {
     Change,
     /// A lane.
     Lane,
-    /// A queue pair's machine.
-    Machine,
     /// A queue that lanes share.
     Queue,
 }
@@ -40,7 +38,7 @@ pub enum Rank {
 #[cfg(debug_assertions)]
 thread_local! {
     /// How many of each rank this thread holds.
-    static HELD: [Cell<u32>; 4] = const { [const { Cell::new(0) }; 4] };
+    static HELD: [Cell<u32>; 3] = const { [const { Cell::new(0) }; 3] };
 }
 
 /// A lock of a rank is held until this is dropped.
@@ -88,25 +86,6 @@ impl Drop for Ranked {
     }
 }
 
-/// Waits for a lock.
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    unpoisoned(mutex.lock())
-}
-
-/// The same, unless somebody has it.
-pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Ok(guard) => Some(guard),
-    }
-}
-
-/// What a lock guards is whole whatever its holder did: every call leaves it so.
-pub fn unpoisoned<T>(result: core::result::Result<T, PoisonError<T>>) -> T {
-    result.unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(all(test, debug_assertions))]
 mod tests {
     use super::*;
@@ -116,10 +95,10 @@ mod tests {
         let wait = |rank: Rank| std::panic::catch_unwind(|| drop(rank.wait()));
         let change = Rank::Change.wait();
         let lane = Rank::Lane.wait();
-        let machine = Rank::Machine.wait();
-        assert!(wait(Rank::Machine).is_err());
-        drop(machine);
-        assert!(wait(Rank::Machine).is_ok());
+        let queue = Rank::Queue.wait();
+        assert!(wait(Rank::Queue).is_err());
+        drop(queue);
+        assert!(wait(Rank::Queue).is_ok());
         assert!(wait(Rank::Lane).is_err() && wait(Rank::Change).is_err());
         // Who does not wait keeps nobody waiting.
         let other = Rank::Lane.got();

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_packet::Received;
 
-use crate::locks::{Rank, Ranked, lock, unpoisoned};
+use crate::locks::{Guard, Rank, Ranked, lock, read, write};
 use crate::queue_pair::part::Part;
 
 /// Which queue pairs are in which groups.
@@ -22,7 +22,7 @@ pub struct Groups {
 impl Groups {
     /// Who gets a datagram to a group.
     pub fn members(&self, received: &Received<'_>) -> Vec<Arc<Part>> {
-        unpoisoned(self.members.read())
+        read(&self.members)
             .get(&received.destination)
             .cloned()
             .unwrap_or_default()
@@ -42,19 +42,19 @@ impl Groups {
 /// The groups while nobody else joins or leaves.
 pub struct Change<'a> {
     groups: &'a Groups,
-    _alone: MutexGuard<'a, ()>,
+    _alone: Guard<'a, ()>,
     _rank: Ranked,
 }
 
 impl Change<'_> {
     /// Whether anybody is in a group.
     pub fn has_members(&self, group: IpAddr) -> bool {
-        unpoisoned(self.groups.members.read()).contains_key(&group)
+        read(&self.groups.members).contains_key(&group)
     }
 
     /// A queue pair is in a group from now on.
     pub fn add(&self, group: IpAddr, part: &Arc<Part>) {
-        let mut groups = unpoisoned(self.groups.members.write());
+        let mut groups = write(&self.groups.members);
         let members = groups.entry(group).or_default();
         if !members.iter().any(|member| member.index == part.index) {
             members.push(part.clone());
@@ -64,7 +64,7 @@ impl Change<'_> {
     /// A queue pair is in such groups no longer. Those that nobody is in now.
     pub fn remove(&self, part: &Part, of: impl Fn(&IpAddr) -> bool) -> Vec<IpAddr> {
         let mut empty = Vec::new();
-        unpoisoned(self.groups.members.write()).retain(|group, members| {
+        write(&self.groups.members).retain(|group, members| {
             if of(group) {
                 members.retain(|member| member.index != part.index);
             }

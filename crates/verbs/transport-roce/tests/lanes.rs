@@ -25,14 +25,10 @@ fn lane(end: &End, count: usize) -> usize {
     end.qp.num() as usize % count
 }
 
-/// Connects two ends that give up after two seconds: there are more threads here than most machines
-/// have processors.
+/// Connects two ends.
 fn join(a: &End, b: &End) {
-    for (own, peer) in [(a, b), (b, a)] {
-        own.to_init();
-        own.to_rtr(peer);
-        own.to_rts(16, 7);
-    }
+    a.connect(b);
+    b.connect(a);
 }
 
 /// Connected pairs, of which each lane of each side has one at least. All of a side complete to

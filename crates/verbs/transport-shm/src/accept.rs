@@ -10,10 +10,10 @@ use sluice_sys::unix::{self, Fd};
 
 use crate::hello::{MESSAGE_BYTES, Message};
 use crate::link::{Incoming, Peer, response_area};
-use crate::lock::lock;
 use crate::node::{LinkTable, Node};
 use crate::os::{self, LocalFd};
 use crate::watched::Watched;
+use sluice_verbs::locks::lock;
 
 /// Connections accepted in one go.
 const ACCEPT_MAX: usize = 64;
@@ -30,7 +30,7 @@ const EXHAUSTED: Duration = Duration::from_millis(1);
 
 /// Somebody connects to one of our blocks.
 pub fn accept(node: &Node, block: u32) {
-    let Some(listener) = node.listener(block) else {
+    let Some(listener) = node.names.listener(block) else {
         return;
     };
     for _ in 0..ACCEPT_MAX {

@@ -9,11 +9,11 @@ use sluice_sys::unix;
 
 use crate::hello::{MESSAGE_BYTES, Message};
 use crate::link::{Outgoing, Peer, request_area};
-use crate::lock::lock;
 use crate::node::Node;
 use crate::os::{self, LocalFd};
 use crate::route::Route;
 use crate::watched::Watched;
+use sluice_verbs::locks::lock;
 
 /// The way to the process that has `qpn`; connects if there is none yet. An error means that
 /// there is no such process now.
@@ -45,7 +45,7 @@ pub fn to(node: &Node, qpn: u32) -> Result<Arc<Route>, Errno> {
 }
 
 fn connect(node: &Node, block: u32, id: u64) -> Result<Route, Errno> {
-    let socket = node.rendezvous.connect(block)?;
+    let socket = node.names.connect(block)?;
     let own = request_area()?;
     let bell = os::eventfd()?;
     let hello = Message::Hello(node.identity(false));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use sluice_verbs::Aftermath;
 
 use crate::link::Incoming;
-use crate::lock::lock;
 use crate::node::{Links, Node};
 use crate::route::Route;
 use crate::{requester, responder};
+use sluice_verbs::locks::lock;
 
 /// The peer of a link to it has ended, or broken the protocol.
 pub fn route(node: &Node, route: &Arc<Route>, after: &mut Aftermath) {

@@ -1,120 +1,130 @@
-//! The thread that makes progress when nobody polls, and sleeps when there is nothing to do.
+//! What the transport's thread does ([`sluice_transport::worker`]).
 //!
 //! A peer that publishes something rings only if the thread has announced that it sleeps. It
 //! announces, looks once more, and then blocks; so it sees whatever was published before the
-//! announcement was visible, and is rung for the rest. While a polling program does the work
-//! the thread stays out of the way: it announces that it watches, for which nobody rings, and
-//! looks again after a millisecond. With no traffic it goes to sleep for good.
+//! announcement was visible, and is rung for the rest. For one that watches nobody rings.
 
 use core::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use sluice_shmem::verbs::directory::{ENGINE_ASLEEP, ENGINE_AWAKE, ENGINE_WATCHING};
 use sluice_sys::errno::Errno;
+use sluice_transport::worker::{self, Control, Look, Manner, WATCH_NS, Woken, Work};
 use sluice_verbs::Aftermath;
+use sluice_verbs::locks::lock;
 
-use crate::lock::lock;
-use crate::node::Node;
+use crate::node::{ANSWERS, Links, Node, REQUESTS};
 use crate::os;
 use crate::watched::Watched;
 use crate::{accept, connect, ended, progress, requester};
 
-/// How long a watching thread waits.
-const WATCH_NS: u64 = 1_000_000;
-/// Watches without traffic before the thread sleeps.
-const QUIET_WATCHES: u32 = 4;
-
-/// Starts the thread. It ends when the node is gone or told to stop.
+/// Starts the thread.
 pub fn start(node: &Arc<Node>) -> Result<(), Errno> {
-    let weak = Arc::downgrade(node);
-    std::thread::Builder::new()
-        .name("sluice-verbs".into())
-        .spawn(move || {
-            os::block_signals();
-            run(&weak);
-        })
-        .map(drop)
-        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))
+    let rings = Rings {
+        after: Aftermath::new(),
+        is_held: false,
+        tokens: [0; 64],
+    };
+    worker::start(node, "sluice-verbs".to_owned(), rings)
 }
 
-fn run(weak: &Weak<Node>) {
-    let mut after = Aftermath::new();
-    let mut tokens = [0; 64];
-    let mut quiet = 0;
-    let mut before = (0, 0);
-    let mut alone = [false; 2];
-    while let Some(node) = weak.upgrade() {
-        if node.stop.load(Ordering::Acquire) {
-            return;
-        }
-        set_state(&node, ENGINE_AWAKE);
-        let now = (
-            node.polled_incoming.load(Ordering::Relaxed),
-            node.polled_outgoing.load(Ordering::Relaxed),
-        );
+/// The rings of all links. Their sides are what peers have answered and what they ask; both come
+/// in this order: what a peer says next comes after its acknowledgements.
+struct Rings {
+    after: Aftermath,
+    /// All that is there waits for receives.
+    is_held: bool,
+    tokens: [u64; 64],
+}
+
+impl Rings {
+    /// What peers have answered.
+    fn outgoing(&mut self, node: &Node, links: &Links) -> usize {
+        let done = progress::outgoing(node, links, &mut self.after);
+        self.after.settle();
+        done
+    }
+
+    /// What they ask.
+    fn incoming(&mut self, node: &Node, links: &Links) -> usize {
+        let done = progress::incoming(node, links, &mut self.after);
+        self.after.settle();
+        done
+    }
+}
+
+impl Work<2> for Rings {
+    type Node = Node;
+
+    const MANNER: Manner = Manner::RUNG;
+
+    fn control(node: &Node) -> &Control {
+        &node.control
+    }
+
+    fn polled(&self, node: &Node) -> [u64; 2] {
+        node.polled
+            .each_ref()
+            .map(|side| side.load(Ordering::Relaxed))
+    }
+
+    fn awakes(&mut self, node: &Node) {
+        set_state(node, ENGINE_AWAKE);
+    }
+
+    /// A side that the program polls is left to it.
+    fn look(&mut self, node: &Node, look: Look<2>) -> Option<[usize; 2]> {
+        let polled = match look {
+            Look::Round { polled } => polled,
+            Look::Again { .. } => [false; 2],
+        };
         let links = node.links();
-        ended::forget(&node, &links);
-        // A side that the program polls is left to it. One where this thread found work is on
-        // its own until polls do it again, so peers have to ring.
-        let mut own = 0;
-        let sides = [now.1 != before.1, now.0 != before.0];
-        for (side, polled) in sides.into_iter().enumerate() {
-            if polled {
-                alone[side] = false;
-                continue;
-            }
-            // Acknowledgements first: what a peer says next comes after them.
-            let done = if side == 0 {
-                progress::outgoing(&node, &links, &mut after)
-            } else {
-                progress::incoming(&node, &links, &mut after)
-            };
-            alone[side] |= done > 0;
-            own += done;
-            after.settle();
+        ended::forget(node, &links);
+        let mut found = [0; 2];
+        if !polled[ANSWERS] {
+            found[ANSWERS] = self.outgoing(node, &links);
         }
-        if own > 0 || now != before {
-            quiet = 0;
-        } else {
-            quiet = (quiet + 1).min(QUIET_WATCHES);
+        if !polled[REQUESTS] {
+            found[REQUESTS] = self.incoming(node, &links);
         }
-        before = now;
-        // While all that is there waits for receives, peers need not ring for what they add.
-        let held = own == 0
-            && links
-                .incoming
-                .iter()
-                .any(|link| link.holds_until().is_some());
-        let asleep = node.is_armed() || !held && (alone != [false; 2] || quiet >= QUIET_WATCHES);
-        if asleep {
-            set_state(&node, ENGINE_ASLEEP);
-            let links = node.links();
-            let done = progress::outgoing(&node, &links, &mut after)
-                + progress::incoming(&node, &links, &mut after);
-            after.settle();
-            if done > 0 {
-                continue;
-            }
-        } else {
-            set_state(&node, ENGINE_WATCHING);
+        let mut incoming = links.incoming.iter();
+        self.is_held = found == [0; 2] && incoming.any(|link| link.holds_until().is_some());
+        Some(found)
+    }
+
+    fn is_spared(&self) -> bool {
+        self.is_held
+    }
+
+    fn announce(&mut self, node: &Node, sleeps: bool) -> bool {
+        if !sleeps {
+            set_state(node, ENGINE_WATCHING);
+            return false;
         }
+        set_state(node, ENGINE_ASLEEP);
+        let links = node.links();
+        self.outgoing(node, &links) + self.incoming(node, &links) > 0
+    }
+
+    fn until(&mut self, node: &Node, sleeps: bool, now: u64) -> Option<u64> {
         let timer = node.timers.next();
-        let now = os::now_ns();
-        let until = if asleep {
+        let until = if sleeps {
             timer
         } else {
             timer.min(now + WATCH_NS)
         };
-        if !node.timers.may_sleep(until) {
-            continue;
-        }
-        let timeout = (until != u64::MAX).then(|| until.saturating_sub(now));
-        let ready = node.epoll.wait(&mut tokens, timeout);
-        node.timers.awake();
-        for token in ready.unwrap_or(&[]) {
+        node.timers.may_sleep(until).then_some(until)
+    }
+
+    fn wait(&mut self, node: &Node, _sleeps: bool, timeout_ns: Option<u64>) -> Woken {
+        Woken::by(&node.epoll, &mut self.tokens, &node.timers, timeout_ns)
+    }
+
+    fn events(&mut self, node: &Node, woken: Woken) {
+        for token in self.tokens.iter().take(woken.count) {
             if let Some(watched) = Watched::of_token(*token) {
-                event(&node, watched, &mut after);
-                after.settle();
+                event(node, watched, &mut self.after);
+                self.after.settle();
             }
         }
     }

@@ -22,7 +22,7 @@ use sluice_sys::unix::Fd;
 use sluice_verbs::Sge;
 
 use crate::os::{self, LocalFd};
-use crate::pieces::gather;
+use sluice_transport::pieces::gather;
 
 /// Pieces of local memory in one call.
 const PIECES_MAX: usize = 32;

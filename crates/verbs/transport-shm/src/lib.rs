@@ -5,10 +5,10 @@
 //! | file | its part |
 //! |---|---|
 //! | [`arena`] | memory of the program that peers can map |
-//! | [`os`], [`lock`], [`work`], [`watched`] | system calls, mutexes, who works, what wakes the thread |
+//! | [`os`], [`watched`] | system calls, what wakes the thread |
 //! | [`hello`], [`wire`] | what is said over sockets and in rings |
-//! | [`pieces`], [`foreign`], [`area`], [`link`] | what two processes share |
-//! | [`tap`], [`impair`] | what a trace is told; faults on purpose |
+//! | [`foreign`], [`area`], [`link`] | what two processes share |
+//! | [`tap`], [`kept`] | what is in rings, for a trace; and what comes late, on purpose |
 //! | [`route`], [`part`], [`multicast`], [`node`] | a process's routes, queue pairs, groups; all that it has |
 //! | [`connect`], [`accept`] | how two processes come to a link |
 //! | [`reach`] | one-sided operations without the responder |
@@ -27,14 +27,12 @@ mod engine;
 mod foreign;
 mod hello;
 mod hold;
-mod impair;
+mod kept;
 mod link;
-mod lock;
 mod multicast;
 mod node;
 mod os;
 mod part;
-mod pieces;
 mod progress;
 mod qp;
 mod reach;

@@ -14,7 +14,7 @@ use sluice_rendezvous::{BLOCK_MAX, Rendezvous};
 use sluice_shmem::verbs::directory::BLOCK_QPS;
 use sluice_verbs::{Error, Gid, Result};
 
-use crate::lock::lock;
+use sluice_verbs::locks::lock;
 
 /// Members of one group that a message goes to at most.
 const MEMBERS_MAX: usize = 1024;

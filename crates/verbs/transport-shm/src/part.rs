@@ -4,14 +4,15 @@ use core::sync::atomic::AtomicU32;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use sluice_transport::fault::Messages;
+use sluice_transport::tap::Tap;
+use sluice_verbs::locks::lock;
 use sluice_verbs::responder::{RecvDone, RecvWqe};
 use sluice_verbs::{Aftermath, Qp, QpAttr, QpType, WcStatus, WrOpcode};
 
-use crate::impair::Impair;
+use crate::kept::Kept;
 use crate::link::Incoming;
-use crate::lock::lock;
 use crate::route::Route;
-use crate::tap::Tap;
 
 /// Requests that a link carries for one queue pair without growing its list.
 const QUEUE_START: usize = 256;
@@ -108,13 +109,19 @@ pub struct Part {
     /// of which there is one at a time.
     pub next_datagram: AtomicU32,
     /// Somebody traces.
-    pub tap: Option<Box<Tap>>,
+    pub tap: Option<Arc<Tap>>,
     /// What it sends is to suffer.
-    pub impair: Option<Box<Impair>>,
+    pub faults: Option<Box<Messages<Kept>>>,
 }
 
 impl Part {
-    pub fn new(qpn: u32, slot: u32, kind: QpType, pd: u32, impair: Option<Box<Impair>>) -> Self {
+    pub fn new(
+        qpn: u32,
+        slot: u32,
+        kind: QpType,
+        pd: u32,
+        faults: Option<Box<Messages<Kept>>>,
+    ) -> Self {
         Self {
             qpn,
             slot,
@@ -151,7 +158,7 @@ impl Part {
             }),
             next_datagram: AtomicU32::new(0),
             tap: Tap::new(kind, qpn),
-            impair,
+            faults,
         }
     }
 

@@ -43,7 +43,7 @@ fn run_timers(node: &Node, after: &mut Aftermath) -> usize {
 
 fn look_at_rings(node: &Node, after: &mut Aftermath) {
     // Who holds a request from now on sets a timer, or is seen below.
-    node.timers.looking();
+    node.looks.begin();
     let links = node.links();
     incoming(node, &links, after);
     let held = links.incoming.iter();

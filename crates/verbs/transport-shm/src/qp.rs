@@ -8,11 +8,11 @@ use sluice_shmem::verbs::directory::QpEntry;
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::{Aftermath, Gid, Posted, Qp, QpAttr, QpState, QpTransport, QpType, Result, Wqe};
 
-use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::part::Part;
 use crate::{connect, datagram, requester, responder};
+use sluice_verbs::locks::lock;
 
 /// How long datagrams that wait for a connection or for room outlive the program's interest.
 const LINGER_NS: u64 = 500_000_000;
@@ -89,22 +89,15 @@ impl QpTransport for ShmQp {
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
-        let posted = if self.part.kind == QpType::Ud {
+        if self.part.kind == QpType::Ud {
             datagram::post(&self.node, &self.part, qp, wqe)
         } else {
             requester::post(&self.node, &self.part, wqe)
-        };
-        if let Some(tap) = &self.part.tap {
-            tap.posted(qp, wqe, &posted);
         }
-        posted
     }
 
-    fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
+    fn modify(&self, _qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
         let (part, attr) = (&*self.part, change.attr);
-        if let Some(tap) = &part.tap {
-            tap.modified(qp, change);
-        }
         let receives = matches!(
             change.to,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
@@ -168,13 +161,13 @@ impl QpTransport for ShmQp {
     fn attach_multicast(&self, gid: &Gid) -> Result<()> {
         let (node, part) = (&self.node, &self.part);
         node.groups
-            .attach(&node.rendezvous, gid, part.qpn, part.slot)
+            .attach(node.names.rendezvous(), gid, part.qpn, part.slot)
     }
 
     fn detach_multicast(&self, gid: &Gid) {
         let (node, part) = (&self.node, &self.part);
         node.groups
-            .detach(&node.rendezvous, gid, part.qpn, part.slot);
+            .detach(node.names.rendezvous(), gid, part.qpn, part.slot);
     }
 
     fn destroy(&self, after: &mut Aftermath) {
@@ -191,6 +184,6 @@ impl QpTransport for ShmQp {
             side.qp = None;
         }
         lock(&part.recv).qp = None;
-        self.node.give_number(part.qpn);
+        self.node.names.give(part.qpn);
     }
 }

@@ -13,7 +13,7 @@ use sluice_verbs::{SendDone, Wqe, WrOpcode, access};
 
 use crate::foreign::Foreign;
 use crate::link::Outgoing;
-use crate::pieces;
+use sluice_transport::pieces;
 
 /// How the memory behind a key can be reached from this process.
 enum Way<'a> {

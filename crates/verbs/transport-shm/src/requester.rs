@@ -16,7 +16,6 @@ use sluice_verbs::{Aftermath, Posted, Qp, QpType, SendDone, WcStatus, Wqe, WrOpc
 
 use crate::connect;
 use crate::link::{CHUNK_BYTES, Outgoing};
-use crate::lock::lock;
 use crate::node::Node;
 use crate::os;
 use crate::part::{Entry, Part, SendSide};
@@ -24,6 +23,7 @@ use crate::reach::{self, Ends};
 use crate::route::Route;
 use crate::wire::SEQUENCE_MASK;
 use records::{SPAN_DATA_BYTES, is_described, is_send, opcode_is_atomic, push_records};
+use sluice_verbs::locks::lock;
 
 /// Between two tries of a peer that is not ready.
 const RETRY_NS: u64 = 500_000;
@@ -38,9 +38,9 @@ fn reached(a: u32, b: u32) -> bool {
 /// A request from the engine.
 pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     let mut side = lock(&part.send);
-    if let Some(impair) = &part.impair {
+    if let Some(faults) = &part.faults {
         let packets = wqe.length.div_ceil(side.mtu).max(1);
-        if !impair.arrives(wqe.seq, packets) {
+        if !faults.arrives(wqe.seq, packets) {
             return Posted::Done(SendDone::ok(wqe.length as u32));
         }
     }
@@ -52,9 +52,16 @@ pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     {
         return posted;
     }
-    let Some(route) = side.route.clone() else {
+    // Out of its place meanwhile: to count one more user of it costs as much as a lock.
+    let Some(route) = side.route.take() else {
         return Posted::Done(SendDone::failed(WcStatus::RetryExcErr));
     };
+    let posted = post_by(part, &mut side, &route, wqe);
+    side.route = Some(route);
+    posted
+}
+
+fn post_by(part: &Part, side: &mut SendSide, route: &Route, wqe: &Wqe<'_>) -> Posted {
     let Some(link) = route.link() else {
         return Posted::Done(SendDone::failed(WcStatus::RetryExcErr));
     };
@@ -62,11 +69,11 @@ pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     let one_sided = reach::right(opcode).is_some();
     let mut written = false;
     if side.blocked_until != 0 || side.next_send < side.queue.len() {
-        return busy(&mut side);
+        return busy(side);
     }
     if one_sided {
         if side.queue.is_empty() {
-            if let Some(done) = direct(part, &mut side, link, wqe) {
+            if let Some(done) = direct(part, side, link, wqe) {
                 if opcode != WrOpcode::RdmaWriteWithImm {
                     return Posted::Done(done);
                 }
@@ -76,10 +83,10 @@ pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
             // It may go past the ring once what is in front of it is done, which saves copies.
             // Short ones follow each other through the ring: where the peer's thread has to carry
             // them out, one wake-up does for all.
-            return busy(&mut side);
+            return busy(side);
         }
     }
-    let described = is_send(opcode) && is_described(&route, link, wqe);
+    let described = is_send(opcode) && is_described(route, link, wqe);
     let data = if is_send(opcode) {
         CHUNK_BYTES
     } else {
@@ -103,7 +110,7 @@ pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
         described,
         written,
     });
-    push_records(part, &mut side, &route, link, wqe);
+    push_records(part, side, route, link, wqe);
     Posted::Pending
 }
 

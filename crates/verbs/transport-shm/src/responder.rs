@@ -11,11 +11,11 @@ use sluice_verbs::Aftermath;
 use crate::datagram;
 use crate::hold::Taken;
 use crate::link::{Incoming, IncomingState, LOOKS, requests_max};
-use crate::lock::lock;
 use crate::node::{Links, Node};
 use crate::os;
 use crate::part::Part;
 use crate::wire::request;
+use sluice_verbs::locks::{lock, try_lock};
 
 /// Requests carried out in one go.
 const BATCH: usize = 64;
@@ -48,7 +48,7 @@ pub fn progress(node: &Node, incoming: &Incoming, after: &mut Aftermath) -> usiz
 }
 
 fn progress_once(node: &Node, incoming: &Incoming, after: &mut Aftermath) -> usize {
-    let Ok(mut state) = incoming.state.try_lock() else {
+    let Some(mut state) = try_lock(&incoming.state) else {
         return 0;
     };
     let done = carry_out(node, incoming, &mut state, after);

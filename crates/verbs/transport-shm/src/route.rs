@@ -7,8 +7,8 @@ use sluice_sys::unix;
 
 use crate::area::OwnArea;
 use crate::link::Outgoing;
-use crate::lock::lock;
 use crate::os::{self, LocalFd};
+use sluice_verbs::locks::lock;
 
 const CONNECTING: u32 = 0;
 const UP: u32 = 1;

@@ -1,22 +1,22 @@
 //! The transport as the engine sees it: what a device is told of itself and of what it has.
 
-use core::sync::atomic::Ordering;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_rendezvous as rendezvous;
 use sluice_sys::errno::Errno;
-use sluice_verbs::fault::Faults;
+use sluice_transport::fault::Faults;
+use sluice_transport::tap::{Management, Traced};
 use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{ManagementTrace, NewQp, QpParams, TransportCaps};
 use sluice_verbs::{CqTransport, Result, Transport};
 
 use crate::cq::ShmCq;
+use crate::engine;
 use crate::node::Node;
 use crate::part::Part;
 use crate::qp::ShmQp;
-use crate::{engine, tap};
 
 /// Bytes of inline data that a queue pair can ask for.
 const INLINE_MAX: u32 = 1024;
@@ -51,13 +51,13 @@ impl ShmTransport {
 
     /// Where it meets others.
     pub fn directory(&self) -> PathBuf {
-        self.node.rendezvous.path().to_path_buf()
+        self.node.names.rendezvous().path().to_path_buf()
     }
 }
 
 impl Drop for ShmTransport {
     fn drop(&mut self) {
-        self.node.stop.store(true, Ordering::Release);
+        self.node.control.stop();
         self.node.wake_engine();
     }
 }
@@ -65,16 +65,9 @@ impl Drop for ShmTransport {
 impl Transport for ShmTransport {
     fn caps(&self) -> TransportCaps {
         TransportCaps {
-            max_msg_sz: 1 << 31,
-            mtu: 5,
             max_inline: INLINE_MAX,
-            max_rd_atomic: 128,
-            // The processor's own operations, on its own memory.
-            atomic_cap: 2,
-            uc: true,
-            ud: true,
-            xrc: true,
-            by_address: false,
+            // Atomics are the processor's own operations, on its own memory.
+            ..TransportCaps::EVERYTHING
         }
     }
 
@@ -82,10 +75,12 @@ impl Transport for ShmTransport {
         let qpn = self.node.take_number()?;
         let slot = self.node.directory.qp_slot(qpn).ok_or(Errno::INVAL)? as u32;
         let kind = params.qp_type;
-        let part = Part::new(qpn, slot, kind, params.pd, self.node.impairs.give(kind));
+        let part = Part::new(qpn, slot, kind, params.pd, self.node.faults.give(kind));
+        let tap = part.tap.clone();
+        let qp = Box::new(ShmQp::new(self.node.clone(), Arc::new(part)));
         Ok(NewQp {
             qpn,
-            transport: Box::new(ShmQp::new(self.node.clone(), Arc::new(part))),
+            transport: Traced::around(qp, tap.as_ref()),
         })
     }
 
@@ -103,7 +98,7 @@ impl Transport for ShmTransport {
     }
 
     fn management_trace(&self) -> Option<&dyn ManagementTrace> {
-        Some(&tap::Management)
+        Some(&Management)
     }
 
     fn report(&self) -> TransportReport {
@@ -119,6 +114,6 @@ impl Transport for ShmTransport {
     }
 
     fn destroy_srq(&self, srqn: u32) {
-        self.node.give_number(srqn);
+        self.node.names.give(srqn);
     }
 }

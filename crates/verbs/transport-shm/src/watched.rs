@@ -1,7 +1,6 @@
 //! What the engine thread waits for, and the numbers by which the kernel names it.
 
-/// Bits of a number that say which one of its kind it is.
-const ID_BITS: u32 = 56;
+use sluice_transport::worker::{parse, token};
 
 /// One thing that can happen. Links are told apart by their numbers in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +33,13 @@ impl Watched {
             Watched::IncomingSocket(id) => (5, id),
             Watched::IncomingBell(id) => (6, id),
         };
-        kind << ID_BITS | (id & ((1 << ID_BITS) - 1))
+        token(kind, id)
     }
 
     /// What a number stands for, if it is one of ours.
     pub fn of_token(token: u64) -> Option<Self> {
-        let id = token & ((1 << ID_BITS) - 1);
-        Some(match token >> ID_BITS {
+        let (kind, id) = parse(token);
+        Some(match kind {
             0 => Watched::Kick,
             1 => Watched::Listener(id as u32),
             2 => Watched::RouteSocket(id),
@@ -59,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_number_stands_for_what_it_was_made_of() {
-        let id = (1 << ID_BITS) - 1;
+        let id = (1 << 56) - 1;
         for watched in [
             Watched::Kick,
             Watched::Listener(u32::MAX),
@@ -71,6 +70,6 @@ mod tests {
         ] {
             assert_eq!(Watched::of_token(watched.token()), Some(watched));
         }
-        assert_eq!(Watched::of_token(7 << ID_BITS), None);
+        assert_eq!(Watched::of_token(token(7, 0)), None);
     }
 }

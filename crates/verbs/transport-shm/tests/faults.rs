@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use sluice_transport::fault::{Fate, Faults};
 use sluice_transport_shm::ShmTransport;
-use sluice_verbs::fault::{Fate, Faults};
 use sluice_verbs::wr::UdDestination;
 use sluice_verbs::{
     AhAttr, Cq, Device, Gid, Mr, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr, Sge, Wc,

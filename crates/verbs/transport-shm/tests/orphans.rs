@@ -95,7 +95,7 @@ fn a_shared_receive_queue_hears_of_the_end_by_an_event() {
 }
 
 fn outlive_an_initiator(world: &mut World) {
-    let helper = world.end(QpType::Rc, 8192, None);
+    let cq = world.cq(None);
     let domain = world.context.open_xrcd(None, true, false).unwrap();
     let init = QpInit {
         xrcd: Some(domain.clone()),
@@ -105,11 +105,11 @@ fn outlive_an_initiator(world: &mut World) {
     let init = SrqInit {
         attr: attr(),
         xrcd: Some(domain),
-        cq: Some(helper.cq.clone()),
+        cq: Some(cq.clone()),
         cookie: 0,
     };
     let srq = world.pd.create_srq(&init).unwrap();
-    let mut as_target = helper.as_target(&target);
+    let mut as_target = world.around(target.clone(), 8192, &cq);
     world.introduce(&mut as_target);
     world.swap([u64::from(srq.num()), 0, 0, 0]);
     srq.post_recv(4, &[as_target.sge(0, 64)]).unwrap();

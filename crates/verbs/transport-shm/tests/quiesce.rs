@@ -18,7 +18,7 @@ fn connected(world: &mut World) -> End {
     world.introduce(&mut end);
     end.to_init();
     end.to_rtr();
-    end.to_rts(8, 0);
+    end.send_with(8, 3, 0);
     world.meet();
     end
 }

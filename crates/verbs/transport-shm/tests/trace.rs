@@ -81,7 +81,7 @@ fn send_to_nobody(world: &mut World) {
     world.introduce(&mut end);
     end.to_init();
     end.to_rtr();
-    end.to_rts(14, 2);
+    end.send_with(14, 3, 2);
     world.meet();
     let sge = [end.sge(0, 64)];
     let status = end.run(&end.request(WrOpcode::Send, 1, &sge, 0)).status;
@@ -176,7 +176,7 @@ fn take_immediate(world: &mut World) {
         end.post_recv(n, 0, 0);
     }
     end.to_rtr();
-    end.to_rts(14, 7);
+    end.send_with(14, 3, 7);
     world.meet();
     for n in 0..LENGTHS.len() as u64 {
         assert_eq!(end.good().wr_id, n);

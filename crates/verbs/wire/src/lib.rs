@@ -7,6 +7,7 @@
 //! | module | formats | source |
 //! |---|---|---|
 //! | [`ethernet`], [`ipv4`], [`ipv6`], [`udp`] | what carries them | IEEE 802.3, 802.1Q; RFC 791, 8200, 768 |
+//! | [`tcp`] | segments of TCP and their options | RFC 9293, 7323, 2018 |
 //! | [`opcode`] | which headers and how much payload each opcode has | IBTA 9.2, annex A14 |
 //! | [`bth`], [`extended`], [`grh`] | transport headers | IBTA 8.3, 9.2, 9.3, annex A14 |
 //! | [`packet`] | one transport packet, from BTH to pad | IBTA 9.2 |
@@ -53,6 +54,7 @@ pub mod opcode;
 pub mod packet;
 pub mod rider;
 pub mod selective;
+pub mod tcp;
 pub mod udp;
 
 pub use error::{Error, Result};

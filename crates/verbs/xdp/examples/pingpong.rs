@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Net, QPN, headers, message_bytes};
-use sluice_packet::{Path, Port};
+use common::{Device as _, Net, QPN, headers, message_bytes};
+use sluice_packet::{Leaving, Path, Port};
 use sluice_wire::Ecn;
 use sluice_xdp::{Options, XdpPort};
 
@@ -61,7 +61,7 @@ fn main() {
 
 fn put(port: &mut XdpPort, path: &Path, payload: &[u8]) -> bool {
     let length = message_bytes(payload.len());
-    port.send(path, Ecn::Capable0, length, &mut |bytes| {
+    port.put(&Leaving::alone(path, Ecn::Capable0, length), &mut |bytes| {
         headers(QPN, 1).emit(payload, bytes).is_ok()
     })
     .is_ok()

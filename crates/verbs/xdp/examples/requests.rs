@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Net, QPN, headers, message_bytes};
-use sluice_packet::{Path, Port};
+use common::{Device as _, Net, QPN, headers, message_bytes};
+use sluice_packet::{Leaving, Path, Port};
 use sluice_wire::Ecn;
 use sluice_xdp::{Options, XdpPort};
 
@@ -117,7 +117,7 @@ fn put(port: &mut XdpPort, path: &Path, bytes: usize) {
         let piece = &payload[..left.min(PIECE_BYTES)];
         let length = message_bytes(piece.len());
         // A lost packet would end the run early: there is room for all that is ever under way.
-        port.send(path, Ecn::Capable0, length, &mut |bytes| {
+        port.put(&Leaving::alone(path, Ecn::Capable0, length), &mut |bytes| {
             headers(QPN, 1).emit(piece, bytes).is_ok()
         })
         .expect("room for a packet");

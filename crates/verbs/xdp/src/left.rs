@@ -12,19 +12,19 @@ pub struct Left {
 }
 
 impl Left {
-    pub fn new(number: Number) -> Self {
+    pub(crate) fn new(number: Number) -> Self {
         Self {
             number,
             is_attached: AtomicBool::new(true),
         }
     }
 
-    pub fn number(&self) -> &Number {
+    pub(crate) fn number(&self) -> &Number {
         &self.number
     }
 
     /// To be told before the program is detached, and when it is attached again.
-    pub fn set_attached(&self, is_attached: bool) {
+    pub(crate) fn set_attached(&self, is_attached: bool) {
         self.is_attached.store(is_attached, Ordering::Release);
     }
 

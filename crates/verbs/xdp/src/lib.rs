@@ -38,6 +38,7 @@ mod umem;
 
 pub use error::OpenError;
 pub use interface::Interface;
+pub use left::Left;
 pub use mode::Mode;
 pub use open::Options;
 pub use port::{Statistics, XdpPort};

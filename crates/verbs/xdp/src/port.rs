@@ -4,7 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use sluice_packet::{Kept, Path, Port, PortCounters, Received, SendError};
+use sluice_packet::{Facts, Kept, Leaving, Path, Port, PortCounters, Received, SendError};
 use sluice_sys::errno::Errno;
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::frame::{Outer, Prefix};
@@ -19,10 +19,6 @@ use crate::socket::{Layout, Socket};
 
 /// Pieces that one call of [`Port::receive`] takes at most.
 const BATCH: u32 = 64;
-
-/// A longer packet takes a rider only if it is the last one of several: whoever has got the
-/// acknowledgement may look for the others no more.
-const SINGLE_MAX: usize = 512;
 
 /// Kinds of packets whose headers are kept.
 const KNOWN_MAX: usize = 8;
@@ -46,10 +42,6 @@ pub struct XdpPort {
     order: Order,
     /// Put into the ring since the last flush.
     staged: u64,
-    /// An acknowledgement that may ride with the packet that follows.
-    waiting: Option<Waiting>,
-    /// A long packet with which it may ride if no other follows.
-    carrier: Option<Carrier>,
     flows: Flows,
     /// Headers of the last few kinds of packets. A connection has few: its acknowledgements, its
     /// full packets, its last ones.
@@ -60,33 +52,6 @@ pub struct XdpPort {
     down: bool,
     assembly: Assembly,
     counters: PortCounters,
-}
-
-/// An acknowledgement that was to be sent since the last flush.
-#[derive(Clone, Copy, Debug)]
-struct Waiting {
-    kept: Kept,
-    /// It has a frame of its own already.
-    is_put: bool,
-    /// That was decided.
-    is_decided: bool,
-}
-
-/// A frame that is complete and not in the ring yet.
-#[derive(Clone, Copy, Debug)]
-struct Carrier {
-    slot: u32,
-    start: usize,
-    bytes: usize,
-}
-
-/// A packet on its way into a frame.
-struct Outgoing<'a> {
-    path: &'a Path,
-    ecn: Ecn,
-    /// Bytes that `fill` writes, from the base transport header on; it says whether it did.
-    length: usize,
-    fill: &'a mut dyn FnMut(&mut [u8]) -> bool,
 }
 
 /// Headers that were made.
@@ -148,8 +113,6 @@ impl XdpPort {
             taken: Vec::with_capacity(BATCH as usize),
             order: Order::new(layout.receive_chunks, layout.chunk_bytes),
             staged: 0,
-            waiting: None,
-            carrier: None,
             flows: Flows::default(),
             known: Vec::with_capacity(KNOWN_MAX),
             oldest: 0,
@@ -188,6 +151,22 @@ impl XdpPort {
             ring_full: kernel.rx_ring_full,
             no_memory: kernel.rx_fill_ring_empty_descs,
         })
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> PortCounters {
+        let kernel = self.statistics().unwrap_or_default();
+        PortCounters {
+            ring_full: kernel.ring_full,
+            fill_ring_empty: kernel.no_memory,
+            ring_drops: kernel.dropped,
+            ..self.counters
+        }
+    }
+
+    /// What the program leaves to UDP sockets on this interface.
+    pub fn left(&self) -> Arc<Left> {
+        self.left.clone()
     }
 
     /// Every descriptor, for a child of fork to close.
@@ -282,25 +261,18 @@ impl XdpPort {
     }
 
     /// Puts a packet into the transmit ring, with an acknowledgement in its padding.
-    fn put(&mut self, packet: Outgoing<'_>, rider: Option<Rider<'_>>) -> Result<(), SendError> {
-        self.put_carrier(None);
-        let frame = self.write(packet, rider)?;
-        self.stage(frame.slot, frame.start, frame.bytes);
-        Ok(())
-    }
-
-    /// Writes the frame of a packet into a free slot.
-    fn write(
+    fn put_frame(
         &mut self,
-        packet: Outgoing<'_>,
+        packet: &Leaving<'_>,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
         rider: Option<Rider<'_>>,
-    ) -> Result<Carrier, SendError> {
-        let Outgoing {
-            path,
-            ecn,
-            length,
-            fill,
-        } = packet;
+    ) -> Result<(), SendError> {
+        let Leaving {
+            path, ecn, length, ..
+        } = *packet;
+        if length < bth::Bth::BYTES {
+            return Err(SendError::Nothing);
+        }
         let known = self
             .known
             .iter()
@@ -337,8 +309,10 @@ impl XdpPort {
             self.free.push(slot);
             return Err(SendError::Nothing);
         }
-        let bytes = frame_bytes + behind;
-        Ok(Carrier { slot, start, bytes })
+        self.stage(slot, start, frame_bytes + behind);
+        self.counters.sent += 1;
+        self.counters.sent_bytes += length as u64;
+        Ok(())
     }
 
     /// Whether a rider fits behind a packet of that length on the path.
@@ -348,114 +322,46 @@ impl XdpPort {
         whole <= self.packet_bytes_max
     }
 
-    /// Puts the frame that was kept back into the ring, with what waits in its padding.
-    fn put_carrier(&mut self, waiting: Option<&Waiting>) {
-        let Some(Carrier { slot, start, bytes }) = self.carrier.take() else {
-            return;
-        };
-        let mut behind = 0;
-        if let Some(waiting) = waiting {
-            let packet = waiting.kept.packet();
-            let path = &waiting.kept.path;
-            let got = self.flows.of(path.destination, path.source_port).got;
-            // SAFETY: the slot is ours until it is in the ring.
-            let frame = unsafe {
-                self.socket
-                    .umem
-                    .bytes_mut(start, bytes + rider::bytes(packet.len()))
-            };
-            if let Some((frame, padding)) =
-                frame.and_then(|frame| frame.split_at_mut_checked(bytes))
-                && let Some(icrc) = frame.last_chunk()
-                && let Ok(written) = rider::emit(icrc, Rider { packet, got }, padding)
-            {
-                behind = written;
-            }
-        }
-        self.stage(slot, start, bytes + behind);
-    }
-
-    /// Nothing that may follow is waited for any longer.
-    fn settle(&mut self, waiting: &Waiting) {
-        if self.carrier.is_some() {
-            self.put_carrier(Some(waiting));
-        } else {
-            self.put_waiting(waiting);
-        }
-    }
-
-    /// Sends a packet that is no acknowledgement, with the one that waits in its padding or, on
-    /// another path or for a peer that may not look there, behind it.
-    fn send_behind(
+    /// Puts a packet into the transmit ring, and an acknowledgement into its padding; or in front, where
+    /// there is none, and for a peer who may not look there.
+    fn put_with(
         &mut self,
-        waiting: Option<Waiting>,
-        packet: Outgoing<'_>,
+        kept: &Kept,
+        packet: &Leaving<'_>,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        let Some(mut waiting) = waiting else {
-            return self.put(packet, None);
-        };
+        if self.free.len() < 2 {
+            self.reap();
+        }
+        if self.free.len() < 2 {
+            return Err(SendError::NoRoom);
+        }
         let path = packet.path;
-        let is_single = packet.length <= SINGLE_MAX;
-        if waiting.kept.path != *path {
-            self.settle(&waiting);
-            return self.put(packet, None);
-        }
-        if !is_single && !self.has_padding(path, packet.length) {
-            self.put_carrier(None);
-            self.put_waiting(&waiting);
-            return self.put(packet, None);
-        }
+        let rides = kept.path == *path && self.has_padding(path, packet.length);
         let flow = self.flows.of(path.destination, path.source_port);
         let got = flow.got;
-        // Counted once for each acknowledgement.
-        if !waiting.is_decided {
-            waiting.is_decided = true;
-            if !flow.relies() {
-                self.put_waiting(&waiting);
-                waiting.is_put = true;
-            }
+        let relies = rides && flow.relies();
+        if !relies {
+            let _ = self.put_alone(kept);
         }
-        let sent = if is_single {
-            let rider = Rider {
-                packet: waiting.kept.packet(),
-                got,
-            };
-            self.put(packet, Some(rider))
-        } else {
-            self.put_carrier(None);
-            let written = self.write(packet, None);
-            written.map(|frame| self.carrier = Some(frame))
-        };
-        match (&sent, is_single) {
-            (Ok(()), true) => {}
-            // It rides with this one, or with one that follows.
-            (Ok(()), false) => self.waiting = Some(waiting),
-            // It has a frame of its own now, perhaps once more.
-            (Err(_), _) => {
-                waiting.is_put = false;
-                self.put_waiting(&waiting);
-            }
+        let rider = rides.then(|| Rider {
+            packet: kept.packet(),
+            got,
+        });
+        let put = self.put_frame(packet, fill, rider);
+        if relies && put.is_err() {
+            let _ = self.put_alone(kept);
         }
-        sent
-    }
-
-    /// The acknowledgement that waits gets a frame of its own. Without room it is lost, as on a
-    /// network.
-    fn put_waiting(&mut self, waiting: &Waiting) {
-        if !waiting.is_put {
-            let _ = self.put_alone(&waiting.kept);
+        if relies && put.is_ok() {
+            self.counters.sent += 1;
+            self.counters.sent_bytes += kept.packet().len() as u64;
         }
+        put
     }
 
     /// A packet that was kept back, in a frame of its own.
     fn put_alone(&mut self, kept: &Kept) -> Result<(), SendError> {
-        let packet = Outgoing {
-            path: &kept.path,
-            ecn: kept.ecn,
-            length: kept.packet().len(),
-            fill: &mut |into| kept.put(into),
-        };
-        self.put(packet, None)
+        self.put_frame(&kept.leaving(), &mut |into| kept.put(into), None)
     }
 
     /// Makes the headers for packets of that length. Their place among those that are known.
@@ -557,62 +463,27 @@ impl Port for XdpPort {
         packets.max(1)
     }
 
-    fn left_to_sockets(&self) -> Option<u64> {
-        self.left.get()
-    }
-
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
         if self.down {
             // Perhaps it is up again, and takes what waits in the ring.
             self.kick();
         }
-        let usable = !self.down && path.interface == self.interface;
+        let usable = !self.down && packet.path.interface == self.interface;
         if !usable {
             self.counters.refused += u64::from(self.down);
             return Err(SendError::Unreachable);
         }
-        if length < bth::Bth::BYTES {
-            return Err(SendError::Nothing);
+        match packet.beside {
+            Some(kept) => self.put_with(kept, packet, fill),
+            None => self.put_frame(packet, fill, None),
         }
-        if Kept::takes(length) {
-            let kept = Kept::new(path, ecn, length, fill)?;
-            if let Some(waiting) = self.waiting.take() {
-                self.settle(&waiting);
-            }
-            if kept.may_ride() {
-                self.waiting = Some(Waiting {
-                    kept,
-                    is_put: false,
-                    is_decided: false,
-                });
-            } else {
-                self.put_alone(&kept)?;
-            }
-        } else {
-            let waiting = self.waiting.take();
-            let packet = Outgoing {
-                path,
-                ecn,
-                length,
-                fill,
-            };
-            self.send_behind(waiting, packet)?;
-        }
-        self.counters.sent += 1;
-        self.counters.sent_bytes += length as u64;
-        Ok(())
     }
 
     fn flush(&mut self) -> bool {
-        if let Some(waiting) = self.waiting.take() {
-            self.settle(&waiting);
-        }
         if self.staged > 0 {
             self.socket.send.publish();
             self.staged = 0;
@@ -637,20 +508,13 @@ impl Port for XdpPort {
     }
 
     fn room(&self) -> usize {
-        self.free.len() - usize::from(self.waiting.is_some()).min(self.free.len())
+        self.free.len()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        vec![self.socket.raw()]
-    }
-
-    fn counters(&self) -> PortCounters {
-        let kernel = self.statistics().unwrap_or_default();
-        PortCounters {
-            ring_full: kernel.ring_full,
-            fill_ring_empty: kernel.no_memory,
-            ring_drops: kernel.dropped,
-            ..self.counters
+    fn facts(&self) -> Facts {
+        Facts {
+            descriptors: self.all_descriptors(),
+            counters: self.counters(),
         }
     }
 }

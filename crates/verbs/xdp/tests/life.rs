@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-use common::{INTERFACE, Net, QPN, can_run, check, send, until};
+use common::{Device as _, INTERFACE, Net, QPN, can_run, check, send, until};
 use sluice_packet::{Port, SendError};
 use sluice_xdp::{Interface, OpenError, Options};
 

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Net, QPN, can_run, check, message_bytes, send, until};
-use sluice_packet::{Path, Port, SendError};
+use common::{Device as _, Net, QPN, can_run, check, message_bytes, send, send_beside, until};
+use sluice_packet::{Kept, Leaving, Path, Port, SendError};
 use sluice_wire::bth::Bth;
 use sluice_wire::extended::{Aeth, Syndrome};
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
@@ -77,16 +77,17 @@ fn every_size_over_both_ip_versions() {
 /// acknowledgement.
 fn both(from: &mut XdpPort, to: &mut XdpPort, path: &Path, number: u32) -> Vec<bool> {
     // What comes last is none.
-    behind(from, to, path, number, &[8, 20])
+    behind(from, to, path, number, &[8, 20], 0)
 }
 
-/// The same with packets of these payloads behind it; the last one is not told of.
+/// The same with packets of these payloads, of which it goes with that one; the last one is not told of.
 fn behind(
     from: &mut XdpPort,
     to: &mut XdpPort,
     path: &Path,
     number: u32,
     payloads: &[usize],
+    with: usize,
 ) -> Vec<bool> {
     let opcode = Opcode::from_byte(0x11).expect("RC ACKNOWLEDGE");
     let mut acknowledgement = Headers::new(Bth::new(opcode, Qpn::new(QPN), Psn::new(number)));
@@ -95,12 +96,11 @@ fn behind(
         msn: Psn::new(number),
     });
     let bytes = acknowledgement.bytes();
-    let sent = from.send(path, Ecn::NotCapable, bytes, &mut |into| {
-        acknowledgement.emit(&[], into) == Ok(bytes)
-    });
-    assert_eq!(sent, Ok(()));
+    let mut fill = |into: &mut [u8]| acknowledgement.emit(&[], into) == Ok(bytes);
+    let kept = Kept::new(path, Ecn::NotCapable, bytes, &mut fill).expect("short");
     for (nth, payload) in payloads.iter().enumerate() {
-        send(from, path, QPN, number + nth as u32, *payload).expect("sent");
+        let beside = (nth == with).then_some(&kept);
+        send_beside(from, path, QPN, number + nth as u32, *payload, beside).expect("sent");
     }
     flush(from);
     let last = number + payloads.len() as u32 - 1;
@@ -162,8 +162,8 @@ fn acknowledgements_ride() {
     }
 }
 
-/// It rides with the last of several long packets: whoever has got it may not look for more. Where
-/// there is no padding it is in front.
+/// It is with the packet that it was put beside, in front of which it has a frame of its own until the peer has
+/// shown that it sees riders, and where there is no padding.
 #[test]
 fn acknowledgements_ride_behind_long_packets() {
     if !can_run("acknowledgements_ride_behind_long_packets") {
@@ -176,30 +176,29 @@ fn acknowledgements_ride_behind_long_packets() {
         let (there, back) = (net.a.path(&net.b, v6), net.b.path(&net.a, v6));
         let full = a.packet_bytes_max() - if v6 { 48 } else { 28 } - 4 - 12;
         // The last one, which is not told of, is taken in behind what rides with it.
-        let (long, none) = ([1024; 4], [1024, full, 1024]);
+        let long = [1024; 4];
         assert_eq!(
-            behind(&mut a, &mut b, &there, 0, &long),
-            [true, false, false, false, true]
+            behind(&mut a, &mut b, &there, 0, &long, 3),
+            [false, false, false, true, true]
         );
         assert_eq!(
-            behind(&mut b, &mut a, &back, 10, &long),
-            [true, false, false, false, true]
+            behind(&mut b, &mut a, &back, 10, &long, 3),
+            [false, false, false, true, true]
         );
         assert_eq!(
-            behind(&mut a, &mut b, &there, 20, &long),
+            behind(&mut a, &mut b, &there, 20, &long, 3),
             [false, false, false, true]
         );
         assert_eq!(
-            behind(&mut a, &mut b, &there, 30, &[1024, 1024, 8]),
+            behind(&mut a, &mut b, &there, 30, &[1024, 1024, 8], 2),
             [false, false, true]
         );
-        // Not behind the first, which is not the last, and not behind the second.
         assert_eq!(
-            behind(&mut a, &mut b, &there, 40, &none[..2]),
+            behind(&mut a, &mut b, &there, 40, &[1024, full], 1),
             [false, true]
         );
         assert_eq!(
-            behind(&mut a, &mut b, &there, 50, &[full, 8]),
+            behind(&mut a, &mut b, &there, 50, &[full, 8], 0),
             [true, false]
         );
     }
@@ -355,12 +354,12 @@ fn what_cannot_be_sent_is_refused_and_takes_no_room() {
         called += 1;
         false
     };
-    let refused = a.send(&good, Ecn::Capable0, 40, &mut nothing);
+    let refused = a.put(&Leaving::alone(&good, Ecn::Capable0, 40), &mut nothing);
     assert_eq!(refused, Err(SendError::Nothing));
-    let refused = a.send(&good, Ecn::Capable0, 11, &mut nothing);
+    let refused = a.put(&Leaving::alone(&good, Ecn::Capable0, 11), &mut nothing);
     assert_eq!(refused, Err(SendError::Nothing), "less than a header");
     for length in [1500 - 31, 65536, usize::MAX] {
-        let refused = a.send(&good, Ecn::Capable0, length, &mut nothing);
+        let refused = a.put(&Leaving::alone(&good, Ecn::Capable0, length), &mut nothing);
         assert_eq!(refused, Err(SendError::TooLong), "{length}");
     }
     assert_eq!(called, 1);
@@ -378,7 +377,7 @@ fn the_descriptor_is_readable_while_something_waits() {
     let net = Net::new(1500);
     let (_steering, mut a) = net.a.open_one(&Options::default());
     let (_steering, mut b) = net.b.open_one(&Options::default());
-    let [descriptor] = b.descriptors()[..] else {
+    let [descriptor] = b.facts().descriptors[..] else {
         panic!("one socket");
     };
     let readable = |milliseconds| sluice_sys::unix::wait_readable(descriptor, milliseconds);

@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use common::{BLOCK, Host, Net, QPN, can_run, check, content, headers, send, until};
+use common::{BLOCK, Device as _, Host, Net, QPN, can_run, check, content, headers, send, until};
 use sluice_packet::{Port, Received, UdpPort};
 use sluice_wire::ethernet::{self, EtherType, Mac, Vlan};
 use sluice_wire::frame::Outer;
@@ -502,18 +502,16 @@ fn who_polls_knows_what_was_left_to_sockets() {
     let net = Net::new(1500);
     let (steering, mut b) = net.b.open_one(&Options::default());
     let raw = Raw::new(&net.a);
-    assert_eq!(b.left_to_sockets(), Some(0));
+    assert_eq!(b.left().get(), Some(0));
     nothing_but_a_good_one(&raw, &net, &mut b, "a packet of ours");
-    assert_eq!(b.left_to_sockets(), Some(0), "it came by the ring");
+    assert_eq!(b.left().get(), Some(0), "it came by the ring");
     raw.send(&frame(&net, false, None, 1, 0));
     raw.send(&frame(&net, true, None, QPN ^ 0xff00, 0));
     // The kernels' own neighbour discovery may come between.
-    until("two packets for sockets", || b.left_to_sockets() >= Some(2));
-    let left = b.left_to_sockets();
+    until("two packets for sockets", || b.left().get() >= Some(2));
+    let left = b.left().get();
     net.b.enter(|| steering.want(false));
-    until("detached, everything is left", || {
-        b.left_to_sockets().is_none()
-    });
+    until("detached, everything is left", || b.left().get().is_none());
     net.b.enter(|| steering.want(true));
-    until("attached again", || b.left_to_sockets() >= left);
+    until("attached again", || b.left().get() >= left);
 }

@@ -61,6 +61,12 @@ pub struct Lane {
     pub has_board_fd: bool,
     /// The other process of the lane is sluiced itself, for a peer on another host.
     pub is_remote: bool,
+    /// The peer is a program on another host, and the chunk a piece of a window that both hosts
+    /// share (docs/decisions/0041). Never so together with `is_remote`, nor with a board.
+    pub is_direct: bool,
+    /// Where the chunk begins in the memory that comes with this message, bytes; 0 but for a direct
+    /// lane.
+    pub offset: u64,
     /// The peer's client number, and its process id as sluiced sees it.
     pub peer: u32,
     pub peer_pid: u32,
@@ -129,6 +135,7 @@ mod kind {
 const HAS_CHUNK_FD: u8 = 1;
 const HAS_BOARD_FD: u8 = 2;
 const IS_REMOTE: u8 = 4;
+const IS_DIRECT: u8 = 8;
 
 impl FromDaemon {
     /// Writes the message into `buffer` and returns its bytes.
@@ -163,10 +170,12 @@ impl FromDaemon {
                 let chunk = if lane.has_chunk_fd { HAS_CHUNK_FD } else { 0 };
                 let board = if lane.has_board_fd { HAS_BOARD_FD } else { 0 };
                 let remote = if lane.is_remote { IS_REMOTE } else { 0 };
-                out.u8(chunk | board | remote);
+                let direct = if lane.is_direct { IS_DIRECT } else { 0 };
+                out.u8(chunk | board | remote | direct);
                 out.u32(lane.peer);
                 out.u32(lane.peer_pid);
                 out.u64(lane.cookie);
+                out.u64(lane.offset);
                 out.finish()
             }
             Self::NoPeer { end, generation } => {
@@ -240,7 +249,17 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
     let ring_bytes = body.u32()?;
     let side = body.u8()?;
     let flags = body.u8()?;
-    if side > 1 || flags & !(HAS_CHUNK_FD | HAS_BOARD_FD | IS_REMOTE) != 0 || lane >= lanes {
+    const KNOWN: u8 = HAS_CHUNK_FD | HAS_BOARD_FD | IS_REMOTE | IS_DIRECT;
+    if side > 1 || flags & !KNOWN != 0 || lane >= lanes {
+        return Err(DecodeError::Value);
+    }
+    let is_direct = flags & IS_DIRECT != 0;
+    if is_direct && flags & (HAS_BOARD_FD | IS_REMOTE) != 0 {
+        return Err(DecodeError::Value);
+    }
+    let (peer, peer_pid) = (body.u32()?, body.u32()?);
+    let (cookie, offset) = (body.u64()?, body.u64()?);
+    if offset != 0 && !is_direct {
         return Err(DecodeError::Value);
     }
     Ok(Lane {
@@ -254,8 +273,10 @@ fn decode_lane(body: &mut Reader<'_>) -> Result<Lane, DecodeError> {
         has_chunk_fd: flags & HAS_CHUNK_FD != 0,
         has_board_fd: flags & HAS_BOARD_FD != 0,
         is_remote: flags & IS_REMOTE != 0,
-        peer: body.u32()?,
-        peer_pid: body.u32()?,
-        cookie: body.u64()?,
+        is_direct,
+        offset,
+        peer,
+        peer_pid,
+        cookie,
     })
 }

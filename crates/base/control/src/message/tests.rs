@@ -60,8 +60,10 @@ fn answers() -> impl Strategy<Value = FromDaemon> {
                 ring_bytes: n[4],
                 side: u8::from(flags.0),
                 has_chunk_fd: flags.1,
-                is_remote: true,
-                has_board_fd: flags.2,
+                is_remote: !flags.2,
+                is_direct: flags.2,
+                offset: if flags.2 { cookie >> 7 } else { 0 },
+                has_board_fd: flags.1 && !flags.2,
                 peer: n[5],
                 peer_pid: n[6],
                 cookie,
@@ -136,7 +138,7 @@ fn the_layout_is_the_documented_one() {
         generation: 5,
         role: Role::Accepted,
     });
-    let expected = [0x1E, 0x5C, 1, 0, 3, 0, 17, 0, 1, 2, 3, 4, 5, 0, 0, 0, 1];
+    let expected = [0x1E, 0x5C, 2, 0, 3, 0, 17, 0, 1, 2, 3, 4, 5, 0, 0, 0, 1];
     assert_eq!(announce.encode(&mut buffer), expected);
 }
 
@@ -162,4 +164,42 @@ fn program_names_are_cut_and_padded() {
     );
     assert_eq!(ProgramName::new(&[b'x'; 40]).as_bytes(), [b'x'; 32]);
     assert_eq!(ProgramName::new(b"a\0b").as_bytes(), b"a");
+}
+
+#[test]
+fn a_direct_lane_has_its_offset_and_no_board_and_no_other_has_one() {
+    let lane = Lane {
+        end: 1,
+        generation: 2,
+        chunk: 3,
+        lane: 0,
+        lanes: 4,
+        ring_bytes: 4096,
+        side: 1,
+        has_chunk_fd: true,
+        has_board_fd: false,
+        is_remote: false,
+        is_direct: true,
+        offset: 8192,
+        peer: 5,
+        peer_pid: 0,
+        cookie: 6,
+    };
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    let mut decode = |lane| FromDaemon::decode(FromDaemon::Lane(lane).encode(&mut buffer));
+    assert_eq!(decode(lane), Ok(FromDaemon::Lane(lane)));
+    let is_direct = false;
+    for wrong in [
+        Lane {
+            is_remote: true,
+            ..lane
+        },
+        Lane {
+            has_board_fd: true,
+            ..lane
+        },
+        Lane { is_direct, ..lane },
+    ] {
+        assert_eq!(decode(wrong), Err(DecodeError::Value));
+    }
 }

@@ -2,14 +2,26 @@
 //! bytes, the sender is done and nothing comes by TCP.
 
 use super::{CAPACITY, LANE, World, check, pop, push};
+use crate::Producer;
 use crate::board::Board;
 use crate::direction::Direction;
+use crate::handover::{Next, Receiver};
 use crate::sync::Ordering;
-use crate::{Broken, Consumer, Producer};
 use loom::thread;
 
 type BeginWrite = fn(&Direction, Option<Board>) -> bool;
-type MaySleep = fn(&mut Consumer, &Direction) -> Result<bool, Broken>;
+/// Behind an announcement: whether the reader may sleep on the socket.
+type MaySleep = fn(&mut Receiver, &Direction) -> bool;
+
+fn may_sleep(receiver: &mut Receiver, direction: &Direction) -> bool {
+    receiver.may_read_free(direction, true)
+}
+
+/// Whether the ring is empty and nobody is about to change that, for one who watches it.
+fn is_quiet(receiver: &mut Receiver, direction: &Direction) -> bool {
+    let look = receiver.look(direction, true);
+    !look.in_flight && !matches!(look.next.unwrap(), Next::Ring(_))
+}
 
 /// Writes `count` bytes, each to the ring if the reader is awake and else to TCP.
 fn send(world: &World, producer: &mut Producer, count: u32, begin_write: BeginWrite) {
@@ -29,15 +41,15 @@ fn send(world: &World, producer: &mut Producer, count: u32, begin_write: BeginWr
 /// Reads `count` bytes as a thread that blocks in the kernel on the socket itself.
 fn receive_direct(world: &World, count: u32, may_sleep: MaySleep) {
     let direction = &world.direction;
-    let mut consumer = Consumer::default();
+    let mut receiver = Receiver::default();
     let mut got = 0;
     while got < count {
-        got += pop(direction, &mut consumer).len() as u32;
+        got += pop(direction, receiver.consumer()).len() as u32;
         if got == count {
             break;
         }
         direction.announce_sleep();
-        if may_sleep(&mut consumer, direction).unwrap() {
+        if may_sleep(&mut receiver, direction) {
             got += world.kernel.receive(1).len() as u32;
             direction.withdraw_sleep();
         } else {
@@ -50,11 +62,11 @@ fn receive_direct(world: &World, count: u32, may_sleep: MaySleep) {
 /// Waits by epoll instance `slot` until ring or socket has bytes, and leaves them there.
 fn wait_epoll(world: &World, slot: u32, watch_first: bool) {
     let direction = &world.direction;
-    let mut consumer = Consumer::default();
+    let mut receiver = Receiver::default();
     let mut pending = false;
     if watch_first {
         direction.watch(slot);
-        pending = !consumer.may_sleep(direction).unwrap();
+        pending = !is_quiet(&mut receiver, direction);
     }
     loop {
         world.ready[slot as usize].take(|lane| {
@@ -62,9 +74,9 @@ fn wait_epoll(world: &World, slot: u32, watch_first: bool) {
             pending = true;
         });
         if pending {
-            pending = !consumer.may_sleep(direction).unwrap();
+            pending = !is_quiet(&mut receiver, direction);
         }
-        if consumer.available(direction).unwrap() != 0 || world.kernel.is_readable() {
+        if receiver.consumer().available(direction).unwrap() != 0 || world.kernel.is_readable() {
             return;
         }
         if !pending {
@@ -85,14 +97,14 @@ fn wait_epoll(world: &World, slot: u32, watch_first: bool) {
 /// Reads `count` bytes by epoll instance 0, sleeping between them.
 fn receive_epoll(world: &World, count: u32) {
     let direction = &world.direction;
-    let mut consumer = Consumer::default();
+    let mut receiver = Receiver::default();
     let mut pending = false;
     let mut got = 0;
     while got < count {
         world.ready[0].take(|_| pending = true);
         if pending {
-            got += pop(direction, &mut consumer).len() as u32;
-            pending = !consumer.may_sleep(direction).unwrap();
+            got += pop(direction, receiver.consumer()).len() as u32;
+            pending = !is_quiet(&mut receiver, direction);
         }
         if got == count {
             break;
@@ -137,10 +149,7 @@ fn epoll_model(writes: u32, begin_write: BeginWrite) -> impl Fn() {
 
 #[test]
 fn reader_sleeps_on_the_socket() {
-    check(
-        3,
-        direct_model(2, Direction::begin_write, Consumer::may_sleep),
-    );
+    check(3, direct_model(2, Direction::begin_write, may_sleep));
 }
 
 #[test]
@@ -188,15 +197,15 @@ fn one_reader_in_epoll_and_one_on_the_socket() {
         });
         let second = thread::spawn(move || wait_epoll(&second, 0, false));
         let direction = &world.direction;
-        let mut consumer = Consumer::default();
+        let mut receiver = Receiver::default();
         loop {
             direction.announce_sleep();
-            let sleeps = consumer.may_sleep(direction).unwrap();
+            let sleeps = may_sleep(&mut receiver, direction);
             if sleeps {
                 world.kernel.wait_readable();
             }
             direction.withdraw_sleep();
-            if sleeps || consumer.available(direction).unwrap() != 0 {
+            if sleeps || receiver.consumer().available(direction).unwrap() != 0 {
                 break;
             }
             thread::yield_now();
@@ -220,7 +229,7 @@ fn a_reader_that_sleeps_gets_everything_by_tcp() {
         while got < 2 {
             got += world.kernel.receive(2).len();
         }
-        assert_eq!(Consumer::default().available(direction), Ok(0));
+        assert_eq!(crate::Consumer::default().available(direction), Ok(0));
         sender.join().unwrap();
     });
 }
@@ -263,30 +272,24 @@ fn begin_without_fence_behind_bits(direction: &Direction, board: Option<Board>) 
     !board.is_some_and(|board| board.any_asleep(watchers))
 }
 
-fn look_at_ring_then_intent(
-    consumer: &mut Consumer,
-    direction: &Direction,
-) -> Result<bool, Broken> {
-    Ok(consumer.available(direction)? == 0 && !direction.is_write_in_flight())
+fn look_at_ring_then_intent(receiver: &mut Receiver, direction: &Direction) -> bool {
+    look_at_ring_only(receiver, direction) && !direction.is_write_in_flight()
 }
 
-fn look_at_ring_only(consumer: &mut Consumer, direction: &Direction) -> Result<bool, Broken> {
-    Ok(consumer.available(direction)? == 0)
+fn look_at_ring_only(receiver: &mut Receiver, direction: &Direction) -> bool {
+    receiver.consumer().available(direction) == Ok(0)
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_sender_without_fence() {
-    check(3, direct_model(1, begin_without_fence, Consumer::may_sleep));
+    check(3, direct_model(1, begin_without_fence, may_sleep));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn broken_sender_without_intent() {
-    check(
-        3,
-        direct_model(1, begin_without_intent, Consumer::may_sleep),
-    );
+    check(3, direct_model(1, begin_without_intent, may_sleep));
 }
 
 #[test]
@@ -329,11 +332,11 @@ fn broken_reader_that_trusts_one_ready_bit() {
         let sender = thread::spawn(move || {
             send(&sender, &mut Producer::default(), 1, Direction::begin_write);
         });
-        let mut consumer = Consumer::default();
+        let mut receiver = Receiver::default();
         let mut got = 0;
         while got == 0 {
             // Takes the bit, finds the ring empty and forgets that a write is in flight.
-            world.ready[0].take(|_| got += pop(&world.direction, &mut consumer).len());
+            world.ready[0].take(|_| got += pop(&world.direction, receiver.consumer()).len());
             if got == 0 {
                 got += sleep_in_epoll(&world);
             }

@@ -3,105 +3,86 @@
 
 use super::{World, check, pop, push};
 use crate::direction::{Direction, Mode};
-use crate::{Consumer, Producer};
+use crate::handover::{Begun, Next, Receiver, Route, Sender};
+use core::convert::Infallible;
 use loom::sync::Mutex;
 use loom::thread;
 
 /// The sending end of a stream that may switch.
-struct Sender {
-    producer: Producer,
+#[derive(Default)]
+struct Stream {
+    sender: Sender,
     by_tcp: u64,
-    mode: Mode,
 }
 
-impl Sender {
-    fn new() -> Self {
-        Self {
-            producer: Producer::default(),
-            by_tcp: 0,
-            mode: Mode::Tcp,
-        }
-    }
-
+impl Stream {
     fn send_tcp(&mut self, world: &World, byte: u8) {
-        if self.mode == Mode::Ring {
-            world.direction.publish_mode(Mode::Tcp, 0);
-            self.mode = Mode::Tcp;
-        }
+        self.sender.leave(&world.direction);
+        self.sender.note_tcp();
         world.kernel.send(byte);
         self.by_tcp += 1;
+    }
+
+    /// Announces a write; whether the ring may be filled.
+    fn begin(&mut self, world: &World) -> bool {
+        let written = || Ok::<_, Infallible>(self.by_tcp);
+        let begun = self
+            .sender
+            .begin(&world.direction, Some(world.board), written);
+        matches!(begun, Ok(Begun::Ring { .. }))
     }
 
     /// By the ring if the receiver is awake and the segment before is drained, else by TCP.
     fn send(&mut self, world: &World, byte: u8) {
         let direction = &world.direction;
-        let mut awake = direction.begin_write(Some(world.board));
-        if awake && self.mode == Mode::Tcp {
-            awake = self.producer.is_drained(direction).unwrap();
-            if awake {
-                direction.publish_mode(Mode::Ring, self.by_tcp);
-                self.mode = Mode::Ring;
-            }
-        }
-        if awake {
-            push(direction, &mut self.producer, &[byte]);
-        }
-        direction.end_write();
-        if !awake {
+        let route = self.sender.route(direction, false).unwrap();
+        if route == Route::Ring && self.begin(world) {
+            push(direction, self.sender.producer(), &[byte]);
+            self.sender.end(direction);
+        } else {
             self.send_tcp(world, byte);
         }
     }
 
     /// Begins an upgrade and thinks better of it.
     fn abort_upgrade(&mut self, world: &World) {
-        let direction = &world.direction;
-        if direction.begin_write(Some(world.board)) {
-            direction.publish_mode(Mode::Ring, self.by_tcp);
-            direction.publish_mode(Mode::Tcp, 0);
+        if self.begin(world) {
+            self.sender.leave(&world.direction);
+            self.sender.end(&world.direction);
         }
-        direction.end_write();
     }
 }
 
-type SettledMode = fn(&Direction) -> Option<Mode>;
+/// Announces a read of TCP without a bound; whether it may begin.
+type Announce = fn(&mut Receiver, &Direction) -> bool;
 
-/// Receives `count` bytes. `free_read` is told when a read of TCP without a mark starts and ends.
-fn receive(
-    world: &World,
-    count: usize,
-    settled_mode: SettledMode,
-    free_read: impl Fn(bool),
-) -> Vec<u8> {
+fn announce(receiver: &mut Receiver, direction: &Direction) -> bool {
+    receiver.announce(direction, true)
+}
+
+/// Receives `count` bytes.
+fn receive(world: &World, count: usize) -> Vec<u8> {
     let direction = &world.direction;
-    let mut consumer = Consumer::default();
+    let mut receiver = Receiver::default();
     let mut bytes = Vec::new();
-    let mut by_tcp = 0;
     while bytes.len() < count {
-        direction.announce_sleep();
-        let mode = settled_mode(direction);
-        if mode == Some(Mode::Tcp) && consumer.may_sleep(direction).unwrap() {
-            free_read(true);
-            let more = world.kernel.receive(usize::MAX);
-            free_read(false);
-            direction.withdraw_sleep();
-            by_tcp += more.len() as u64;
-            bytes.extend(more);
-            continue;
-        }
-        direction.withdraw_sleep();
-        // The ring's bytes come behind those up to the mark, and one who sees any of them sees
-        // their mark.
-        if consumer.available(direction).unwrap() != 0 {
-            let before = direction.mark() - by_tcp;
-            if before != 0 {
-                let more = world.kernel.receive(before as usize);
-                by_tcp += more.len() as u64;
+        match receiver.next(direction).unwrap() {
+            Next::Owed(owed) => {
+                let more = world.kernel.receive(owed as usize);
+                receiver.count(more.len() as u64);
                 bytes.extend(more);
-            } else {
-                bytes.extend(pop(direction, &mut consumer));
             }
-        } else {
-            thread::yield_now();
+            Next::Ring(_) => bytes.extend(pop(direction, receiver.consumer())),
+            Next::Tcp | Next::Empty => {
+                if receiver.announce(direction, true) {
+                    let more = world.kernel.receive(usize::MAX);
+                    receiver.count(more.len() as u64);
+                    direction.withdraw_sleep();
+                    bytes.extend(more);
+                } else {
+                    thread::yield_now();
+                }
+            }
         }
     }
     bytes
@@ -111,14 +92,15 @@ fn receive(
 fn bytes_stay_in_order_over_upgrade_and_downgrade() {
     check(3, || {
         let world = World::new();
+        world.direction.adopt();
         let sender = world.clone();
         let sender = thread::spawn(move || {
-            let mut stream = Sender::new();
+            let mut stream = Stream::default();
             stream.send_tcp(&sender, 0);
             stream.send(&sender, 1);
             stream.send_tcp(&sender, 2);
         });
-        let bytes = receive(&world, 3, Direction::settled_mode, |_| ());
+        let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
         sender.join().unwrap();
     });
@@ -128,14 +110,15 @@ fn bytes_stay_in_order_over_upgrade_and_downgrade() {
 fn bytes_stay_in_order_over_two_upgrades() {
     check(2, || {
         let world = World::new();
+        world.direction.adopt();
         let sender = world.clone();
         let sender = thread::spawn(move || {
-            let mut stream = Sender::new();
+            let mut stream = Stream::default();
             stream.send(&sender, 0);
             stream.send_tcp(&sender, 1);
             stream.send(&sender, 2);
         });
-        let bytes = receive(&world, 3, Direction::settled_mode, |_| ());
+        let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
         sender.join().unwrap();
     });
@@ -145,15 +128,16 @@ fn bytes_stay_in_order_over_two_upgrades() {
 fn bytes_stay_in_order_over_an_upgrade_that_is_taken_back() {
     check(3, || {
         let world = World::new();
+        world.direction.adopt();
         let sender = world.clone();
         let sender = thread::spawn(move || {
-            let mut stream = Sender::new();
+            let mut stream = Stream::default();
             stream.send_tcp(&sender, 0);
             stream.abort_upgrade(&sender);
             stream.send_tcp(&sender, 1);
             stream.send(&sender, 2);
         });
-        let bytes = receive(&world, 3, Direction::settled_mode, |_| ());
+        let bytes = receive(&world, 3);
         assert_eq!(bytes, [0, 1, 2]);
         sender.join().unwrap();
     });
@@ -175,21 +159,19 @@ impl Belief {
     }
 }
 
-/// A sender upgrades once while a receiver reads TCP without a mark, if `settled_mode` lets it.
-fn exclusion_model(settled_mode: SettledMode) -> impl Fn() {
+/// A sender upgrades once while a receiver reads TCP without a bound, if `announce` lets it.
+fn exclusion_model(announce: Announce) -> impl Fn() {
     move || {
         let world = World::new();
+        world.direction.adopt();
         let belief = std::sync::Arc::new(Mutex::new(Belief::default()));
         let (sender, sender_belief) = (world.clone(), belief.clone());
         let sender = thread::spawn(move || {
             let direction = &sender.direction;
-            let awake = direction.begin_write(Some(sender.board));
-            if awake {
-                direction.publish_mode(Mode::Ring, 0);
-                push(direction, &mut Producer::default(), b"x");
-            }
-            direction.end_write();
-            if awake {
+            let mut stream = Stream::default();
+            if stream.begin(&sender) {
+                push(direction, stream.sender.producer(), b"x");
+                stream.sender.end(direction);
                 let mut belief = sender_belief.lock().unwrap();
                 belief.upgraded = true;
                 belief.check();
@@ -198,42 +180,56 @@ fn exclusion_model(settled_mode: SettledMode) -> impl Fn() {
             }
         });
         let direction = &world.direction;
-        direction.announce_sleep();
-        if settled_mode(direction) == Some(Mode::Tcp) {
+        if announce(&mut Receiver::default(), direction) {
             belief.lock().unwrap().reads_freely = true;
             belief.lock().unwrap().check();
             belief.lock().unwrap().reads_freely = false;
+            direction.withdraw_sleep();
         }
-        direction.withdraw_sleep();
         sender.join().unwrap();
     }
 }
 
 #[test]
 fn a_free_read_and_a_committed_upgrade_exclude_each_other() {
-    check(3, exclusion_model(Direction::settled_mode));
+    check(3, exclusion_model(announce));
 }
 
 // Broken variants.
 
-fn mode_then_intent(direction: &Direction) -> Option<Mode> {
-    let mode = direction.mode();
-    if direction.is_write_in_flight() {
-        return None;
+fn is_tcp_next(receiver: &mut Receiver, direction: &Direction) -> bool {
+    matches!(receiver.consumer().available(direction), Ok(0)) && direction.mode() == Mode::Tcp
+}
+
+fn announce_if(direction: &Direction, may: impl FnOnce() -> bool) -> bool {
+    direction.announce_sleep();
+    let may = may();
+    if !may {
+        direction.withdraw_sleep();
     }
-    Some(mode)
+    may
+}
+
+fn announce_and_look_at_intent_last(receiver: &mut Receiver, direction: &Direction) -> bool {
+    announce_if(direction, || {
+        is_tcp_next(receiver, direction) && !direction.is_write_in_flight()
+    })
+}
+
+fn announce_and_ignore_intent(receiver: &mut Receiver, direction: &Direction) -> bool {
+    announce_if(direction, || is_tcp_next(receiver, direction))
 }
 
 #[test]
 #[should_panic(expected = "a free read after a committed upgrade")]
 fn broken_receiver_that_looks_at_the_intent_last() {
-    check(3, exclusion_model(mode_then_intent));
+    check(3, exclusion_model(announce_and_look_at_intent_last));
 }
 
 #[test]
 #[should_panic(expected = "a free read after a committed upgrade")]
 fn broken_receiver_that_ignores_the_intent() {
-    check(3, exclusion_model(|direction| Some(direction.mode())));
+    check(3, exclusion_model(announce_and_ignore_intent));
 }
 
 #[test]
@@ -241,18 +237,19 @@ fn broken_receiver_that_ignores_the_intent() {
 fn broken_receiver_that_reads_without_announcing() {
     check(3, || {
         let world = World::new();
+        world.direction.adopt();
         let sender = world.clone();
         let sender = thread::spawn(move || {
-            let mut stream = Sender::new();
+            let mut stream = Stream::default();
             stream.send(&sender, 0);
             stream.send_tcp(&sender, 1);
         });
         let direction = &world.direction;
-        let mut consumer = Consumer::default();
+        let mut receiver = Receiver::default();
         let mut bytes = Vec::new();
         while bytes.len() < 2 {
-            bytes.extend(pop(direction, &mut consumer));
-            if direction.settled_mode() == Some(Mode::Tcp) && world.kernel.is_readable() {
+            bytes.extend(pop(direction, receiver.consumer()));
+            if receiver.may_read_free(direction, true) && world.kernel.is_readable() {
                 bytes.extend(world.kernel.receive(usize::MAX));
             }
             thread::yield_now();

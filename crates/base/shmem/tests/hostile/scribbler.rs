@@ -8,6 +8,10 @@ const LANE_OFFSET: usize = 12288;
 const LANE_BYTES: usize = 512;
 /// In the chunk's header page, which the crate under test leaves alone.
 const ROUNDS_OFFSET: usize = 64;
+/// Bytes of a direction's two lines.
+const DIRECTION_BYTES: usize = 256;
+/// Small numbers, flags and masks of a direction: where they begin, and how many words they are.
+const FLAGS: [(usize, usize); 3] = [(16, 3), (48, 1), (192, 3)];
 /// Tail and base of direction 0 and of direction 1, and the two heads.
 const TAILS: [usize; 2] = [0, 256];
 const BASES: [usize; 2] = [8, 264];
@@ -137,11 +141,12 @@ impl<'a> Scribbler<'a> {
             }
             // Flags and masks back to zero, or to what an honest end would write.
             11..13 => {
-                let line = [16, 128, 272, 384][(dice >> 8) as usize % 4];
-                for offset in (line..line + 24).step_by(8) {
-                    if !HEADS.contains(&offset) {
-                        self.lane(offset).store(dice >> 16 & 1, Ordering::Relaxed);
-                    }
+                let (offset, words) = FLAGS[(dice >> 8) as usize % FLAGS.len()];
+                let line = offset + (dice >> 12) as usize % 2 * DIRECTION_BYTES;
+                for word in 0..words {
+                    // Two in each.
+                    let flags = (dice >> (16 + word) & 1) | (dice >> (24 + word) & 1) << 32;
+                    self.lane(line + 8 * word).store(flags, Ordering::Relaxed);
                 }
             }
             13 => self.half_word(dice, value),

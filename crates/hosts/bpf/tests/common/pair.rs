@@ -3,7 +3,7 @@
 use sluice_bpf::{Connection, Event, Finder, FinderOptions, Rules};
 
 use super::segment::{SYN, Segment};
-use super::{Agent, End, Group, Net, until};
+use super::{Agent, End, Group, Net, net, until};
 
 /// All events that have come.
 pub fn events(finder: &mut Finder) -> Vec<Event> {
@@ -37,7 +37,7 @@ pub struct Pair {
 impl Pair {
     pub fn new() -> Self {
         Self {
-            net: Net::new(),
+            net: net(),
             groups: [Group::new(), Group::new()],
         }
     }

@@ -14,12 +14,15 @@ use sluice_sys::errno::Errno;
 
 use super::carrier::{Command, Report};
 use super::memory::{ForeignBoard, Memory, Taken};
+use super::window::{DirectLane, Ended};
 use super::words::{Life, Token, Word};
 use crate::matching::{Announced, ClientId, EndKey, Tuple};
 use crate::peer::PeerName;
 
+mod direct;
 mod peers;
 
+pub use direct::{GivenDirect, Windowed};
 use peers::Peer;
 pub use peers::{Known, LinkState};
 
@@ -40,6 +43,8 @@ pub enum Action {
     Seek { address: IpAddr, cookie: u64 },
     /// Tell the carrier.
     Carry(Command),
+    /// This end of a direct lane is over.
+    EndDirect(DirectLane, Ended),
     /// The peer breaks the rules: end its control connection.
     Drop(PeerName, &'static str),
 }
@@ -65,6 +70,8 @@ enum Progress {
     Offered { taken: Taken, half: Far },
     /// The program has its lane.
     Open { taken: Taken, half: Far },
+    /// A direct lane, or the talk about one.
+    Direct(direct::Stage),
 }
 
 #[derive(Debug)]
@@ -95,7 +102,7 @@ struct Question {
 }
 
 /// The programs' memory, how to see them sleep, and their sockets; asked when a lane is made.
-pub trait Programs {
+pub trait Programs: Windowed {
     /// The program's board.
     fn board(&mut self, client: ClientId) -> Result<Arc<ForeignBoard>, Errno>;
     /// Whether the socket of this announcement is the established one with its addresses now, as
@@ -125,6 +132,7 @@ pub struct Introducer {
     alone: Vec<Announced>,
     actions: Vec<Action>,
     given: Vec<GivenLane>,
+    given_direct: Vec<GivenDirect>,
 }
 
 impl Introducer {
@@ -146,6 +154,7 @@ impl Introducer {
             alone: Vec::new(),
             actions: Vec::new(),
             given: Vec::new(),
+            given_direct: Vec::new(),
         }
     }
 
@@ -179,7 +188,10 @@ impl Introducer {
     /// The host where the other end of this one's lane is.
     pub fn peer_of_end(&self, key: EndKey) -> Option<&str> {
         let end = self.ends.get(self.by_key.get(&key)?)?;
-        let is_open = matches!(end.progress, Progress::Open { .. });
+        let is_open = matches!(
+            end.progress,
+            Progress::Open { .. } | Progress::Direct(direct::Stage::Open(_))
+        );
         end.peer.as_deref().filter(|_| is_open)
     }
 
@@ -277,6 +289,7 @@ impl Introducer {
                 self.end_lane(token, key.client, taken, None);
                 self.end_unused(half);
             }
+            Progress::Direct(stage) => self.end_direct(end.peer.as_ref(), token, stage),
             Progress::Open { taken, half } => {
                 let number = half.number;
                 let open = end.peer.map(|peer| (peer, number));
@@ -403,6 +416,7 @@ impl Introducer {
             Word::Nobody { yours } => self.heard_nobody(name, yours),
             Word::Lane { yours, mine, far } => self.heard_lane(name, yours, mine, far, programs),
             Word::NoLane { yours } => self.heard_no_lane(name, yours),
+            word => self.heard_direct(name, word, programs),
         }
     }
 
@@ -535,7 +549,7 @@ impl Introducer {
             if !programs.is_here(&end.announced) {
                 self.forget(token);
             } else if let Some((name, theirs)) = self.foreign.remove(&tuple) {
-                self.open(token, &name, theirs, None, programs);
+                self.open_somehow(token, &name, theirs, programs);
             }
         }
     }
@@ -673,7 +687,7 @@ impl Introducer {
                 let (taken, half) = (taken.clone(), *half);
                 self.join_halves(yours, taken, half, far);
             }
-            Progress::Opening { .. } | Progress::Open { .. } => {
+            Progress::Opening { .. } | Progress::Open { .. } | Progress::Direct(_) => {
                 self.drop_peer(name, "gives a second lane to one connection");
             }
         }
@@ -717,7 +731,11 @@ impl Introducer {
                     .push(Action::Carry(Command::DeclineLane { number }));
             }
             Progress::Waiting => end.is_alone = true,
-            Progress::Opening { .. } => {}
+            Progress::Direct(direct::Stage::Asking { .. }) => {
+                end.progress = Progress::Waiting;
+                end.is_alone = true;
+            }
+            Progress::Opening { .. } | Progress::Direct(_) => {}
         }
     }
 

@@ -34,12 +34,15 @@ pub mod introducer;
 pub mod memory;
 pub mod report;
 pub mod traffic;
+pub mod window;
 pub mod words;
 
 use carrier::Carrier;
 use finding::{Advice, Finding};
-use introducer::{Action, GivenLane, Introducer, Programs};
+use introducer::{Action, GivenDirect, GivenLane, Introducer, Programs, Windowed};
 use memory::{ForeignBoard, Memory, OwnBoard};
+use window::pieces::Notice;
+use window::{DirectLane, Given, Loan, Seat, Windows};
 use words::{Life, Word};
 
 pub use gateway::Heard;
@@ -97,16 +100,68 @@ pub struct Fabric {
     finding: Option<Finding>,
     /// For gateways.
     heard: Vec<Heard>,
+    /// Programs, and numbers of their pieces of windows that get no new lanes.
+    gone: Vec<(ClientId, u32)>,
 }
 
 /// The boards of programs, mapped when the first lane needs them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Boards {
+    windows: Windows,
     mapped: HashMap<ClientId, Arc<ForeignBoard>>,
     /// Of the program that is announcing something now, or was announced before.
     files: HashMap<ClientId, Fd>,
     /// The network namespaces of its ends, by their cookies.
     namespaces: HashMap<ClientId, HashMap<u64, Namespace>>,
+}
+
+impl Windowed for Boards {
+    fn seats(&self) -> Vec<Seat> {
+        self.windows.seats()
+    }
+
+    fn heard_seat(&mut self, peer: &PeerName, seat: Seat) {
+        self.windows.heard_seat(peer, seat);
+    }
+
+    fn may_share(&self, client: ClientId, peer: &PeerName) -> bool {
+        self.windows.may_share(client, peer)
+    }
+
+    fn lend(
+        &mut self,
+        client: ClientId,
+        peer: &PeerName,
+        theirs: u32,
+    ) -> Option<(DirectLane, Loan)> {
+        let lane = self.windows.lend(client, peer, theirs)?;
+        Some((lane, self.windows.loan(&lane)?))
+    }
+
+    fn borrow(
+        &mut self,
+        client: ClientId,
+        peer: &PeerName,
+        loan: &Loan,
+    ) -> Result<DirectLane, Option<&'static str>> {
+        self.windows.borrow(client, peer, loan)
+    }
+
+    fn returned(&mut self, peer: &PeerName, piece: u32, lane: u32) {
+        self.windows.returned(peer, piece, lane);
+    }
+
+    fn foreign_gone(&mut self, peer: &PeerName, theirs: u32) {
+        self.windows.foreign_gone(peer, theirs);
+    }
+
+    fn withdrawn(&mut self, peer: &PeerName, piece: u32) {
+        self.windows.withdrawn(peer, piece);
+    }
+
+    fn peer_lost(&mut self, peer: &PeerName) {
+        self.windows.peer_lost(peer);
+    }
 }
 
 impl Programs for Boards {
@@ -164,6 +219,12 @@ impl Fabric {
         let carrier = Carrier::start(node, board.clone(), is_eager)?;
         tracing::info!(device = %choice, address = %local, "lanes to other hosts by {choice} from {local}");
         Ok(Fabric {
+            boards: Boards {
+                windows: Windows::new(&config.windows, &config.name, ring_bytes),
+                mapped: HashMap::new(),
+                files: HashMap::new(),
+                namespaces: HashMap::new(),
+            },
             introducer: Introducer::new(Life(random()?), Memory::new(ring_bytes, lanes_max)),
             config,
             device: choice.to_string(),
@@ -173,11 +234,11 @@ impl Fabric {
             ids: HashMap::new(),
             carrier,
             board,
-            boards: Boards::default(),
             capture: None,
             left_to_tcp,
             finding: None,
             heard: Vec::new(),
+            gone: Vec::new(),
         })
     }
 
@@ -214,6 +275,7 @@ impl Fabric {
         let deadlines = [
             self.peering.next_deadline(),
             self.introducer.next_deadline(),
+            self.boards.windows.next_deadline(),
             self.capture.as_ref().and_then(Capture::next_deadline),
             self.finding.as_ref().and_then(Finding::next_deadline),
         ];
@@ -236,6 +298,9 @@ impl Fabric {
             self.introducer.carried(report, now);
         }
         self.introducer.pass_time(now);
+        if self.boards.windows.turn(now) {
+            self.introducer.tell_seats(&self.boards.windows.seats());
+        }
         if let Some(finding) = &mut self.finding {
             finding.turn(now);
         }
@@ -254,7 +319,7 @@ impl Fabric {
         &mut self,
         announced: Announced,
         namespace: &Namespace,
-        program: &Program,
+        (program, user): (&Program, u32),
         board: impl FnOnce() -> Option<Fd>,
     ) {
         let tuple = announced.tuple;
@@ -280,6 +345,7 @@ impl Fabric {
         }
         let namespaces = self.boards.namespaces.entry(client).or_default();
         namespaces.insert(announced.domain.netns, namespace.clone());
+        self.boards.windows.program_came(client, user);
         self.introducer.announced(announced, &mut self.boards);
         self.act();
     }
@@ -293,6 +359,8 @@ impl Fabric {
     /// A program is gone.
     pub fn program_gone(&mut self, client: ClientId) {
         self.introducer.program_gone(client);
+        self.act();
+        self.boards.windows.program_gone(client);
         self.boards.mapped.remove(&client);
         self.boards.files.remove(&client);
         self.boards.namespaces.remove(&client);
@@ -333,6 +401,32 @@ impl Fabric {
     /// It has it now.
     pub fn set_given(&mut self, lane: &GivenLane) {
         self.introducer.set_given(lane);
+    }
+
+    /// Direct lanes of which programs are to be told.
+    pub fn take_given_direct(&mut self) -> Vec<GivenDirect> {
+        self.introducer.take_given_direct()
+    }
+
+    /// What the program is told of a direct lane.
+    pub fn given_direct(&self, lane: &DirectLane) -> Option<Given<'_>> {
+        self.boards.windows.given(lane)
+    }
+
+    /// It has the memory now.
+    pub fn set_given_direct(&mut self, lane: &DirectLane) {
+        self.boards.windows.set_given(lane);
+    }
+
+    /// Programs that are to be told that a piece of theirs, by its number, gets no new lanes.
+    pub fn take_gone(&mut self) -> Vec<(ClientId, u32)> {
+        std::mem::take(&mut self.gone)
+    }
+
+    /// The window that the direct lane of this end lies in.
+    pub fn window_of_end(&self, key: EndKey) -> Option<&Path> {
+        let lane = self.introducer.direct_lane(key)?;
+        self.boards.windows.path_of(lane)
     }
 
     /// Takes another configuration, but for the device.
@@ -433,10 +527,31 @@ impl Fabric {
     }
 
     fn act(&mut self) {
+        self.act_once();
+        // What is to be told of pieces is known when lanes are over.
+        for notice in self.boards.windows.take_notices() {
+            match notice {
+                Notice::Program(client, number) => self.gone.push((client, number)),
+                Notice::Returned(name, piece, lane) => {
+                    self.introducer.tell(&name, Word::Returned { piece, lane });
+                }
+                Notice::Gone(name, client) => {
+                    self.introducer.tell(&name, Word::ClientGone { client });
+                }
+                Notice::Withdrawn(name, piece) => {
+                    self.introducer.tell(&name, Word::Withdrawn { piece });
+                }
+            }
+        }
+        self.act_once();
+    }
+
+    fn act_once(&mut self) {
         for action in self.introducer.take_actions() {
             match action {
                 Action::Say(name, word) => self.say(&name, &word),
                 Action::Seek { address, cookie } => self.seek(address, cookie),
+                Action::EndDirect(lane, ended) => self.boards.windows.over(&lane, ended),
                 Action::Carry(command) => self.carrier.tell(command),
                 Action::Drop(name, why) => {
                     tracing::warn!(peer = %name, reason = why, "{name} {why}");

@@ -10,6 +10,7 @@ use sluice_peering::Counters;
 use super::Fabric;
 use super::finding::{Finding, FindingReport};
 use super::introducer::LinkState;
+use super::window::WindowReport;
 use crate::capture::Capture;
 use crate::capture::orders::Counts;
 
@@ -31,6 +32,9 @@ pub struct FabricReport {
     /// Connections of programs that cannot be preloaded; nothing where none are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured: Option<Counts>,
+    /// Memory that this host shares with others; nothing without `[[window]]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub windows: Vec<WindowReport>,
     /// Why none are, where the configuration wants it and the device makes nothing faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left_to_tcp: Option<String>,
@@ -118,6 +122,7 @@ impl Fabric {
             peers: peers.into_values().collect(),
             option: self.finding.as_ref().map(Finding::report),
             captured: self.capture.as_ref().map(Capture::counts),
+            windows: self.boards.windows.report(),
             left_to_tcp: self.left_to_tcp.clone(),
             control: self.peering.counters(),
         }

@@ -8,6 +8,7 @@ use sluice_fabric::message::LaneNumber;
 use sluice_fabric::wire::Remote;
 use sluice_rdma::{ENDPOINT_BYTES, Endpoint};
 
+use super::window::{Loan, Seat};
 use crate::matching::Tuple;
 use crate::words::{Fields, address_bytes};
 
@@ -47,6 +48,33 @@ pub enum Word {
     },
     /// There is no lane for this end after all.
     NoLane { yours: Token },
+    /// This host has that slot of that window.
+    Seat(Seat),
+    /// An end here, of the program with this number, and the other one there can have a direct lane:
+    /// lend one. Answered by `Direct`, or `NoDirect`.
+    Want {
+        yours: Token,
+        mine: Token,
+        client: u32,
+    },
+    /// No direct lane for this end; the fabric may have one.
+    NoDirect { yours: Token },
+    /// A lane is lent. Answered by `Taken`, or `Refused`.
+    Direct {
+        yours: Token,
+        mine: Token,
+        loan: Loan,
+    },
+    /// The end of the daemon that says it uses the lane that was lent for this one.
+    Taken { yours: Token },
+    /// It does not.
+    Refused { yours: Token },
+    /// It has used it, and is done: the lane of a piece by the number of who has lent it.
+    Returned { piece: u32, lane: u32 },
+    /// The program with this number is gone.
+    ClientGone { client: u32 },
+    /// A piece was taken back by who has lent it.
+    Withdrawn { piece: u32 },
 }
 
 mod kind {
@@ -59,6 +87,15 @@ mod kind {
     pub const BROKEN: u8 = 7;
     pub const ASK: u8 = 8;
     pub const NOBODY: u8 = 9;
+    pub const SEAT: u8 = 10;
+    pub const WANT: u8 = 11;
+    pub const NO_DIRECT: u8 = 12;
+    pub const DIRECT: u8 = 13;
+    pub const TAKEN: u8 = 14;
+    pub const REFUSED: u8 = 15;
+    pub const RETURNED: u8 = 16;
+    pub const CLIENT_GONE: u8 = 17;
+    pub const WITHDRAWN: u8 = 18;
 }
 
 impl Word {
@@ -108,6 +145,53 @@ impl Word {
                 out.push(kind::NO_LANE);
                 out.extend(yours.0.to_be_bytes());
             }
+            Self::Seat(seat) => {
+                out.push(kind::SEAT);
+                out.extend(seat.id.into_iter().flat_map(u64::to_be_bytes));
+                out.extend(seat.slot.to_be_bytes());
+            }
+            Self::Want {
+                yours,
+                mine,
+                client,
+            } => {
+                out.push(kind::WANT);
+                out.extend(yours.0.to_be_bytes());
+                out.extend(mine.0.to_be_bytes());
+                out.extend(client.to_be_bytes());
+            }
+            Self::NoDirect { yours } | Self::Taken { yours } | Self::Refused { yours } => {
+                out.push(match self {
+                    Self::NoDirect { .. } => kind::NO_DIRECT,
+                    Self::Taken { .. } => kind::TAKEN,
+                    _ => kind::REFUSED,
+                });
+                out.extend(yours.0.to_be_bytes());
+            }
+            Self::Direct { yours, mine, loan } => {
+                out.push(kind::DIRECT);
+                out.extend(yours.0.to_be_bytes());
+                out.extend(mine.0.to_be_bytes());
+                out.extend(loan.window.into_iter().flat_map(u64::to_be_bytes));
+                out.extend(loan.at.to_be_bytes());
+                for number in [loan.piece, loan.lanes, loan.ring_bytes, loan.lane] {
+                    out.extend(number.to_be_bytes());
+                }
+            }
+            Self::Returned { piece, lane } => {
+                out.push(kind::RETURNED);
+                out.extend(piece.to_be_bytes());
+                out.extend(lane.to_be_bytes());
+            }
+            Self::ClientGone { client: number } | Self::Withdrawn { piece: number } => {
+                let is_program = matches!(self, Self::ClientGone { .. });
+                out.push(if is_program {
+                    kind::CLIENT_GONE
+                } else {
+                    kind::WITHDRAWN
+                });
+                out.extend(number.to_be_bytes());
+            }
         }
         out
     }
@@ -156,6 +240,44 @@ impl Word {
             kind::NO_LANE => Self::NoLane {
                 yours: Token(rest.u64()?),
             },
+            kind::SEAT => Self::Seat(Seat {
+                id: [rest.u64()?, rest.u64()?],
+                slot: rest.u32()?,
+            }),
+            kind::WANT => Self::Want {
+                yours: Token(rest.u64()?),
+                mine: Token(rest.u64()?),
+                client: rest.u32()?,
+            },
+            kind::NO_DIRECT => Self::NoDirect {
+                yours: Token(rest.u64()?),
+            },
+            kind::DIRECT => Self::Direct {
+                yours: Token(rest.u64()?),
+                mine: Token(rest.u64()?),
+                loan: Loan {
+                    window: [rest.u64()?, rest.u64()?],
+                    at: rest.u64()?,
+                    piece: rest.u32()?,
+                    lanes: rest.u32()?,
+                    ring_bytes: rest.u32()?,
+                    lane: rest.u32()?,
+                },
+            },
+            kind::TAKEN => Self::Taken {
+                yours: Token(rest.u64()?),
+            },
+            kind::REFUSED => Self::Refused {
+                yours: Token(rest.u64()?),
+            },
+            kind::RETURNED => Self::Returned {
+                piece: rest.u32()?,
+                lane: rest.u32()?,
+            },
+            kind::CLIENT_GONE => Self::ClientGone {
+                client: rest.u32()?,
+            },
+            kind::WITHDRAWN => Self::Withdrawn { piece: rest.u32()? },
             _ => return None,
         };
         rest.0.is_empty().then_some(word)
@@ -206,6 +328,36 @@ mod tests {
                 },
             },
             Word::NoLane { yours: Token(3) },
+            Word::Seat(Seat {
+                id: [1, u64::MAX],
+                slot: 31,
+            }),
+            Word::Want {
+                yours: Token(1),
+                mine: Token(2),
+                client: 3,
+            },
+            Word::NoDirect { yours: Token(4) },
+            Word::Direct {
+                yours: Token(5),
+                mine: Token(6),
+                loan: Loan {
+                    window: [7, 8],
+                    piece: 9,
+                    at: 1 << 40,
+                    lanes: 16,
+                    ring_bytes: 4096,
+                    lane: 10,
+                },
+            },
+            Word::Taken { yours: Token(11) },
+            Word::Refused { yours: Token(12) },
+            Word::Returned {
+                piece: 13,
+                lane: 14,
+            },
+            Word::ClientGone { client: 15 },
+            Word::Withdrawn { piece: 16 },
         ];
         for word in words {
             let bytes = word.encode();

@@ -287,6 +287,8 @@ impl Server {
             has_chunk_fd: chunk.is_some(),
             has_board_fd: needs_board,
             is_remote: false,
+            is_direct: false,
+            offset: 0,
             peer,
             peer_pid: peer_program.pid,
             cookie: end.cookie,

@@ -78,6 +78,7 @@ impl Server {
             ("option", changes.option),
             ("device", changes.device),
             ("capture", changes.capture),
+            ("windows", changes.windows),
             ("metrics", metrics_changed),
             ("gateway", gateways_changed),
         ] {

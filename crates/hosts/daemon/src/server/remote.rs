@@ -8,7 +8,7 @@ use sluice_sys::unix::Fd;
 use super::Server;
 use crate::fabric::Fabric;
 use crate::fabric::carrier::SIDE_OF_PROGRAM;
-use crate::fabric::introducer::GivenLane;
+use crate::fabric::introducer::{GivenDirect, GivenLane};
 use crate::matching::{ClientId, EndKey};
 
 /// sluiced itself, where clients are numbered: theirs begin with 1.
@@ -24,15 +24,15 @@ impl Server {
         let (Some(fabric), Some(namespace)) = (&mut self.fabric, namespace) else {
             return;
         };
-        let Some(program) = self
-            .clients
-            .get(&key.client)
-            .and_then(|client| client.program.as_ref())
-        else {
+        let Some(client) = self.clients.get(&key.client) else {
+            return;
+        };
+        let Some(program) = &client.program else {
             return;
         };
         let board = || duplicate(&program.board);
-        fabric.announced(entry.announced, &namespace, program, board);
+        let program_of = (program, client.credentials.uid);
+        fabric.announced(entry.announced, &namespace, program_of, board);
     }
 
     /// An end is not to be matched with one on another host, or not any more.
@@ -78,6 +78,20 @@ impl Server {
                 self.release_from_peers(lane.announced.key);
             }
         }
+        let given = self.fabric.as_mut().map(Fabric::take_given_direct);
+        for given in given.into_iter().flatten() {
+            if self.give_direct(&given) {
+                self.matcher.pair_remote(given.announced.key);
+                self.counters.matches_across_hosts += 1;
+            } else {
+                self.counters.lanes_refused_unread += 1;
+                self.release_from_peers(given.announced.key);
+            }
+        }
+        let gone = self.fabric.as_mut().map(Fabric::take_gone);
+        for (client, peer) in gone.into_iter().flatten() {
+            self.send(client, &FromDaemon::PeerGone { peer }, &[]);
+        }
         let alone = self.fabric.as_mut().map(Fabric::take_alone);
         for end in alone.into_iter().flatten() {
             self.will_settle(end.key.client, end.key.end, end.generation);
@@ -110,6 +124,8 @@ impl Server {
             has_chunk_fd: needs_chunk,
             has_board_fd: needs_board,
             is_remote: true,
+            is_direct: false,
+            offset: 0,
             peer: SLUICED,
             peer_pid: std::process::id(),
             cookie: lane.announced.cookie,
@@ -122,6 +138,40 @@ impl Server {
         }
         if let Some(fabric) = &mut self.fabric {
             fabric.set_given(lane);
+        }
+        true
+    }
+
+    fn give_direct(&mut self, given: &GivenDirect) -> bool {
+        let (announced, lane) = (&given.announced, &given.lane);
+        let Some(it) = self.fabric.as_ref().and_then(|it| it.given_direct(lane)) else {
+            return false;
+        };
+        let fds = if *it.given { &[][..] } else { &[it.memory] };
+        let message = FromDaemon::Lane(Lane {
+            end: announced.key.end,
+            generation: announced.generation,
+            chunk: lane.number,
+            lane: lane.lane,
+            lanes: it.geometry.lanes(),
+            ring_bytes: it.geometry.ring_bytes(),
+            // A piece is of two programs alone.
+            side: u8::from(!lane.is_lender),
+            has_chunk_fd: !*it.given,
+            has_board_fd: false,
+            is_remote: false,
+            is_direct: true,
+            offset: it.offset,
+            // A peer of its own, that is gone with the piece.
+            peer: lane.number,
+            peer_pid: 0,
+            cookie: announced.cookie,
+        });
+        if !self.send(announced.key.client, &message, fds) {
+            return false;
+        }
+        if let Some(fabric) = &mut self.fabric {
+            fabric.set_given_direct(lane);
         }
         true
     }

@@ -20,7 +20,7 @@ use sluice_sys::memfd::{self, SEAL_FUTURE_WRITE, SEAL_GROW, SEAL_SHRINK, SharedW
 use sluice_sys::unix::{Fd, Received};
 
 /// Nothing in these tests takes long; a wait that ends by this time is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks until `condition` holds.
 pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {

@@ -131,6 +131,7 @@ impl Pair {
                     own_board: board,
                     watchers: 0,
                     remote: true,
+                    direct: false,
                     patient: false,
                 },
             ));

@@ -24,6 +24,8 @@ pub struct Changes {
     pub capture: bool,
     /// `[gateway]` or `[node]`: takes effect when sluiced is started again.
     pub gateway: bool,
+    /// Windows, or their users: takes effect when sluiced is started again.
+    pub windows: bool,
 }
 
 impl Changes {
@@ -48,6 +50,7 @@ impl Changes {
                 && (!old.discovery.option || old.discovery.cgroup != new.discovery.cgroup),
             device: old.device != new.device,
             capture: old.capture != new.capture,
+            windows: old.windows != new.windows,
             gateway: old.gateway != new.gateway || old.publishing != new.publishing,
         }
     }

@@ -20,6 +20,8 @@ pub struct File {
     pub rule: Vec<Spanned<Rule>>,
     pub gateway: Option<Spanned<Gateway>>,
     pub node: Option<Node>,
+    #[serde(default)]
+    pub window: Vec<Spanned<Window>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -105,4 +107,12 @@ pub struct GatewayNode {
 pub struct Node {
     pub gateways: Option<Vec<Text>>,
     pub direct: Option<Vec<Text>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    pub path: Text,
+    pub kind: Option<Text>,
+    pub users: Option<Vec<Text>>,
 }

@@ -13,6 +13,7 @@ use toml::Spanned;
 use super::capture::{COMM_BYTES_MAX, DRAIN_S_DEFAULT, PROGRAMS_MAX, RELAY_PORT_DEFAULT};
 use super::gateway::{ADDRESSES_MAX, Gateway, Node, Publishing};
 use super::raw::{self, Text};
+use super::window::{USERS_MAX, WINDOWS_MAX, Window, user};
 use super::{
     Action, Authentication, Capture, Config, ConfigError, Device, Discovery, Fingerprint,
     LISTEN_MAX, Network, Over, PEERS_MAX, PORT_DEFAULT, Peer, Rule, Rules, is_name,
@@ -165,11 +166,13 @@ impl Reader<'_> {
                 .map(|raw| self.gateway(raw, &peers, is_known))
                 .transpose(),
         );
+        let windows = self.note(self.windows(&file.window));
         let node = file.node.unwrap_or_default();
         let publishing = self.note(self.publishing(node, &peers, is_known));
         Some(Config {
             path: self.path.to_owned(),
             gateway: gateway?,
+            windows: windows?,
             publishing: publishing?,
             peers,
             name,
@@ -573,6 +576,51 @@ impl Reader<'_> {
             gateways,
             direct: self.few_networks(raw.direct.as_deref().unwrap_or_default())?,
         })
+    }
+
+    fn windows(&self, raw: &[Spanned<raw::Window>]) -> Result<Vec<Window>> {
+        if let Some(window) = raw.get(WINDOWS_MAX) {
+            return Err(self.about(window, format!("at most {WINDOWS_MAX} windows")));
+        }
+        let passwd = match raw {
+            [] => String::new(),
+            _ => std::fs::read_to_string("/etc/passwd").unwrap_or_default(),
+        };
+        let mut windows: Vec<Window> = Vec::new();
+        for window in raw.iter().map(Spanned::get_ref) {
+            match window
+                .kind
+                .as_ref()
+                .map(|kind| (kind, kind.get_ref().as_str()))
+            {
+                None | Some((_, "coherent")) => {}
+                Some((kind, "flush" | "push")) => {
+                    let problem = "connections can lie in memory whose caches agree only: \
+                                   write \"coherent\", or leave this window out";
+                    return Err(self.about(kind, problem));
+                }
+                Some((kind, _)) => return Err(self.about(kind, "write \"coherent\"")),
+            }
+            let path = self.path_of(&window.path)?;
+            if windows.iter().any(|other| other.path == path) {
+                return Err(self.about(&window.path, "this window is there already"));
+            }
+            let texts = window.users.as_deref().unwrap_or_default();
+            if let Some(text) = texts.get(USERS_MAX) {
+                return Err(self.about(text, format!("at most {USERS_MAX} users")));
+            }
+            let user = |text: &Text| {
+                let name = text.get_ref();
+                user(name, &passwd).ok_or_else(|| {
+                    let problem =
+                        format!("{name:?} is no user of /etc/passwd: write a name or a number");
+                    self.about(text, problem)
+                })
+            };
+            let users = texts.iter().map(user).collect::<Result<_>>()?;
+            windows.push(Window { path, users });
+        }
+        Ok(windows)
     }
 
     fn rules(&self, raw: &[Spanned<raw::Rule>]) -> Result<Rules> {

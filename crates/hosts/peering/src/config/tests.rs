@@ -479,3 +479,38 @@ fn figures_are_for_this_host_alone_unless_an_address_is_written() {
         );
     }
 }
+
+#[test]
+fn windows_are_read_and_what_makes_no_sense_has_its_line() {
+    let config = parse(EXAMPLE).unwrap();
+    assert_eq!(config.windows[0].path, Path::new("/run/window.sock"));
+    assert_eq!(config.windows[0].users, [0, 1000]);
+    assert!(!config.windows[0].is_for(1));
+    let window = "[[window]]\npath = 'w'\n";
+    let config = parse(&format!("{PSK}{window}")).unwrap();
+    assert!(config.windows[0].users.is_empty(), "nobody unless named");
+    let remarks = config.check();
+    let says = |what: &str| {
+        remarks
+            .iter()
+            .any(|it| it.text.contains(what) && !it.is_error)
+    };
+    assert!(
+        says("has no users") && says("until 'sluice window serve' runs"),
+        "{remarks:?}"
+    );
+    for (more, problem) in [
+        ("kind = 'push'\n", "caches agree only"),
+        ("kind = 'flush'\n", "caches agree only"),
+        ("kind = 'other'\n", "write \"coherent\""),
+        ("users = ['no such user']\n", "is no user"),
+        ("user = ['root']\n", "unknown key"),
+        (window, "there already"),
+    ] {
+        let error = parse(&format!("{PSK}{window}{more}")).unwrap_err();
+        assert!(error.problem.contains(problem), "{error}");
+        assert!(error.line.is_some(), "{error}");
+    }
+    let many = window.repeat(9);
+    assert!(parse(&format!("{PSK}{many}")).is_err());
+}

@@ -6,7 +6,7 @@ use crate::model::{Better, Point, Series, Variant, WorkloadReport};
 use crate::workloads::idle::WATCHED_S;
 use crate::workloads::roce::bandwidth::{LARGE, SMALL};
 use crate::workloads::rxe::{self, Measure};
-use crate::workloads::{roce, verbs};
+use crate::workloads::{iwarp, roce, verbs};
 
 /// Of the rate of one queue pair, so much with any other number: what is called flat.
 const MANY_QPS_SHARE_MIN: f64 = 0.7;
@@ -125,6 +125,57 @@ pub fn between_hosts(workloads: &[WorkloadReport]) -> Vec<Verdict> {
             variant,
             limit: Limit::OfPoint(loss::LOSSLESS, LOSSY_SHARE_MIN),
         },
+    ];
+    floors
+        .iter()
+        .map(|floor| floor.verdict(workloads))
+        .collect()
+}
+
+/// Every floor of verbs over TCP. All are beside what carries them.
+pub fn over_tcp(workloads: &[WorkloadReport]) -> Vec<Verdict> {
+    const BULK_SHARE_MIN: f64 = 0.9;
+    const LATENCY_TIMES_MAX: f64 = 1.2;
+    let floor = |what: String, floor: String, selection, limit| Floor {
+        what,
+        floor,
+        points: selection,
+        variant: Variant::Iwarp,
+        limit,
+    };
+    let floors = [
+        floor(
+            format!("{}, {}", iwarp::WRITE_BW, iwarp::BULK),
+            format!("{BULK_SHARE_MIN}× iperf3"),
+            points(iwarp::SIZES.name, iwarp::WRITE_BW, Label::Is(iwarp::BULK)),
+            Limit::OfBaseline(BULK_SHARE_MIN),
+        ),
+        floor(
+            format!("{}, {}", iwarp::WRITE_LAT, iwarp::SMALLEST),
+            format!("{LATENCY_TIMES_MAX}× half a round trip of polled TCP"),
+            points(
+                iwarp::LATENCY.name,
+                iwarp::WRITE_LAT,
+                Label::Is(iwarp::SMALLEST),
+            ),
+            Limit::OfBaseline(1.0 / LATENCY_TIMES_MAX),
+        ),
+        floor(
+            format!("{}, {}", iwarp::SEND_LAT, iwarp::SMALLEST),
+            format!("{LATENCY_TIMES_MAX}× half a round trip of polled TCP"),
+            points(
+                iwarp::LATENCY.name,
+                iwarp::SEND_LAT,
+                Label::Is(iwarp::SMALLEST),
+            ),
+            Limit::OfBaseline(1.0 / LATENCY_TIMES_MAX),
+        ),
+        floor(
+            format!("{}, 1 to 64 connections", iwarp::WRITE_BW),
+            format!("{MANY_QPS_SHARE_MIN}× one"),
+            points(iwarp::CONNECTIONS.name, iwarp::ONE_WORKER, Label::Any),
+            Limit::OfPoint(iwarp::ONE, MANY_QPS_SHARE_MIN),
+        ),
     ];
     floors
         .iter()

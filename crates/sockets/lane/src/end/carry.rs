@@ -58,7 +58,8 @@ impl End {
     /// does not take them.
     pub(super) fn load_unread(&self, rx: &mut Rx, into: &Direction, sink: Sink) -> Option<usize> {
         let unread = rx
-            .consumer
+            .stream
+            .consumer()
             .available(into)
             .ok()
             .filter(|bytes| *bytes > 0)?;
@@ -68,7 +69,11 @@ impl End {
             let len = (unread - done).min(PIECE_BYTES);
             // SAFETY: the piece has room for `len` bytes, and `done + len` is at most what is
             // available.
-            unsafe { rx.consumer.load(into, done, piece.as_mut_ptr(), len) };
+            unsafe {
+                rx.stream
+                    .consumer()
+                    .load(into, done, piece.as_mut_ptr(), len)
+            };
             if !sink(piece.get(..len)?) {
                 return None;
             }
@@ -81,7 +86,7 @@ impl End {
     pub fn put_back(&self, generation: u32) {
         if let Locked::Held(mut rx) = self.lock_rx(generation) {
             // Whoever read meanwhile read from the kernel, uncounted.
-            rx.is_counting = true;
+            rx.stream.doubt_count();
             self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
         }
     }
@@ -138,8 +143,7 @@ impl End {
         into.publish_mode(Mode::Ring, mark);
         into.publish_mode(Mode::Tcp, 0);
         self.take_lane(&mut tx, &mut rx, a);
-        rx.tcp_read = read;
-        rx.assured = 0;
+        rx.stream.adopt(read, 0);
         if copied {
             self.set_copied();
         }

@@ -72,7 +72,7 @@ impl End {
             return Ok(None);
         }
         let turn = take_turn(fd)?;
-        let own = rx.consumer.available(into).unwrap_or(0);
+        let own = rx.stream.consumer().available(into).unwrap_or(0);
         let left = match socket_note::read(fd) {
             Ok(Some(left)) => own.checked_sub(left as usize).map(|read| (read, left)),
             _ => None,
@@ -81,9 +81,9 @@ impl End {
             self.flags.fetch_or(FLAG_GAP, Ordering::Relaxed);
             return Err(Errno(libc::ECONNRESET));
         };
-        rx.consumer.consume(into, read);
+        rx.stream.consumer().consume(into, read);
         // Others read from the kernel, too.
-        rx.is_counting = true;
+        rx.stream.doubt_count();
         self.recount(fd, rx);
         if left == 0 {
             self.clear_copied();
@@ -96,7 +96,7 @@ impl End {
         if !self.has_copies() || is_refusing() {
             return;
         }
-        let left = rx.consumer.available(into).unwrap_or(0);
+        let left = rx.stream.consumer().available(into).unwrap_or(0);
         if socket_note::write(fd, left as u32).is_err() {
             // Better none than a wrong one: the others' reads fail.
             let _ = socket_note::remove(fd);

@@ -2,19 +2,20 @@
 #![allow(unsafe_code)]
 
 use super::{
-    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX, FLAG_PIN_TX,
-    FLAG_REMOTE, FLAG_SIDE1, Locked, Rx, State, Tx,
+    End, FLAG_ADOPTED, FLAG_BROKEN, FLAG_DIRECT, FLAG_PATIENT, FLAG_PEER_DONE, FLAG_PIN_RX,
+    FLAG_PIN_TX, FLAG_REMOTE, FLAG_SIDE1, Locked, Rx, State, Tx,
 };
 use crate::counts::tcp_bytes_read;
 use crate::kernel::kernel_events;
 use crate::reason::Reason;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
+use sluice_shmem::Broken;
 use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
 use sluice_shmem::direction::{Direction, Mode};
 use sluice_shmem::geometry::Geometry;
-use sluice_shmem::{Broken, Consumer, Producer};
+use sluice_shmem::handover::Sender;
 use sluice_sys::errno::Errno;
 
 /// A lane of a chunk, and this end's side of it.
@@ -45,6 +46,8 @@ pub struct Assignment {
     pub watchers: u64,
     /// The other process is sluiced: the peer is on another host.
     pub remote: bool,
+    /// The peer is on another host, and the chunk lies in memory that both hosts share.
+    pub direct: bool,
     /// The lane is not to be used before [`End::end_patience`].
     pub patient: bool,
 }
@@ -149,14 +152,10 @@ impl End {
 
     /// Stores where the lane lies; nothing was written to it or read from it yet.
     pub(super) fn take_lane(&self, tx: &mut Tx, rx: &mut Rx, a: &Assignment) {
-        tx.producer = Producer::default();
-        tx.ring = false;
-        tx.tcp_follows = false;
+        tx.stream = Sender::default();
         tx.full_since_ns = 0;
         tx.tcp_base = u64::MAX;
-        rx.consumer = Consumer::default();
-        rx.is_counting = false;
-        rx.is_promised = false;
+        rx.stream.restart();
         let geometry = a.chunk.geometry();
         self.lanes.store(geometry.lanes(), Ordering::Relaxed);
         self.ring_bytes
@@ -167,14 +166,15 @@ impl End {
         self.own_board
             .store(a.own_board.address(), Ordering::Relaxed);
         self.flags.fetch_and(
-            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE | FLAG_PATIENT),
+            !(FLAG_SIDE1 | FLAG_ADOPTED | FLAG_REMOTE | FLAG_DIRECT | FLAG_PATIENT),
             Ordering::Relaxed,
         );
         let side = if a.side & 1 == 1 { FLAG_SIDE1 } else { 0 };
         let remote = if a.remote { FLAG_REMOTE } else { 0 };
+        let direct = if a.direct { FLAG_DIRECT } else { 0 };
         let patient = if a.patient { FLAG_PATIENT } else { 0 };
         self.flags
-            .fetch_or(side | remote | patient, Ordering::Relaxed);
+            .fetch_or(side | remote | direct | patient, Ordering::Relaxed);
         self.chunk.store(a.chunk.address(), Ordering::Release);
         a.chunk
             .direction(a.lane, 1 - (a.side & 1))
@@ -182,9 +182,8 @@ impl End {
     }
 
     fn is_lane_untouched(&self, tx: &Tx, rx: &Rx) -> bool {
-        !tx.ring
-            && tx.producer == Producer::default()
-            && rx.consumer == Consumer::default()
+        tx.stream.is_untouched()
+            && rx.stream.is_untouched()
             && self
                 .incoming()
                 .is_some_and(|into| into.mode() == Mode::Tcp && !into.is_write_in_flight())
@@ -203,27 +202,16 @@ impl End {
             return;
         };
         if let Ok(read) = tcp_bytes_read(fd) {
-            rx.tcp_read = read;
             // Nobody has put anything into the ring. Who is told of bytes now reads them next.
             let unread = if self.is_remote() {
                 sluice_sys::tcp::unread_bytes(fd).unwrap_or(0)
             } else {
                 0
             };
-            rx.assured = read + u64::from(unread);
+            rx.stream.adopt(read, unread.into());
             self.flags.fetch_or(FLAG_ADOPTED, Ordering::Relaxed);
             into.adopt();
         }
-    }
-
-    /// Whether the announced reader may take TCP bytes without a bound: nothing is in the ring,
-    /// nobody is putting anything there, and no TCP bytes are owed before a ring segment.
-    pub(crate) fn may_read_free(&self, rx: &mut Rx, into: &Direction) -> bool {
-        // Behind a promise a write may begin, and is taken back at once.
-        (rx.is_promised || !self.is_write_in_flight(into))
-            && !rx.is_counting
-            && matches!(rx.consumer.available(into), Ok(0))
-            && (into.mode() == Mode::Tcp || rx.tcp_read >= into.mark())
     }
 
     /// Gives the reading of a pinned connection back to the kernel once its ring is empty: from
@@ -237,7 +225,7 @@ impl End {
             && !self.is_broken()
             && let Some(into) = self.incoming().filter(|_| self.is_adopted())
             && !self.is_write_in_flight(&into)
-            && matches!(rx.consumer.available(&into), Ok(0))
+            && matches!(rx.stream.consumer().available(&into), Ok(0))
         {
             self.flags.fetch_and(!FLAG_ADOPTED, Ordering::Relaxed);
         }
@@ -253,7 +241,7 @@ impl End {
         }
         if let Locked::Held(mut rx) = self.lock_rx(generation) {
             // Its announcement stays, beside this one.
-            rx.is_promised = false;
+            rx.stream.keep_promise();
             let flags = self.flags.fetch_or(FLAG_PIN_RX, Ordering::Relaxed);
             if flags & (FLAG_ADOPTED | FLAG_PIN_RX) == FLAG_ADOPTED
                 && let Some(into) = self.incoming()
@@ -276,7 +264,7 @@ impl End {
         if let Locked::Held(mut tx) = self.lock_tx(generation)
             && let Some(out) = self.outgoing()
         {
-            is_whole &= matches!(tx.producer.is_drained(&out), Ok(true));
+            is_whole &= matches!(tx.stream.producer().is_drained(&out), Ok(true));
         }
         if let Some(into) = self.incoming() {
             is_whole &= !into.is_write_in_flight();
@@ -312,7 +300,7 @@ impl End {
         let Locked::Held(mut tx) = self.lock_tx(generation) else {
             return;
         };
-        rx.is_promised = false;
+        rx.stream.keep_promise();
         self.flags
             .fetch_or(FLAG_PIN_TX | FLAG_PIN_RX, Ordering::Relaxed);
         self.leave_ring(&mut tx);
@@ -335,11 +323,11 @@ impl End {
     }
 
     pub(crate) fn leave_ring(&self, tx: &mut Tx) {
-        if tx.ring {
-            if let Some(out) = self.outgoing() {
-                out.publish_mode(Mode::Tcp, 0);
-            }
-            tx.ring = false;
+        let switched = match self.outgoing() {
+            Some(out) => tx.stream.leave(&out),
+            None => tx.stream.leave_unsaid(),
+        };
+        if switched {
             tx.full_since_ns = 0;
             self.switches.fetch_add(1, Ordering::Relaxed);
         }

@@ -17,13 +17,13 @@ impl End {
     ///
     /// Not between hosts, nor between network namespaces, where nothing is known of the peer's socket.
     pub(crate) fn take_loss(&self, tx: &mut Tx, fd: i32) -> Option<Errno> {
-        if self.is_remote() || self.flag(FLAG_LOST_TOLD) {
+        if self.is_remote() || self.is_direct() || self.flag(FLAG_LOST_TOLD) {
             return None;
         }
         // An orderly close has reset the connection, if bytes were unread then.
         let out = self.outgoing().filter(|out| !out.is_closed())?;
         let ended = libc::POLLRDHUP;
-        let is_unread = tx.producer.is_drained(&out) == Ok(false);
+        let is_unread = tx.stream.producer().is_drained(&out) == Ok(false);
         let is_lost = is_unread
             && kernel_events(fd, ended) & (ended | libc::POLLERR) == ended
             && is_peer_gone(fd);

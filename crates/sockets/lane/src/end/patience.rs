@@ -83,7 +83,7 @@ impl End {
         if !self.is_plain() {
             return None;
         }
-        tx.tcp_follows = true;
+        tx.stream.note_tcp();
         count(&self.tx.in_kernel, 1);
         drop(tx);
         let result = call();

@@ -1,9 +1,12 @@
 //! What other processes and people read in a record.
 
-use super::{END_BYTES, End, FLAG_PATIENT, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE, State, Tx};
+use super::{
+    END_BYTES, End, FLAG_DIRECT, FLAG_PATIENT, FLAG_PIN_RX, FLAG_PIN_TX, FLAG_REMOTE, State, Tx,
+};
 use crate::reason::Reason;
 use crate::totals::{OneEnd, Totals};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use sluice_shmem::handover::Sender;
 
 /// What a record says about its connection, for people. Unlike [`End`] it can be made from
 /// bytes that another process wrote.
@@ -23,6 +26,8 @@ pub struct EndSnapshot {
     pub sends_by_ring: bool,
     /// Whether its lane is one to another host.
     pub is_remote: bool,
+    /// Whether its lane lies in a window that two hosts share.
+    pub is_direct: bool,
     /// Whether its lane waits for quicker traffic ([`End::is_patient`]).
     pub is_patient: bool,
     /// Whether it sends, or receives, no more by its lane.
@@ -77,7 +82,7 @@ impl EndSnapshot {
             3 => State::Attached,
             _ => return None,
         };
-        let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, ring);
+        let ring_at = offset_of!(End, tx) + 8 + offset_of!(Tx, stream) + Sender::IS_ON_RING_OFFSET;
         let flags = u32_at(offset_of!(End, flags))?;
         let generation = u32_at(offset_of!(End, generation))?;
         let owner = u64_at(offset_of!(End, owner))?;
@@ -90,6 +95,7 @@ impl EndSnapshot {
             peer: address_at(offset_of!(End, peer))?,
             sends_by_ring: *bytes.get(ring_at)? != 0,
             is_remote: flags & FLAG_REMOTE != 0,
+            is_direct: flags & FLAG_DIRECT != 0,
             is_patient: flags & FLAG_PATIENT != 0,
             is_pinned: flags & (FLAG_PIN_RX | FLAG_PIN_TX) != 0,
             owner: if is_owner_of_now { owner as u32 } else { 0 },
@@ -107,7 +113,7 @@ impl EndSnapshot {
     /// What the connection has moved so far.
     pub fn totals(&self) -> Totals {
         Totals::of_one(&OneEnd {
-            is_remote: self.is_remote,
+            is_remote: self.is_remote || self.is_direct,
             ring: [self.ring_rx_bytes, self.ring_tx_bytes],
             tcp: [self.tcp_rx_bytes, self.tcp_tx_bytes],
             switches: self.switches.into(),

@@ -8,8 +8,7 @@ use crate::end::{End, Locked};
 use crate::kernel::kernel_events;
 use crate::lock::count_bytes;
 use crate::spin::note_by_ring;
-use core::sync::atomic::{Ordering, compiler_fence};
-use sluice_shmem::direction::Mode;
+use sluice_shmem::handover::Next;
 use sluice_sys::errno::Errno;
 use sluice_sys::tcp;
 
@@ -62,44 +61,31 @@ pub fn give(
         Err(Errno::AGAIN) => return Ok(Given::InFlight),
         turn => turn?,
     };
-    // Before the position is read, as in `wait::ready`.
-    let in_flight = end.is_write_in_flight(&into);
-    if rx.is_counting {
+    if rx.stream.is_uncounted() {
         return Ok(Given::InFlight);
     }
-    let available = match rx.consumer.available(&into) {
-        Ok(available) => available,
-        Err(broken) => return Err(end.break_lane(broken)),
-    };
-    let is_ring_next = available > 0 || into.mode() == Mode::Ring;
-    let owed = into.mark().saturating_sub(rx.tcp_read);
-    if is_ring_next && owed > 0 {
+    let look = rx.stream.look(&into, end.has_sender());
+    let next = look.next.map_err(|broken| end.break_lane(broken))?;
+    if let Next::Owed(owed) = next {
         if tcp::unread_bytes(fd).unwrap_or(0) == 0 {
             // Who has ended, or was reset, owes nothing any more.
             let ended = kernel_events(fd, libc::POLLIN | libc::POLLRDHUP) != 0;
             return Ok(if ended { Given::Kernel } else { Given::Owed });
         }
         let limit = usize::try_from(owed).map_or(max, |owed| owed.min(max));
-        rx.is_counting = true;
-        compiler_fence(Ordering::SeqCst);
-        let result = taker.take_from_kernel(limit);
-        if let Ok(bytes) = result {
-            rx.tcp_read += bytes as u64;
-            into.publish_tcp_read(rx.tcp_read);
-            count_bytes(&end.tcp_rx, bytes);
-        }
-        compiler_fence(Ordering::SeqCst);
-        rx.is_counting = false;
-        return result.map(Given::Bytes);
+        let read = || taker.take_from_kernel(limit);
+        let bytes = rx.stream.count_read(&into, read)?;
+        count_bytes(&end.tcp_rx, bytes);
+        return Ok(Given::Bytes(bytes));
     }
-    if available == 0 {
-        return Ok(if in_flight {
+    let Next::Ring(available) = next else {
+        return Ok(if look.in_flight {
             end.check_sender(fd);
             Given::InFlight
         } else {
             Given::Kernel
         });
-    }
+    };
     let wanted = available.min(max);
     let mut given = 0;
     let mut piece = [0_u8; PIECE_BYTES];
@@ -107,13 +93,13 @@ pub fn give(
         let len = (wanted - given).min(PIECE_BYTES);
         // SAFETY: the piece has that many bytes, and no more than `available` are looked at, as all
         // that were taken before were consumed.
-        unsafe { rx.consumer.load(&into, 0, piece.as_mut_ptr(), len) };
+        unsafe { rx.stream.consumer().load(&into, 0, piece.as_mut_ptr(), len) };
         let taken = match taker.take(&piece[..len]) {
             Ok(taken) => taken.min(len),
             Err(errno) if given == 0 => return Err(errno),
             Err(_) => break,
         };
-        rx.consumer.consume(&into, taken);
+        rx.stream.consumer().consume(&into, taken);
         given += taken;
         if taken < len {
             break;

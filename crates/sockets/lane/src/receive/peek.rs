@@ -56,13 +56,13 @@ impl<'a> Reader<'a, '_> {
     fn peek_ring(&mut self, rx: &mut Rx, into: &Direction, seen: usize) -> Result<usize, Broken> {
         // The mode first: what it says comes behind all that was published before.
         let mode = into.mode();
-        let available = rx.consumer.available(into)?;
+        let available = rx.stream.consumer().available(into)?;
         let count = available.min(self.total - seen);
         let mut copied = 0;
         for_pieces(self.request.parts, seen, count, |address, len| {
             // SAFETY: the program gave these buffers to be written (recv(2)), and no more than
             // `available` bytes are looked at.
-            unsafe { rx.consumer.load(into, copied, address, len) };
+            unsafe { rx.stream.consumer().load(into, copied, address, len) };
             copied += len;
         });
         let seen = seen + count;

@@ -239,6 +239,7 @@ impl Side {
                 own_board: self.board,
                 watchers: 0,
                 remote,
+                direct: false,
                 patient,
             },
         )

@@ -12,6 +12,7 @@ use core::ffi::c_int;
 use sluice_lane::reason::Reason;
 use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
+use sluice_shmem::direction::Direction;
 use sluice_shmem::geometry::LANES_MAX;
 use std::collections::VecDeque;
 
@@ -29,8 +30,27 @@ struct Watched {
     slot: u32,
     /// Lanes with an item.
     count: u32,
+    /// The peer is on another host and sees none of this host's boards: who sleeps on the instance is
+    /// counted in each lane itself.
+    direct: bool,
     /// Item number plus one, for each lane; 0 for none.
     items: Box<[u32; LANES_MAX as usize]>,
+}
+
+impl Watched {
+    /// The lanes in which this instance's sleep is announced.
+    fn direct_lanes(&self) -> impl Iterator<Item = Direction> {
+        let lanes = if self.direct { &self.items[..] } else { &[] };
+        // So many, and no more, are there to be found.
+        let used = lanes.iter().enumerate().filter(|(_, item)| **item != 0);
+        used.take(self.count as usize)
+            .map(|(lane, _)| self.receiving(lane as u32))
+    }
+
+    /// The direction that this side receives.
+    fn receiving(&self, lane: u32) -> Direction {
+        self.chunk.direction(lane, 1 - self.side)
+    }
 }
 
 /// What an instance knows.
@@ -282,10 +302,11 @@ impl State {
             if watched.chunk.address() == chunk && watched.items[place] == number + 1 {
                 watched.items[place] = 0;
                 watched.count -= 1;
-                watched
-                    .chunk
-                    .direction(lane, 1 - watched.side)
-                    .unwatch(watched.slot);
+                let into = watched.receiving(lane);
+                into.unwatch(watched.slot);
+                for _ in 0..if watched.direct { self.asleep } else { 0 } {
+                    into.withdraw_sleep();
+                }
             }
         }
         self.watched.retain(|watched| watched.count > 0);
@@ -337,6 +358,7 @@ impl State {
                     side: place.side,
                     slot,
                     count: 0,
+                    direct: conn.end.is_direct(),
                     items: Box::new([0; LANES_MAX as usize]),
                 });
                 self.watched.len() - 1
@@ -349,12 +371,18 @@ impl State {
             conn.pin(Reason::TooManyWatchers);
             return;
         }
-        watched.count += u32::from(*holder == 0);
+        let is_new = *holder == 0;
         *holder = number + 1;
-        place
-            .chunk
-            .direction(place.lane, 1 - place.side)
-            .watch(slot);
+        watched.count += u32::from(is_new);
+        let into = watched.receiving(place.lane);
+        for _ in 0..if is_new && watched.direct {
+            self.asleep
+        } else {
+            0
+        } {
+            into.announce_sleep();
+        }
+        into.watch(slot);
         if let Some(item) = self.item(number) {
             item.watch(lane);
         }
@@ -449,6 +477,9 @@ impl State {
         for (board, slot) in &self.slots {
             board.announce_sleep(*slot);
         }
+        for into in self.watched.iter().flat_map(Watched::direct_lanes) {
+            into.announce_sleep();
+        }
     }
 
     /// The sleepers are counted on `instance`, too.
@@ -470,6 +501,9 @@ impl State {
         self.asleep -= 1;
         for (board, slot) in &self.slots {
             board.withdraw_sleep(*slot);
+        }
+        for into in self.watched.iter().flat_map(Watched::direct_lanes) {
+            into.withdraw_sleep();
         }
         if self.asleep == 0 {
             core::mem::take(&mut self.joined)
@@ -512,4 +546,57 @@ pub(super) fn untag(epfd: c_int, fd: i32) {
         (real().epoll_ctl)(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
     }
     set_errno(before);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+    use sluice_shmem::board::BOARD_BYTES;
+    use sluice_shmem::geometry::Geometry;
+
+    fn memory(bytes: usize) -> NonNull<u8> {
+        crate::memory::zeroed(bytes).expect("memory")
+    }
+
+    #[test]
+    fn who_sleeps_is_counted_in_the_direct_lanes_that_are_watched_and_in_no_others() {
+        let geometry = Geometry::new(4, 4096).expect("a shape");
+        let chunk = || {
+            let base = memory(geometry.chunk_bytes() as usize);
+            // SAFETY: zeroed memory of that size, page aligned, never unmapped.
+            unsafe { Chunk::from_raw(base, geometry) }
+        };
+        // SAFETY: as above.
+        let quiet = unsafe { Board::from_raw(memory(BOARD_BYTES)) };
+        let (direct, local) = (chunk(), chunk());
+        let mut state = State::new();
+        for chunk in [direct, local] {
+            let mut items = Box::new([0; LANES_MAX as usize]);
+            (items[1], items[3]) = (1, 2);
+            state.watched.push(Watched {
+                chunk,
+                side: 1,
+                slot: 5,
+                count: 2,
+                direct: chunk.address() == direct.address(),
+                items,
+            });
+        }
+        let asleep = |chunk: &Chunk| {
+            let lanes = 0..4;
+            let sleeps = |lane: &u32| !chunk.direction(*lane, 0).is_reader_awake(Some(quiet));
+            lanes.filter(sleeps).collect::<Vec<u32>>()
+        };
+        state.announce_sleep();
+        state.announce_sleep();
+        assert_eq!(asleep(&direct), [1, 3]);
+        assert_eq!(asleep(&local), []);
+        let _ = state.withdraw_sleep();
+        assert_eq!(asleep(&direct), [1, 3], "one sleeps still");
+        let _ = state.withdraw_sleep();
+        assert_eq!(asleep(&direct), []);
+        let sending = direct.direction(1, 1);
+        assert!(sending.is_reader_awake(Some(quiet)), "the other way");
+    }
 }

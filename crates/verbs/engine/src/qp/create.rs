@@ -13,8 +13,11 @@ use super::{Control, ControlState, Directory, Qp, Tally};
 use crate::cq::{Cq, Credit};
 use crate::domain::{Domain, Opened};
 use crate::events::Acks;
+use crate::front::Front;
+use crate::pair::SendTally;
+use crate::records::records;
 use crate::rq::RecvQueue;
-use crate::sq::{SendQueue, SendTally};
+use crate::sq::{Making, SendQueue};
 use crate::srq::Srq;
 use crate::xrcd::Xrcd;
 
@@ -81,16 +84,10 @@ fn check_cap(init: &QpInit, caps: &TransportCaps) -> Result<QpCap> {
 
 /// Which objects each type needs, and that they belong together.
 fn check_objects(opened: &Arc<Opened>, init: &QpInit, caps: &TransportCaps) -> Result<()> {
-    let (has, needs) = match init.qp_type {
-        QpType::Rc => (true, true),
-        QpType::Uc => (caps.uc, true),
-        QpType::Ud => (caps.ud, true),
-        QpType::XrcSend => (caps.xrc, false),
-        QpType::XrcRecv => (caps.xrc, false),
-    };
-    if !has {
+    if !caps.has(init.qp_type) {
         return Err(Error::NotSupported);
     }
+    let needs = matches!(init.qp_type, QpType::Rc | QpType::Uc | QpType::Ud);
     let target = init.qp_type == QpType::XrcRecv;
     let sends_without_cq = !target && init.send_cq.is_none();
     let receives_without_cq = needs && init.recv_cq.is_none();
@@ -161,6 +158,9 @@ impl Qp {
         ] {
             users.map(|users| users.fetch_add(1, Ordering::AcqRel));
         }
+        let (records, lent) = records(&cap);
+        let front = Arc::new(Front::new());
+        let by_record = new.transport.is_by_record();
         let qp = Arc::new_cyclic(|me| Qp {
             me: me.clone(),
             opened: opened.clone(),
@@ -179,11 +179,19 @@ impl Qp {
             xrcd: init.xrcd.clone(),
             credit: credit.clone(),
             send: Mutex::new(SendQueue::new(
-                init.qp_type,
+                &Making {
+                    qp_type: init.qp_type,
+                    opcodes: caps.opcodes_of(init.qp_type),
+                    always: init.sq_sig_all,
+                    max_length,
+                    by_record,
+                },
                 &cap,
-                init.sq_sig_all,
-                max_length,
+                records,
+                front.clone(),
             )),
+            front: front.clone(),
+            lent: Mutex::new(Some(lent)),
             receive: Mutex::new(RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)),
             state: AtomicU32::new(QpState::Reset as u32),
             remote_access: AtomicU32::new(0),

@@ -22,14 +22,18 @@ use sluice_verbs_model::types::{
 
 use crate::adapter::Adapter;
 use crate::aftermath::{Aftermath, Concerned, settled};
-use crate::cq::{Completion, Cq, Credit, DatagramSender, Overrun, Release};
+use crate::cq::{Completion, Cq, Credit, DatagramSender, Overrun, Owner, Release};
 use crate::domain::{Domain, Opened};
 use crate::events::{About, Acks};
+use crate::front::Front;
+use crate::locks::{Guard, lock};
+use crate::pair::{After, Pair, SendTally};
+use crate::records::LentRecords;
 use crate::report::Counted;
 use crate::rq::RecvQueue;
-use crate::sq::{After, Pair, SendQueue, SendTally};
+use crate::sq::{Ended, SendQueue, end_lent};
 use crate::srq::{Srq, Srqs, Starved};
-use crate::wr::{SendWr, Wqe};
+use crate::wr::{Handed, SendWr, Wqe};
 use crate::xrcd::Xrcd;
 
 pub use create::QpInit;
@@ -49,8 +53,8 @@ impl Directory {
         self.lock_targets().get(&qpn)?.upgrade()
     }
 
-    fn lock_targets(&self) -> MutexGuard<'_, HashMap<u32, Weak<Qp>>> {
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_targets(&self) -> Guard<'_, HashMap<u32, Weak<Qp>>> {
+        lock(&self.targets)
     }
 }
 
@@ -69,12 +73,15 @@ pub struct Qp {
     block_multicast_loopback: bool,
     transport: Box<dyn QpTransport>,
     /// With the QP's place in the CQ.
-    send_cq: Option<(Arc<Cq>, u32)>,
-    recv_cq: Option<(Arc<Cq>, u32)>,
+    send_cq: Option<(Arc<Cq>, Owner)>,
+    recv_cq: Option<(Arc<Cq>, Owner)>,
     srq: Option<Arc<Srq>>,
     xrcd: Option<Arc<Xrcd>>,
     credit: Arc<Credit>,
     send: Mutex<SendQueue>,
+    front: Arc<Front>,
+    /// Until the transport takes it.
+    lent: Mutex<Option<LentRecords>>,
     receive: Mutex<RecvQueue>,
     /// What messages are checked against without a lock.
     state: AtomicU32,
@@ -119,7 +126,7 @@ pub(crate) struct Tally {
 /// The send half, locked for posting several requests at once.
 pub struct Sender<'a> {
     qp: &'a Qp,
-    queue: Option<MutexGuard<'a, SendQueue>>,
+    queue: Option<Guard<'a, SendQueue>>,
     after: After,
 }
 
@@ -145,7 +152,9 @@ impl Sender<'_> {
 
 impl Drop for Sender<'_> {
     fn drop(&mut self) {
+        let lent = self.queue.as_mut().map(|queue| queue.take_lent());
         self.queue = None;
+        self.qp.tell_of(lent.unwrap_or_default());
         self.qp.act(self.after);
     }
 }
@@ -227,7 +236,9 @@ impl Qp {
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let mut queue = self.lock_send();
         let after = queue.post(self, &self.credit, wr)?;
+        let lent = queue.take_lent();
         drop(queue);
+        self.tell_of(lent);
         self.act(after);
         Ok(())
     }
@@ -270,7 +281,7 @@ impl Qp {
         if self.qp_type != QpType::Ud || !gid.is_multicast() {
             return Err(Error::BadValue);
         }
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.groups);
         if groups.contains(gid) {
             return Ok(());
         }
@@ -284,7 +295,7 @@ impl Qp {
 
     /// EINVAL when it is not in the group.
     pub fn detach_multicast(&self, gid: &Gid, _lid: u16) -> Result<()> {
-        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&self.groups);
         let at = groups.iter().position(|group| group == gid);
         groups.swap_remove(at.ok_or(Error::NotFound)?);
         self.transport.detach_multicast(gid);
@@ -305,7 +316,7 @@ impl Qp {
     /// Waits until its asynchronous events are acknowledged. EBUSY while it is attached to
     /// multicast groups. Completions that were not polled are gone afterwards.
     pub fn destroy(&self) -> Result<()> {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = lock(&self.groups);
         if !groups.is_empty() {
             return Err(Error::Busy);
         }
@@ -359,6 +370,12 @@ impl Qp {
         &*self.transport
     }
 
+    /// The records of the requests that the transport works on, for one that is
+    /// [by record](QpTransport::is_by_record). Only the first call has them.
+    pub fn lent_records(&self) -> Option<LentRecords> {
+        lock(&self.lent).take()
+    }
+
     /// All attributes; a snapshot. Not from [`QpTransport::post`], which runs with the send
     /// half's lock held.
     pub fn attr(&self) -> QpAttr {
@@ -377,16 +394,44 @@ impl Qp {
     }
 
     /// Ends several requests, each as [`Qp::complete_send`] does.
-    pub fn complete_sends(&self, ended: &[(u64, SendDone)], after: &mut Aftermath) {
+    pub fn complete_sends(&self, all: &[(u64, SendDone)], after: &mut Aftermath) {
         let mut queue = self.lock_send();
-        let mut any = false;
-        for (seq, done) in ended {
-            any |= queue.end_pending(*seq, *done);
+        let (mut any, mut ended) = (false, After::default());
+        for (seq, done) in all {
+            any |= queue.end_pending(self, *seq, *done, &mut ended);
         }
-        if !any {
+        if any {
+            self.retire(queue, ended, after);
+        }
+    }
+
+    /// Ends a request of a transport that works [by record](QpTransport::is_by_record), and all before it have
+    /// ended. Mostly without a lock. Does not come twice for one request.
+    pub fn complete_lent(
+        &self,
+        records: &mut LentRecords,
+        seq: u64,
+        done: SendDone,
+        after: &mut Aftermath,
+    ) {
+        // One that is lent no more has been flushed.
+        let Some(name) = records.name(seq) else {
             return;
+        };
+        records.ended(seq);
+        match end_lent(self, &self.front, &name, self.sq_sig_all, seq, done) {
+            Ended::Complete(retired) => self.leave_to(after, retired),
+            Ended::Followed(retired) => {
+                let queue = self.lock_send();
+                self.retire(queue, retired, after);
+            }
+            Ended::NotYet => self.complete_send(seq, done, after),
         }
-        let retired = queue.retire_ended(self);
+    }
+
+    /// Behind requests that have ended, of which that came.
+    fn retire(&self, mut queue: Guard<'_, SendQueue>, mut retired: After, after: &mut Aftermath) {
+        retired.and(queue.retire_ended(self));
         let hands_over = queue.can_hand_over();
         drop(queue);
         self.leave_to(after, retired);
@@ -478,6 +523,16 @@ impl Qp {
         }
     }
 
+    /// Requests have been lent to the transport.
+    #[inline]
+    fn tell_of(&self, handed: Handed) {
+        if handed.count > 0
+            && let Some(done) = self.transport.posted(&handed)
+        {
+            settled(|after| self.complete_send(handed.seq, done, after));
+        }
+    }
+
     #[cold]
     fn act_slowly(&self, what: After) {
         settled(|after| self.leave_slowly(after, what));
@@ -510,11 +565,15 @@ impl Qp {
 
     /// Completes and hands over what can be.
     pub(crate) fn pump(&self) {
-        let after = self.lock_send().pump(self);
+        let (after, lent) = {
+            let mut queue = self.lock_send();
+            (queue.pump(self), queue.take_lent())
+        };
+        self.tell_of(lent);
         self.act(after);
     }
 
-    pub(crate) fn recv_place(&self) -> Option<(&Arc<Cq>, u32)> {
+    pub(crate) fn recv_place(&self) -> Option<(&Arc<Cq>, Owner)> {
         self.recv_cq.as_ref().map(|(cq, owner)| (cq, *owner))
     }
 
@@ -533,7 +592,7 @@ impl Qp {
             return;
         };
         while let Some((wr_id, _)) = queue.take() {
-            let _ = cq.push(&Completion {
+            let flushed = Completion {
                 wc: Wc {
                     wr_id,
                     status: WcStatus::WrFlushErr as u32,
@@ -541,10 +600,10 @@ impl Qp {
                     qp_num: self.num,
                     ..Wc::default()
                 },
-                owner,
                 release: Release::Receive,
                 solicited: false,
-            });
+            };
+            let _ = cq.push(owner, &flushed);
         }
     }
 
@@ -558,13 +617,13 @@ impl Qp {
     }
 
     #[inline]
-    pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendQueue> {
-        self.send.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_send(&self) -> Guard<'_, SendQueue> {
+        lock(&self.send)
     }
 
     #[inline]
-    pub(crate) fn lock_receive(&self) -> MutexGuard<'_, RecvQueue> {
-        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock_receive(&self) -> Guard<'_, RecvQueue> {
+        lock(&self.receive)
     }
 
     fn lock_control(&self) -> MutexGuard<'_, ControlState> {
@@ -650,10 +709,7 @@ impl Pair for Qp {
     #[inline]
     fn push_send(&self, completion: &Completion) -> Result<(), Overrun> {
         match &self.send_cq {
-            Some((cq, owner)) => cq.push(&Completion {
-                owner: *owner,
-                ..*completion
-            }),
+            Some((cq, owner)) => cq.push(*owner, completion),
             None => Ok(()),
         }
     }
@@ -706,7 +762,7 @@ impl Counted for Qp {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         QpCounters {
             sends_posted: read(&sent.posted),
-            send_bytes: read(&sent.bytes),
+            send_bytes: read(&sent.bytes) + read(&sent.lent_bytes),
             sends_failed: read(&sent.failed),
             receives_posted: 0,
             receives_done: read(&tally.receives_done),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use sluice_verbs_model::refusal::{LocalFault, NakReason};
-use sluice_verbs_model::responder::receives;
 use sluice_verbs_model::types::{EventType, QpState, QpType, Sge, Wc, WcStatus, access};
 
 use super::Qp;
@@ -13,11 +12,11 @@ use crate::aftermath::Aftermath;
 use crate::cq::{Completion, Cq, Release};
 use crate::keys::KeyTable;
 use crate::memory;
-use crate::sq::add;
+use crate::pair::add;
 use crate::srq::Srq;
 
 pub use sluice_verbs_model::limits::MAX_SGE;
-pub use sluice_verbs_model::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
+pub use sluice_verbs_model::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError, receives};
 
 /// Memory that a peer may touch. While it lives the region stays registered and whoever takes
 /// the key away waits: drop it before any other call into the engine.
@@ -367,6 +366,7 @@ impl Qp {
         }
         let pushed = Cq::push(
             cq,
+            owner,
             &Completion {
                 wc: Wc {
                     wr_id: recv.wr_id,
@@ -383,7 +383,6 @@ impl Qp {
                     sl: done.sl,
                     dlid_path_bits: 0,
                 },
-                owner,
                 release,
                 solicited: done.solicited,
             },

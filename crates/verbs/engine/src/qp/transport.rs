@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use sluice_verbs_model::error::{Error, Result};
-use sluice_verbs_model::transport::{Posted, QpChange};
+use sluice_verbs_model::transport::{Posted, QpChange, SendDone};
 use sluice_verbs_model::types::Gid;
 
 use super::Qp;
 use crate::aftermath::Aftermath;
-use crate::wr::Wqe;
+use crate::wr::{Handed, Wqe};
 
 /// A transport's new queue pair.
 pub struct NewQp {
@@ -31,6 +31,19 @@ pub trait QpTransport: Send + Sync {
     /// Bindings, local invalidations and requests with bad local keys never come here. A fence
     /// is the engine's: the request comes when earlier READs and atomics are complete.
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted;
+
+    /// Whether it works on requests by their records: it has taken [`Qp::lent_records`] when it was bound,
+    /// and finds there what it has answered [`Posted::Pending`] to. Always the same.
+    fn is_by_record(&self) -> bool {
+        false
+    }
+
+    /// Requests wait in the records, without any lock. Who calls this may be another thread than the one
+    /// that posted the next requests, and come later than the requests do. What it gives is the end of the last request,
+    /// if it has ended already and the engine has not been told.
+    fn posted(&self, _handed: &Handed) -> Option<SendDone> {
+        None
+    }
 
     /// A state change or new attributes. Before `to` is RTR, RTS, INIT or SQD the engine asks
     /// first and changes the state when the transport agrees: an error becomes the call's.

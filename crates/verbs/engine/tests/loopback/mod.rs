@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use sluice_verbs::keys::KeyInfo;
 use sluice_verbs::opcode::facts;
 use sluice_verbs::responder::{RecvDone, RecvWqe, RemoteMemory, RemoteRequest, TakeError};
-use sluice_verbs::transport::{NewQp, QpChange, QpParams, TransportCaps};
+use sluice_verbs::transport::{ArmedQueues, NewQp, QpChange, QpParams, TransportCaps};
 use sluice_verbs::*;
 
 pub const MTU_4096: u32 = 5;
@@ -23,7 +23,7 @@ pub struct Fabric {
     numbers: AtomicU32,
     /// Every key that peers may use now.
     pub keys: Mutex<Vec<KeyInfo>>,
-    pub armed: Arc<AtomicI64>,
+    pub armed: Arc<ArmedQueues>,
     pub progressed: Arc<AtomicU64>,
     /// The next transition is refused.
     pub refuse_transition: AtomicBool,
@@ -59,7 +59,7 @@ pub struct LoopQp {
 }
 
 struct LoopCq {
-    armed: Arc<AtomicI64>,
+    armed: Arc<ArmedQueues>,
     progressed: Arc<AtomicU64>,
 }
 
@@ -69,12 +69,8 @@ impl CqTransport for LoopCq {
         self.progressed.store(seen + 1, Ordering::Relaxed);
     }
 
-    fn armed(&self) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
-    }
-
-    fn disarmed(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
+    fn armed_queues(&self) -> Option<&Arc<ArmedQueues>> {
+        Some(&self.armed)
     }
 }
 
@@ -91,11 +87,7 @@ impl Transport for Loopback {
             mtu: MTU_4096,
             max_inline: INLINE_MAX,
             max_rd_atomic: DEPTH_MAX,
-            atomic_cap: 2,
-            uc: true,
-            ud: true,
-            xrc: true,
-            by_address: false,
+            ..TransportCaps::EVERYTHING
         }
     }
 

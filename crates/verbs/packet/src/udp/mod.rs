@@ -21,7 +21,7 @@
 //! [`sluice_wire::icrc::unseen`], which is a weaker check than over IPv6; the UDP checksum, which
 //! the kernel sends and checks, makes up for some of it.
 //!
-//! An acknowledgement and the last of the packets that leave with it are one datagram for a peer who
+//! An acknowledgement and the packet that it leaves with are one datagram for a peer who
 //! takes it uncut ([`Config::segmentation`]): whoever polls until its request is acknowledged has the
 //! answer then. In it the acknowledgement is behind the packet, since only the last segment may be
 //! shorter, and whoever takes it uncut looks at that first. Cut on the way, the answer comes before the
@@ -29,6 +29,7 @@
 
 mod control;
 mod group;
+mod members;
 mod queue;
 pub(crate) mod socket;
 
@@ -39,14 +40,15 @@ use std::{error, fmt};
 use sluice_sys::errno::Errno;
 use sluice_sys::unix::Fd;
 use sluice_wire::icrc::{self, Icrc, Unseen};
+use sluice_wire::ipv4;
 use sluice_wire::rider;
 use sluice_wire::udp::ROCE_PORT;
-use sluice_wire::{Ecn, ipv4};
 
 pub use self::group::Group;
+pub use self::members::Members;
 use self::queue::Queue;
 use self::socket::{Datagram, Incoming, Name};
-use crate::{Kept, Path, Port, PortCounters, Received, SendError};
+use crate::{Facts, Leaving, Port, PortCounters, Received, SendError};
 
 /// Datagrams that one system call takes in, at most.
 const RECEIVE_BATCH: usize = 32;
@@ -136,8 +138,6 @@ pub struct UdpPort {
     six_first: bool,
     /// Datagrams of the next batch, at most.
     batch: usize,
-    /// The kernel was asked for a batch that was not given yet; whether it had one.
-    fetched: Option<bool>,
     peers: Peers,
     counters: PortCounters,
 }
@@ -168,7 +168,6 @@ impl UdpPort {
             packet_bytes_max,
             six_first: false,
             batch: RECEIVE_BATCH,
-            fetched: None,
             peers: Peers::default(),
             counters: PortCounters::default(),
         })
@@ -464,58 +463,70 @@ fn checksum(
     Some(start.of(bth, &[rest]))
 }
 
-impl Port for UdpPort {
-    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        let number = interface.to_ne_bytes();
-        match group {
-            IpAddr::V4(group) => {
-                // struct ip_mreqn: group, local address, interface.
-                let [a, b, c, d] = group.octets();
-                let [i0, i1, i2, i3] = number;
-                let request = [a, b, c, d, 0, 0, 0, 0, i0, i1, i2, i3];
-                let option = if join {
-                    libc::IP_ADD_MEMBERSHIP
-                } else {
-                    libc::IP_DROP_MEMBERSHIP
-                };
-                let socket = self.four.as_ref().ok_or(Errno::NOTSUP)?;
-                socket::set(socket, libc::IPPROTO_IP, option, &request)
-            }
-            IpAddr::V6(group) => {
-                // struct ipv6_mreq: group, interface.
-                let mut request = [0; 20];
-                let (address, index) = request.split_at_mut(16);
-                address.copy_from_slice(&group.octets());
-                index.copy_from_slice(&number);
-                let option = if join {
-                    libc::IPV6_ADD_MEMBERSHIP
-                } else {
-                    libc::IPV6_DROP_MEMBERSHIP
-                };
-                let socket = self.six.as_ref().ok_or(Errno::NOTSUP)?;
-                socket::set(socket, libc::IPPROTO_IPV6, option, &request)
-            }
+impl UdpPort {
+    /// Why a packet cannot be put into the queue, whatever room that has.
+    fn refusal(&self, packet: &Leaving<'_>) -> Option<SendError> {
+        let path = packet.path;
+        let reachable = match (path.source, path.destination) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => self.four.is_some(),
+            (IpAddr::V6(_), IpAddr::V6(_)) => self.six.is_some(),
+            _ => false,
+        };
+        if packet.length > self.packet_bytes_max {
+            Some(SendError::TooLong)
+        } else if !reachable || path.source.is_unspecified() {
+            // The ICRC covers the source address: the kernel must not choose it.
+            Some(SendError::Unreachable)
+        } else if packet.length < BTH_BYTES {
+            Some(SendError::Nothing)
+        } else {
+            None
         }
     }
 
-    fn fetch(&mut self) {
-        if self.fetched.is_some() {
-            return;
+    /// Puts a packet into the queue.
+    fn enqueue(
+        &mut self,
+        packet: &Leaving<'_>,
+        fill: &mut dyn FnMut(&mut [u8]) -> bool,
+    ) -> Result<(), SendError> {
+        if let Some(refusal) = self.refusal(packet) {
+            return Err(refusal);
         }
+        if self.queue.is_ripe_before(packet) {
+            // What the kernel does not take now goes with the next flush.
+            let (four, six) = (self.four.as_ref(), self.six.as_ref());
+            self.queue.flush(four, six, &mut self.counters);
+        }
+        self.queue.put(packet, fill)
+    }
+
+    /// Every descriptor: readable when something has come.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        [&self.four, &self.six]
+            .into_iter()
+            .flatten()
+            .map(Fd::raw)
+            .collect()
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> PortCounters {
+        PortCounters {
+            socket_drops: self.dropped(),
+            ..self.counters
+        }
+    }
+}
+
+impl Port for UdpPort {
+    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
         let first = self.six_first;
         let mut sockets = [first, !first].into_iter();
-        let from = sockets.find(|six| self.fetch_from(*six));
-        if let Some(six) = from {
-            self.six_first = !six;
-        }
-        self.fetched = Some(from.is_some());
-    }
-
-    fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        self.fetch();
-        if self.fetched.take() != Some(true) {
+        let Some(six) = sockets.find(|six| self.fetch_from(*six)) else {
             return 0;
-        }
+        };
+        self.six_first = !six;
         let mut packets = 0;
         for datagram in self.incoming.datagrams() {
             packets += take(&datagram, &mut self.peers, &mut self.counters, each);
@@ -523,41 +534,31 @@ impl Port for UdpPort {
         packets
     }
 
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        if length > self.packet_bytes_max {
-            return Err(SendError::TooLong);
-        }
-        let reachable = match (path.source, path.destination) {
-            (IpAddr::V4(_), IpAddr::V4(_)) => self.four.is_some(),
-            (IpAddr::V6(_), IpAddr::V6(_)) => self.six.is_some(),
-            _ => false,
+        let Some(kept) = packet.beside else {
+            return self.enqueue(packet, fill);
         };
-        // The ICRC covers the source address: the kernel must not choose it.
-        if !reachable || path.source.is_unspecified() {
-            return Err(SendError::Unreachable);
+        if self.queue.room() < 2 {
+            return Err(SendError::NoRoom);
         }
-        if length < BTH_BYTES {
-            return Err(SendError::Nothing);
+        let rides =
+            self.peers.has(packet.path.destination) && self.queue.takes_behind(packet, kept);
+        if !rides {
+            let _ = self.enqueue(&kept.leaving(), &mut |into| kept.put(into));
         }
-        if self.queue.is_ripe_before(path, ecn, length) {
-            // What the kernel does not take now goes with the next flush.
-            let (four, six) = (self.four.as_ref(), self.six.as_ref());
-            self.queue.hand_on(four, six, &mut self.counters);
+        let put = self.enqueue(packet, fill);
+        match put {
+            Ok(()) if rides => self.queue.put_behind(kept),
+            Err(_) if rides => {
+                let _ = self.enqueue(&kept.leaving(), &mut |into| kept.put(into));
+            }
+            _ => {}
         }
-        let waits = Kept::takes(length) && self.peers.has(path.destination);
-        self.queue.push(path, ecn, length, fill, waits)
-    }
-
-    /// Full datagrams have been sent when the next one was begun, see [`Port::send`]; the last one
-    /// grows.
-    fn hand_on(&mut self) -> bool {
-        true
+        put
     }
 
     fn flush(&mut self) -> bool {
@@ -569,18 +570,10 @@ impl Port for UdpPort {
         self.queue.room()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        [&self.four, &self.six]
-            .into_iter()
-            .flatten()
-            .map(Fd::raw)
-            .collect()
-    }
-
-    fn counters(&self) -> PortCounters {
-        PortCounters {
-            socket_drops: self.dropped(),
-            ..self.counters
+    fn facts(&self) -> Facts {
+        Facts {
+            descriptors: self.descriptors(),
+            counters: self.counters(),
         }
     }
 }

@@ -9,7 +9,7 @@ use sluice_wire::udp::ROCE_PORT;
 use super::control::Telling;
 use super::socket::{Name, Outgoing};
 use super::{DATAGRAM_BYTES_MAX, checksum};
-use crate::{Kept, Path, PortCounters, SendError};
+use crate::{Kept, Leaving, Path, PortCounters, SendError};
 
 /// Packets that one system call sends, at most.
 const SEND_BATCH: usize = 128;
@@ -38,20 +38,12 @@ impl Entry {
     }
 }
 
-/// An acknowledgement that was to leave, and may do so behind what follows.
-struct Rider {
-    kept: Kept,
-    /// Something has followed.
-    is_carried: bool,
-}
-
 /// Packets in the order in which they leave.
 pub(super) struct Queue {
     places: Vec<u8>,
     /// From one packet's place to the next.
     stride: usize,
     entries: Vec<Entry>,
-    rider: Option<Rider>,
     /// Entries that the kernel already has.
     gone: usize,
     /// Bytes of the datagram that the last entry is in.
@@ -69,7 +61,6 @@ impl Queue {
             places: vec![0; SEND_BATCH * stride],
             stride,
             entries: Vec::with_capacity(SEND_BATCH),
-            rider: None,
             gone: 0,
             run_bytes: 0,
             bytes: 0,
@@ -79,61 +70,26 @@ impl Queue {
     }
 
     pub(super) fn room(&self) -> usize {
-        SEND_BATCH - self.entries.len() - usize::from(self.rider.is_some())
+        SEND_BATCH - self.entries.len()
     }
 
     /// Whether a packet starts a datagram of its own, and what waits is worth sending before.
-    pub(super) fn is_ripe_before(&self, path: &Path, ecn: Ecn, length: usize) -> bool {
-        self.bytes >= WORTH_BYTES && !self.continues(path, ecn, length)
+    pub(super) fn is_ripe_before(&self, packet: &Leaving<'_>) -> bool {
+        self.bytes >= WORTH_BYTES && !self.continues(packet.path, packet.ecn, packet.length)
     }
 
-    /// Puts a packet behind the others. `waits`: it is one that [`Kept`] takes, for a peer who takes several
-    /// packets as one datagram.
-    pub(super) fn push(
+    /// Puts a packet behind the others.
+    pub(super) fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
-        waits: bool,
     ) -> Result<(), SendError> {
         if self.room() == 0 {
             return Err(SendError::NoRoom);
         }
-        if waits && self.segmentation {
-            let kept = Kept::new(path, ecn, length, fill)?;
-            self.settle();
-            if !kept.may_ride() {
-                return self.put_kept(&kept, ecn);
-            }
-            self.rider = Some(Rider {
-                kept,
-                is_carried: false,
-            });
-            return Ok(());
-        }
-        match &mut self.rider {
-            Some(rider) if rider.kept.path == *path && rider.kept.packet().len() <= length => {
-                rider.is_carried = true;
-            }
-            Some(_) => self.settle(),
-            None => {}
-        }
-        self.put(path, ecn, length, fill)
-    }
-
-    fn put_kept(&mut self, kept: &Kept, ecn: Ecn) -> Result<(), SendError> {
-        let length = kept.packet().len();
-        self.put(&kept.path, ecn, length, &mut |into| kept.put(into))
-    }
-
-    fn put(
-        &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> Result<(), SendError> {
+        let Leaving {
+            path, ecn, length, ..
+        } = *packet;
         let mut entry = Entry {
             path: *path,
             ecn,
@@ -145,13 +101,13 @@ impl Queue {
         if continues {
             entry.segment = self.entries.last().map_or(0, |last| last.segment + 1);
         }
-        let Some((packet, sum)) = self.place(self.entries.len(), length) else {
+        let Some((place, sum)) = self.place(self.entries.len(), length) else {
             return Err(SendError::TooLong);
         };
-        if !fill(packet) {
+        if !fill(place) {
             return Err(SendError::Nothing);
         }
-        seal(&entry, packet, sum)?;
+        seal(&entry, place, sum)?;
         self.run_bytes = if continues {
             self.run_bytes + bytes
         } else {
@@ -162,31 +118,37 @@ impl Queue {
         Ok(())
     }
 
+    /// Whether an acknowledgement can be the last segment of the datagram that a packet is in: only that
+    /// one may be shorter than the others.
+    pub(super) fn takes_behind(&self, packet: &Leaving<'_>, kept: &Kept) -> bool {
+        self.segmentation && kept.path == *packet.path && kept.packet().len() <= packet.length
+    }
+
+    /// Puts an acknowledgement behind the last packet, into its datagram.
+    pub(super) fn put_behind(&mut self, kept: &Kept) {
+        let Some(at) = self.entries.len().checked_sub(1) else {
+            return;
+        };
+        let carrier = self.entries.get(at);
+        let ecn = carrier.map_or(kept.ecn, |carrier| carrier.ecn);
+        if !self.continues(&kept.path, ecn, kept.packet().len()) {
+            // All segments are of one length but the last, which it is to be: a datagram for both.
+            self.run_bytes = carrier.map_or(0, |carrier| carrier.length) + icrc::BYTES;
+            self.part(at, 1);
+        }
+        let leaving = Leaving {
+            ecn,
+            ..kept.leaving()
+        };
+        // It fits into any place; without one it is lost, as on a network, and asked for again.
+        let _ = self.put(&leaving, &mut |into| kept.put(into));
+    }
+
     /// Where a packet of that length and its ICRC are put.
     fn place(&mut self, at: usize, length: usize) -> Option<(&mut [u8], &mut [u8])> {
         let mut places = self.places.chunks_exact_mut(self.stride);
         let place = places.nth(at)?.get_mut(..length + icrc::BYTES)?;
         place.split_at_mut_checked(length)
-    }
-
-    /// The acknowledgement waits for nothing any longer. It rides behind the last packet that has
-    /// followed, in one datagram, or leaves by itself.
-    fn settle(&mut self) {
-        let Some(Rider { kept, is_carried }) = self.rider.take() else {
-            return;
-        };
-        let mut ecn = kept.ecn;
-        let carrier = self.entries.len().checked_sub(1);
-        if let Some(at) = carrier.filter(|at| is_carried && *at >= self.gone) {
-            ecn = self.entries.get(at).map_or(ecn, |carrier| carrier.ecn);
-            if !self.continues(&kept.path, ecn, kept.packet().len()) {
-                // All segments are of one length but the last, which it is to be: a datagram for both.
-                self.part(at, 1);
-                self.run_bytes = self.entries.get(at).map_or(0, |one| one.length) + icrc::BYTES;
-            }
-        }
-        // It fits into any place; without one it is lost, as on a network, and asked for again.
-        let _ = self.put_kept(&kept, ecn);
     }
 
     /// Whether a packet can be one more segment of the last one's datagram: all are of one
@@ -208,18 +170,8 @@ impl Queue {
             && first.is_some_and(|first| first.length == last.length)
     }
 
+    /// Hands the kernel what is in the queue. False: it took only a part.
     pub(super) fn flush(
-        &mut self,
-        four: Option<&Fd>,
-        six: Option<&Fd>,
-        counters: &mut PortCounters,
-    ) -> bool {
-        self.settle();
-        self.hand_on(four, six, counters)
-    }
-
-    /// Hands the kernel what is in the queue. An acknowledgement that waits for more goes on waiting.
-    pub(super) fn hand_on(
         &mut self,
         four: Option<&Fd>,
         six: Option<&Fd>,

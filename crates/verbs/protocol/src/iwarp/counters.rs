@@ -14,3 +14,13 @@ pub struct Counters {
     /// Messages that had to wait for a receive.
     pub stalls: u64,
 }
+
+impl core::ops::AddAssign<&Self> for Counters {
+    fn add_assign(&mut self, other: &Self) {
+        self.frames_sent += other.frames_sent;
+        self.frames_received += other.frames_received;
+        self.bytes_direct += other.bytes_direct;
+        self.bytes_copied += other.bytes_copied;
+        self.stalls += other.stalls;
+    }
+}

@@ -223,6 +223,15 @@ impl Driver {
         Instant::from_nanos(self.begun.elapsed().as_nanos() as u64)
     }
 
+    /// How long the peer may say nothing.
+    #[allow(
+        dead_code,
+        reason = "one of those who include this file asks a peer that sleeps"
+    )]
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        self.tcp.set_read_timeout(Some(patience))
+    }
+
     pub fn region(&mut self) -> &mut [u8] {
         &mut self.memory.region
     }

@@ -4,10 +4,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::Ipv4Addr;
 
+use sluice_planner::Scheduler;
 use sluice_protocol::rc::{Config, Connection};
-use sluice_protocol::{
-    Completion, Instant, Operation, Payload, Refusal, Scheduler, Status, Transmit,
-};
+use sluice_protocol::{Completion, Instant, Operation, Payload, Refusal, Status, Transmit};
 use sluice_wire::ethernet::{self, EtherType, Mac};
 use sluice_wire::extended::RnrTimer;
 use sluice_wire::frame::{OVERHEAD_MAX, Outer};

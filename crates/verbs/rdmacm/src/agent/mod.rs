@@ -307,6 +307,9 @@ impl Agent {
         if endpoint.is_datagram() {
             return Err(Errno::INVAL);
         }
+        if let Some(link) = &endpoint.link {
+            link.may_accept()?;
+        }
         let ece = endpoint.local.ece;
         let params = ConnParams { ece, ..params };
         endpoint.local = params;

@@ -112,11 +112,7 @@ impl Connector for Host {
     }
 
     fn patience(&self) -> Patience {
-        let limits = &self.shared.around.limits;
-        Patience {
-            reply: Some(limits.response),
-            disconnect: Some(limits.disconnect),
-        }
+        self.shared.around.limits.patience()
     }
 
     fn listen(&self, key: Key, claim: &mut Claim) -> Result<(), Errno> {

@@ -1,17 +1,13 @@
 //! What the engine has of a completion queue.
 
-use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use sluice_transport::polls::VainPolls;
+use sluice_verbs::transport::ArmedQueues;
 use sluice_verbs::{Aftermath, Cq, CqTransport};
 
 use crate::completions::Sources;
 use crate::node::Node;
-
-/// Polls in a row that find nothing before the processor is offered to others, and how often it
-/// is offered from then on.
-const PATIENT_POLLS: u32 = 1024;
-const YIELD_POLLS: u32 = 256;
 
 /// The transport's part of a completion queue.
 pub struct RoceCq {
@@ -19,8 +15,7 @@ pub struct RoceCq {
     id: u32,
     /// The lanes that its completions come from.
     sources: Arc<Sources>,
-    /// Polls in a row that found nothing to do.
-    idle_polls: AtomicU32,
+    vain: VainPolls,
 }
 
 impl RoceCq {
@@ -30,7 +25,7 @@ impl RoceCq {
             sources: node.completions.add(id),
             node,
             id,
-            idle_polls: AtomicU32::new(0),
+            vain: VainPolls::default(),
         }
     }
 }
@@ -38,24 +33,18 @@ impl RoceCq {
 impl CqTransport for RoceCq {
     fn progress(&self, _cq: &Cq, after: &mut Aftermath) {
         if self.node.poll(&self.sources, after) > 0 {
-            self.idle_polls.store(0, Ordering::Relaxed);
-            return;
+            self.vain.end();
+        } else {
+            self.vain.add();
         }
-        // Threads that poll the same queue may lose some, which does no harm.
-        let idle = self.idle_polls.load(Ordering::Relaxed);
-        self.idle_polls
-            .store(idle.wrapping_add(1), Ordering::Relaxed);
-        if idle >= PATIENT_POLLS && idle.is_multiple_of(YIELD_POLLS) {
-            std::thread::yield_now();
-        }
+    }
+
+    fn armed_queues(&self) -> Option<&Arc<ArmedQueues>> {
+        Some(self.node.control.armed_queues())
     }
 
     fn armed(&self) {
-        self.node.arm(&self.sources);
-    }
-
-    fn disarmed(&self) {
-        self.node.disarm();
+        self.node.armed(&self.sources);
     }
 
     fn destroy(&self) {

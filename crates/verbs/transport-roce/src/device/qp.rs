@@ -5,15 +5,19 @@ use std::sync::Arc;
 use sluice_protocol::Datagram;
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
-use sluice_verbs::{Aftermath, Gid, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone};
+use sluice_verbs::{
+    Aftermath, Gid, Handed, Posted, Qp, QpState, QpTransport, QpType, Result, SendDone,
+};
 use sluice_verbs::{WcStatus, Wqe};
 use sluice_wire::Qpn;
 
 use crate::network::path::{self, Way};
 use crate::node::Node;
 use crate::node::membership;
+use crate::queue_pair::machine::Machine;
 use crate::queue_pair::part::Part;
-use crate::queue_pair::requests::{To, operation};
+use crate::queue_pair::requests::To;
+use sluice_transport::request::operation;
 
 /// What the engine holds.
 pub struct RoceQp {
@@ -22,6 +26,10 @@ pub struct RoceQp {
 }
 
 impl RoceQp {
+    fn machine<R>(&self, work: impl FnOnce(&mut Machine) -> R) -> R {
+        self.node.lanes.with_machine(&self.part, work)
+    }
+
     /// The way to a connected queue pair's peer. Extended targets have one too: answers go there.
     fn way(&self, qp: &Qp, change: &QpChange<'_>) -> Result<Option<Way>> {
         if self.part.kind == QpType::Ud {
@@ -35,17 +43,17 @@ impl RoceQp {
 
 impl QpTransport for RoceQp {
     fn bind(&self, qp: &Arc<Qp>) {
-        self.part.lock().qp = Some(qp.clone());
+        self.machine(|machine| machine.bind(qp));
         self.node.common().queue_pairs.add(&self.part);
     }
 
     fn post(&self, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         let part = &self.part;
         let failed = |status| Posted::Done(SendDone::failed(status));
-        let Some(operation) = operation(wqe) else {
+        if operation(wqe).is_none() {
             return failed(WcStatus::LocQpOpErr);
-        };
-        let to = match (part.kind, wqe.wr.ud) {
+        }
+        match (part.kind, wqe.wr.ud) {
             (QpType::Ud, Some(ud)) => {
                 let way = path::of(qp, ud.ah, ud.qpn)
                     .and_then(|path| self.node.way_and_serve_soon(&path));
@@ -57,16 +65,20 @@ impl QpTransport for RoceQp {
                     destination: Qpn::new(ud.qpn),
                     qkey: ud.qkey,
                 };
-                Some(To { way, datagram })
+                part.targets.set(wqe.seq, To { way, datagram });
+                Posted::Pending
             }
-            (QpType::Ud, None) => return failed(WcStatus::LocQpOpErr),
-            _ => None,
-        };
-        part.push(wqe, operation, to);
-        match self.node.lanes.posted(part, wqe.seq, wqe.length) {
-            Some(done) => Posted::Done(done),
-            None => Posted::Pending,
+            (QpType::Ud, None) => failed(WcStatus::LocQpOpErr),
+            _ => Posted::Pending,
         }
+    }
+
+    fn is_by_record(&self) -> bool {
+        true
+    }
+
+    fn posted(&self, handed: &Handed) -> Option<SendDone> {
+        self.node.lanes.posted(&self.part, handed)
     }
 
     fn modify(&self, qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {
@@ -77,26 +89,29 @@ impl QpTransport for RoceQp {
                 // What the program has seen come is answered: its peer may wait for that, and the
                 // queue pair will be gone when it asks again.
                 self.node.lanes.settle_one(part.lane, after);
-                part.clear(after);
+                self.machine(|machine| machine.clear(after));
             }
-            QpState::Err => part.stop(after),
-            QpState::Sqe => part.stop_sending(),
+            QpState::Err => self.machine(|machine| machine.stop(after)),
+            QpState::Sqe => self.machine(Machine::stop_sending),
             QpState::Rtr if change.from == QpState::Init => {
                 let way = self.way(qp, change)?;
                 let network = &self.node.common().network;
                 let mtu = network.mtu();
-                let mut machine = part.lock();
-                machine.ready_to_receive(qp, attr, way, mtu);
-                // What was heard of the neighbour since did not reach it.
-                machine.reroute(|way| network.way_again(way));
+                self.machine(|machine| {
+                    machine.ready_to_receive(qp, attr, way, mtu);
+                    // What was heard of the neighbour since did not reach it.
+                    machine.reroute(|way| network.way_again(way));
+                });
             }
-            QpState::Rts if change.from == QpState::Rtr => part.lock().ready_to_send(qp, attr),
+            QpState::Rts if change.from == QpState::Rtr => {
+                self.machine(|machine| machine.ready_to_send(qp, attr));
+            }
             QpState::Rtr | QpState::Rts | QpState::Sqd => {
                 let way = match change.mask & qp_mask::AV {
                     0 => None,
                     _ => self.way(qp, change)?,
                 };
-                part.lock().change(qp, change, way);
+                self.machine(|machine| machine.change(qp, change, way));
             }
             QpState::Init => {}
         }
@@ -115,7 +130,8 @@ impl QpTransport for RoceQp {
         let (part, common) = (&self.part, self.node.common());
         membership::forget(&self.node, part);
         common.queue_pairs.remove(part);
-        self.node.remember(&part.end(after));
+        let seen = self.machine(|machine| machine.end(after));
+        self.node.remember(&seen);
         common.names.give(part.qpn);
     }
 }

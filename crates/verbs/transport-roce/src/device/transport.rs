@@ -10,7 +10,7 @@ use sluice_packet::routes::RouteError;
 use sluice_packet::udp::{self, UdpPort};
 use sluice_rendezvous::Rendezvous;
 use sluice_sys::errno::Errno;
-use sluice_verbs::keys::KeyInfo;
+use sluice_transport::counting::{PATIENCE_AT_END_NS, PATIENCE_AT_WORK_NS};
 use sluice_verbs::report::TransportReport;
 use sluice_verbs::transport::{NewQp, QpParams, TransportCaps};
 use sluice_verbs::{CqTransport, Result, Transport};
@@ -81,7 +81,10 @@ impl RoceTransport {
         let namespace = namespace().map_err(OpenError::System)?;
         let rendezvous = meet_in(namespace).map_err(OpenError::Rendezvous)?;
         let network = Network::open(xdp).map_err(OpenError::Routes)?;
-        network.steer(group);
+        let members = ports.first().map(UdpPort::members).transpose();
+        if let Some(members) = members.map_err(OpenError::System)? {
+            network.steer(group, members);
+        }
         let lanes = ports
             .into_iter()
             .map(|port| vec![ports::dressed(port, Below::Socket)])
@@ -209,16 +212,11 @@ impl Drop for RoceTransport {
 impl Transport for RoceTransport {
     fn caps(&self) -> TransportCaps {
         TransportCaps {
-            max_msg_sz: 1 << 31,
             mtu: u32::from(self.node.common().network.mtu().code()),
             max_inline: INLINE_MAX,
-            max_rd_atomic: 128,
-            // The processor's own operations, on its own memory.
-            atomic_cap: 2,
-            uc: true,
-            ud: true,
-            xrc: true,
             by_address: true,
+            // Atomics are the processor's own operations, on its own memory.
+            ..TransportCaps::EVERYTHING
         }
     }
 
@@ -237,15 +235,8 @@ impl Transport for RoceTransport {
         Ok(Box::new(RoceCq::new(self.node.clone(), id)))
     }
 
-    fn key_published(&self, _key: &KeyInfo) -> Result<()> {
-        Ok(())
-    }
-
-    /// Peers reach memory through the engine's own table only, which waits for them.
-    fn key_withdrawn(&self, _key: &KeyInfo) {}
-
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        report::all(&self.node, report::PATIENCE_AT_END_NS).0
+        report::all(&self.node, PATIENCE_AT_END_NS).0
     }
 
     fn report(&self) -> TransportReport {
@@ -263,7 +254,7 @@ impl Transport for RoceTransport {
             .collect();
         // Whatever is not for a served interface.
         ways.push("UDP".to_owned());
-        let (counters, is_partial) = report::all(&self.node, report::PATIENCE_AT_WORK_NS);
+        let (counters, is_partial) = report::all(&self.node, PATIENCE_AT_WORK_NS);
         TransportReport {
             kind: "roce",
             ways,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sluice_rendezvous::Names;
+
 use crate::gsi::Gsi;
 use crate::lane::gate::Gate;
 use crate::multicast::Groups;
 use crate::neighbours::forward::Forward;
-use crate::neighbours::names::Names;
 use crate::network::Network;
 use crate::queue_pair::table::QueuePairs;
 

@@ -9,13 +9,13 @@ use std::sync::Mutex;
 
 use sluice_packet::Received;
 use sluice_sys::errno::Errno;
+use sluice_transport::worker::Sleeper;
 
 use crate::counters::{LaneCounters, count};
 use crate::lane::brought::Brought;
 use crate::lane::burst::Burst;
 use crate::lane_set::Set;
 use crate::locks::lock;
-use crate::sleeper::Sleeper;
 
 /// What of a lane is everybody's.
 pub struct Gate {

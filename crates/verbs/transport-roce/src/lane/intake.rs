@@ -2,7 +2,8 @@
 
 use core::sync::atomic::AtomicU64;
 
-use sluice_packet::Received;
+use sluice_packet::{Kept, Received};
+use sluice_planner::Planner;
 use sluice_protocol::Instant;
 use sluice_verbs::Aftermath;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
@@ -11,11 +12,10 @@ use sluice_wire::{Packet, Qpn};
 
 use crate::counters::{LaneCounters, count};
 use crate::gsi;
+use crate::keyed::Key;
 use crate::lane::common::Common;
 use crate::lane::gate::Gate;
-use crate::lane::held::Held;
 use crate::lane_set::Set;
-use crate::queue_pair::machine::Due;
 use crate::queue_pair::part::Part;
 use crate::queue_pair::table::Table;
 
@@ -40,9 +40,12 @@ impl Dropped {
 pub struct Intake<'a> {
     pub gate: &'a Gate,
     pub common: &'a Common,
+    /// Opens the machines of the lane's queue pairs.
+    pub key: &'a mut Key,
+    /// The packets are those that were brought from elsewhere.
+    pub brought: bool,
     pub table: &'a Table,
-    pub touched: &'a mut Vec<usize>,
-    pub held: &'a mut Held,
+    pub planner: &'a mut Planner<Kept>,
     pub mads: &'a mut Vec<(MadPath, [u8; MAD_BYTES])>,
     pub handed: &'a mut Set,
     pub after: &'a mut Aftermath,
@@ -74,9 +77,7 @@ impl Intake<'_> {
             };
         }
         if destination == Qpn::MULTICAST {
-            for part in self.common.groups.members(received) {
-                self.give(&part, now, &packet, received);
-            }
+            self.give_to_group(now, &packet, received);
             return None;
         }
         let qpn = destination.get();
@@ -98,6 +99,25 @@ impl Intake<'_> {
         }
     }
 
+    /// A datagram to a group. Other lanes' members get it from these.
+    fn give_to_group(&mut self, now: Instant, packet: &Packet<'_>, received: &Received<'_>) {
+        let mut others = Set::default();
+        for part in self.common.groups.members(received) {
+            if part.lane == self.gate.number {
+                self.give(&part, now, packet, received);
+            } else {
+                others.insert(part.lane);
+            }
+        }
+        // What another lane has brought it has given to its own, and to the others.
+        if !self.brought {
+            for lane in others {
+                self.common.gates[lane].hand_over(self.gate.number, received);
+                self.handed.insert(lane);
+            }
+        }
+    }
+
     fn give(
         &mut self,
         part: &Part,
@@ -105,16 +125,11 @@ impl Intake<'_> {
         packet: &Packet<'_>,
         received: &Received<'_>,
     ) -> bool {
-        let mut machine = part.lock();
+        let machine = part.machine(self.key);
         let taken = machine.receive(now, packet, received, self.after);
-        let waits = match machine.due() {
-            Due::Nothing => true,
-            Due::Acknowledgement => self.held.came(part.index, now),
-            Due::Turn => false,
-        };
         // Another lane's has got a datagram, behind which nothing is to be sent.
-        if !waits && part.lane == self.gate.number && self.touched.last() != Some(&part.index) {
-            self.touched.push(part.index);
+        if part.lane == self.gate.number {
+            self.planner.came(part.index, machine.owes(), now);
         }
         // Completions are in the order of their packets, also between send and receive queue:
         // programs that sleep on one channel for both count on an acknowledgement being first.

@@ -7,40 +7,41 @@
 pub mod brought;
 pub mod burst;
 pub mod common;
+pub mod emit;
 pub mod gate;
-pub mod held;
 pub mod intake;
 pub mod worker;
 
 use std::sync::Arc;
 
 use sluice_packet::Port;
+use sluice_planner::posts;
 use sluice_verbs::{Aftermath, SendDone};
+use sluice_xdp::Left;
 
 use crate::baton::{Baton, Hold};
-use crate::lane::burst::Burst;
+use crate::keyed::{Key, Keyhole};
 use crate::lane::common::Common;
 use crate::lane::gate::Gate;
 use crate::lane::worker::{Poster, Posting, State, Worker};
 use crate::lane_set::Set;
 use crate::locks::Rank;
 
-/// Packets of a round whose acknowledgements wait for what the program does next: it may post an
-/// answer, and then both leave by one call of the kernel.
-const PROMPT_PACKETS: usize = 4;
-
 /// Packet ports and whose packets leave by them.
 pub struct Lane {
     /// What of it is everybody's.
     pub gate: Arc<Gate>,
+    hole: Keyhole,
     state: Baton<State>,
 }
 
 impl Lane {
     pub fn new(gate: Arc<Gate>, ports: Vec<Box<dyn Port>>) -> Self {
+        let state = State::new(ports);
         Self {
             gate,
-            state: Baton::new(Rank::Lane, State::new(ports)),
+            hole: state.key.hole(),
+            state: Baton::new(Rank::Lane, state),
         }
     }
 
@@ -66,13 +67,13 @@ impl Lane {
                 Worker::Engine { .. } if self.has_left(&state) => gate.burst.polled(false),
                 _ => {}
             }
-            state.release(false);
-            if state.owes || state.gathered > 0 {
+            state.planner.release_due(worker::now);
+            if state.planner.owes() {
                 state.send(gate, common, None);
             }
             let now_came = state.receive(gate, common, worker);
             if worker == Worker::Leaver {
-                state.release(true);
+                state.planner.release();
             }
             came += now_came;
             let idle = now_came == 0 && worker == Worker::Poller && state.has_nothing(gate, common);
@@ -80,9 +81,8 @@ impl Lane {
                 drop(state);
             } else {
                 state.report();
-                if worker == Worker::Poller && (1..=PROMPT_PACKETS).contains(&now_came) {
-                    state.owes = !state.scheduler.is_idle();
-                } else {
+                let is_left = worker == Worker::Poller && state.planner.leaves_to_program(now_came);
+                if !is_left {
                     state.send(gate, common, None);
                 }
                 gate.set_deadline(state.due());
@@ -117,7 +117,7 @@ impl Lane {
         came
     }
 
-    /// Sends what was noted, by a thread that posts and so holds a send half: the engine is not
+    /// Sends what was noted, by a thread that posts: the engine is not
     /// called. The end of the request that is being posted, if it has ended and nothing else has.
     pub fn send_noted(&self, common: &Common, posting: &Posting) -> Option<SendDone> {
         let gathers = false;
@@ -135,7 +135,7 @@ impl Lane {
         }
         let post = gate.burst.post();
         if noted && gathers(post) {
-            if Burst::begins(post) {
+            if posts::begins(post) {
                 gate.leave();
             }
             return None;
@@ -144,7 +144,7 @@ impl Lane {
         if !noted {
             first = self.state.try_take();
             match &mut first {
-                Some(state) => state.scheduler.wake(posting.index),
+                Some(state) => state.planner.wake(posting.index),
                 None => gate.note(posting.index),
             }
         }
@@ -162,9 +162,9 @@ impl Lane {
         let gate = &*self.gate;
         let mut done = None;
         while let Some(mut state) = state.take().or_else(|| self.state.try_take()) {
-            let gathered = state.gathered;
+            let had_gathered = state.planner.has_gathered();
             done = done.or(state.send(gate, common, Some(poster)));
-            let left = gathered == 0 && state.gathered > 0;
+            let left = !had_gathered && state.planner.has_gathered();
             gate.set_deadline(state.due());
             drop(state);
             if left {
@@ -184,7 +184,7 @@ impl Lane {
 
     /// Whether a poster has left something.
     fn has_left(&self, state: &State) -> bool {
-        state.gathered > 0 || self.gate.may_have_notes()
+        state.planner.has_gathered() || self.gate.may_have_notes()
     }
 
     /// Looks at each port, unless somebody is at work here.
@@ -192,16 +192,43 @@ impl Lane {
         let state = self.state.try_take()?;
         state.ports.iter().map(|port| &**port).for_each(look);
         drop(state);
-        if self.gate.is_noted() {
-            // Who found the lane taken relies on who had it.
-            self.gate.sleeper.wake();
-        }
+        self.see_to_notes();
         Some(())
     }
 
-    /// Does something with the ports. Notes of the meantime are not read: wake the engine thread
-    /// afterwards, unless nobody can have left one.
-    pub fn with_ports<R>(&self, look: impl FnOnce(&mut Vec<Box<dyn Port>>) -> R) -> R {
-        look(&mut self.state.take().ports)
+    /// Does something with what its key opens, behind whoever is at work here.
+    pub fn with_key<R>(&self, work: impl FnOnce(&mut Key) -> R) -> R {
+        let mut state = self.state.take();
+        let result = work(&mut state.key);
+        drop(state);
+        self.see_to_notes();
+        result
+    }
+
+    /// The same, unless somebody is at work here.
+    pub fn try_with_key<R>(&self, work: impl FnOnce(&mut Key) -> R) -> Option<R> {
+        let mut state = self.state.try_take()?;
+        let result = work(&mut state.key);
+        drop(state);
+        self.see_to_notes();
+        Some(result)
+    }
+
+    /// What the key opens.
+    pub fn hole(&self) -> Keyhole {
+        self.hole
+    }
+
+    /// Who found the lane taken relies on who had it.
+    fn see_to_notes(&self) {
+        if self.gate.is_noted() {
+            self.gate.sleeper.wake();
+        }
+    }
+
+    /// One more way in and out, and what its interface leaves to sockets. Its place among the ports.
+    /// Notes of the meantime are not read: wake the engine thread afterwards.
+    pub fn serve(&self, port: Box<dyn Port>, left: Option<Arc<Left>>) -> usize {
+        self.state.take().serve(port, left)
     }
 }

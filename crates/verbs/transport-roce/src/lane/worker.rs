@@ -1,39 +1,32 @@
 //! Who works on a lane, and with what: its ports, its scheduler, and what is still to be sent or told.
 //!
 //! A packet that comes by the ports of another lane than its queue pair's is handed over
-//! ([`Gate::hand_over`]): nobody but the lane's holder works on its queue pairs. Datagrams to groups
-//! are the exception; they are given to all members where they come, and nobody answers them.
+//! ([`Gate::hand_over`]): nobody but the lane's holder works on its queue pairs, whose machines only the lane's
+//! key opens. A datagram to a group is handed over to each lane that has a member.
 
 use std::sync::Arc;
 
-use sluice_packet::{Port, SendError};
-use sluice_protocol::{Instant, Scheduler};
+use sluice_packet::{Kept, Port, Received};
+use sluice_planner::{End, Planner, Step};
+use sluice_protocol::Instant;
 use sluice_sys::process::now_ns;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 use sluice_verbs::{Aftermath, SendDone};
+use sluice_xdp::Left;
 
-use crate::counters::count;
 use crate::gsi;
+use crate::keyed::Key;
 use crate::lane::common::Common;
+use crate::lane::emit::{emit, put_alone};
 use crate::lane::gate::Gate;
-use crate::lane::held::Held;
 use crate::lane::intake::Intake;
 use crate::lane_set::Set;
 use crate::network::path::UDP_PORT;
-use crate::queue_pair::machine::{Machine, Outgoing};
 use crate::queue_pair::part::Part;
 use crate::queue_pair::table::Table;
 
-/// Packets that one queue pair sends in a turn, at most.
-const TURN_PACKETS: usize = 32;
-/// Turns in one round, so that what comes in is looked at in between.
-const TURNS: usize = 64;
-/// Packets that are gathered at most.
-const BURST_PACKETS: u32 = 32;
 /// Bytes of a small request: it has one packet or few.
 pub const SMALL_BYTES: u64 = 1024;
-/// When a port that took nothing more is tried again.
-const BLOCKED_NS: u64 = 100_000;
 /// Deadlines are looked at in every so many rounds of a poller that finds nothing.
 const TIMER_ROUNDS: u32 = 32;
 /// Where there are faster ports the UDP socket is asked in every so many rounds of a poller: if they say
@@ -42,6 +35,9 @@ const UDP_ROUNDS: u32 = 1024;
 const UDP_ROUNDS_BLIND: u32 = 16;
 /// And in each of so many behind one in which it had something, or is about to have.
 const UDP_ROUNDS_WARM: u32 = 32;
+/// Batches of the faster ports in front of what the socket had, at most: packets may come as fast as they
+/// are taken.
+const PAST_BATCHES: usize = 8;
 
 /// Who works on a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,27 +74,18 @@ pub struct Poster<'a> {
 /// What one of them has in hand.
 pub struct State {
     pub ports: Vec<Box<dyn Port>>,
-    pub scheduler: Scheduler,
+    /// Says what leaves next.
+    pub planner: Planner<Kept>,
+    /// Opens the machines of the lane's queue pairs.
+    pub key: Key,
     table: Arc<Table>,
     generation: u64,
-    /// Queue pairs that got something in this round.
-    touched: Vec<usize>,
     /// Queue pairs with news for the engine that a poster could not tell.
     unreported: Vec<usize>,
-    /// Something waits for room in a port.
-    blocked: bool,
-    /// Packets in the ports that the kernel has not been told of.
-    pub gathered: u32,
-    /// Of these, when the ports last handed on what need not wait.
-    handed_on: u32,
-    /// How often the kernel was told of packets.
-    flushes: u32,
-    /// A poller has left answers to be sent.
-    pub owes: bool,
-    /// Acknowledgements that wait for what the program posts.
-    held: Held,
     rounds: u32,
-    /// What the ports had left to the UDP socket when they were last asked.
+    /// What the interfaces of the faster ports leave to the UDP socket.
+    left: Vec<Arc<Left>>,
+    /// How much that was when it was last looked at.
     left_to_udp: Option<u64>,
     /// Rounds of a poller in which the UDP socket is asked still.
     udp_warm: u32,
@@ -111,32 +98,17 @@ pub struct State {
     pub after: Aftermath,
 }
 
-/// How a queue pair's turn ended.
-enum Turn {
-    /// It has more.
-    More,
-    /// Its port has no room.
-    Blocked,
-    /// It has nothing, until then.
-    Nothing(Option<Instant>),
-}
-
 impl State {
     pub fn new(ports: Vec<Box<dyn Port>>) -> Self {
         Self {
             ports,
-            scheduler: Scheduler::new(64 << 10),
+            planner: Planner::default(),
+            key: Key::new(),
             table: Arc::default(),
             generation: 0,
-            touched: Vec::new(),
             unreported: Vec::new(),
-            blocked: false,
-            gathered: 0,
-            handed_on: 0,
-            flushes: 0,
-            owes: false,
-            held: Held::default(),
             rounds: 0,
+            left: Vec::new(),
             left_to_udp: None,
             udp_warm: 0,
             gsi: gsi::Sender::default(),
@@ -148,22 +120,20 @@ impl State {
 
     /// When somebody must look at the lane again, nanoseconds; [`u64::MAX`]: no need.
     pub fn due(&self) -> u64 {
-        if !self.unreported.is_empty() || self.owes || self.gathered > 0 {
-            0
-        } else if self.blocked {
-            // Nobody says when there is room again.
-            now_ns() + BLOCKED_NS
-        } else if !self.scheduler.is_idle() {
-            0
-        } else {
-            let first = [self.scheduler.deadline(), self.held.until()];
-            let first = first.into_iter().flatten().min();
-            first.map_or(u64::MAX, Instant::nanos)
+        if !self.unreported.is_empty() {
+            return 0;
+        }
+        match self.planner.due(now) {
+            Some(None) => 0,
+            Some(Some(then)) => then.nanos(),
+            None => u64::MAX,
         }
     }
 
     fn part(&self, index: usize) -> Option<Arc<Part>> {
-        self.table.by_index.get(index)?.clone()
+        // The place of one that is gone may be another lane's by now.
+        let part = self.table.by_index.get(index)?.clone()?;
+        part.is_of(&self.key).then_some(part)
     }
 
     fn look_at_table(&mut self, common: &Common) {
@@ -177,18 +147,24 @@ impl State {
     /// Whether there is nothing to do for a poller. Timers are looked at now and then.
     pub fn has_nothing(&self, gate: &Gate, common: &Common) -> bool {
         !self.rounds.is_multiple_of(TIMER_ROUNDS)
-            && self.gathered == 0
-            && !self.blocked
             && self.unreported.is_empty()
-            && self.scheduler.is_idle()
+            && self.planner.is_idle()
             && !gate.may_have_notes()
             && !(gate.number == 0 && common.gsi.has_waiting())
     }
 
+    /// One more way in and out. Its place among the ports.
+    pub fn serve(&mut self, port: Box<dyn Port>, left: Option<Arc<Left>>) -> usize {
+        self.left.extend(left);
+        self.ports.push(port);
+        self.ports.len() - 1
+    }
+
     /// Whether a poller asks the UDP socket, which costs a call of the kernel.
     fn is_udp_due(&mut self) -> bool {
-        let faster = self.ports.get(UDP_PORT + 1..).unwrap_or_default();
-        let left: Option<u64> = faster.iter().map(|port| port.left_to_sockets()).sum();
+        let is_told = self.left.len() + UDP_PORT + 1 >= self.ports.len();
+        let all = || self.left.iter().map(|left| left.get()).sum();
+        let left: Option<u64> = is_told.then(all).flatten();
         if left != self.left_to_udp {
             self.left_to_udp = left;
             self.udp_warm = UDP_ROUNDS_WARM;
@@ -212,9 +188,9 @@ impl State {
             };
         let Self {
             ports,
+            key,
             table,
-            touched,
-            held,
+            planner,
             mads,
             udp_warm,
             handed,
@@ -222,17 +198,21 @@ impl State {
             ..
         } = self;
         *udp_warm = udp_warm.saturating_sub(1);
-        let mut came = 0;
-        let ports = match worker {
-            Worker::Bringer => &mut [],
-            _ => ports.get_mut(usize::from(skip_udp)..).unwrap_or_default(),
+        let (sockets, ports) = match worker {
+            Worker::Bringer => (None, &mut [][..]),
+            _ => match ports.split_first_mut() {
+                Some((_, past)) if skip_udp => (None, past),
+                Some((sockets, past)) => (Some(sockets), past),
+                None => (None, &mut [][..]),
+            },
         };
         let mut intake = Intake {
             gate,
             common,
+            key,
+            brought: false,
             table,
-            touched,
-            held,
+            planner,
             mads,
             handed,
             after,
@@ -240,24 +220,17 @@ impl State {
         };
         // The clock is asked for the first packet only: mostly there is none.
         let mut clock = None;
-        // Sockets first and last: what they had before the others were looked at is given behind what
-        // those have. So an acknowledgement that came past the sockets is taken in before the answer behind
-        // it, which may be bulk.
-        if !skip_udp && let Some(port) = ports.first_mut() {
-            port.fetch();
+        let [from_sockets, past] = receive(sockets, ports, &mut |received| {
+            let now = *clock.get_or_insert_with(now);
+            intake.packet(now, received);
+        });
+        if from_sockets > 0 {
+            *udp_warm = UDP_ROUNDS_WARM;
         }
-        for (place, port) in ports.iter_mut().enumerate().rev() {
-            let got = port.receive(&mut |received| {
-                let now = *clock.get_or_insert_with(|| Instant::from_nanos(now_ns()));
-                intake.packet(now, received);
-            });
-            if got > 0 && place + usize::from(skip_udp) == UDP_PORT {
-                *udp_warm = UDP_ROUNDS_WARM;
-            }
-            came += got;
-        }
+        let mut came = from_sockets + past;
         if !gate.brought.is_empty() {
-            let now = Instant::from_nanos(now_ns());
+            let now = now();
+            intake.brought = true;
             came += gate.brought.take(|received| intake.packet(now, received));
         }
         if intake.steerable > 0 {
@@ -266,31 +239,18 @@ impl State {
         came
     }
 
-    /// Acknowledgements that have waited long enough are to be sent now, or all of them.
-    pub fn release(&mut self, all: bool) {
-        if all || self.held.is_due(|| Instant::from_nanos(now_ns())) {
-            for index in self.held.release() {
-                self.scheduler.wake(index);
-                self.owes = true;
-            }
-        }
-    }
-
     /// Tells the engine what posters could not tell, and lets those send that got something.
     pub fn report(&mut self) {
         while let Some(index) = self.unreported.pop() {
-            self.scheduler.wake(index);
+            self.planner.wake(index);
             if let Some(part) = self.part(index) {
-                part.lock().report(&mut self.after);
+                part.machine(&mut self.key).report(&mut self.after);
             }
-        }
-        for index in self.touched.drain(..) {
-            self.scheduler.wake(index);
         }
     }
 
     /// Sends whatever may be sent, as far as there is room. `poster`: for whom, if it is by a thread that
-    /// posts and so holds a send half: the engine is not called then.
+    /// posts: the engine is not called then.
     pub fn send(
         &mut self,
         gate: &Gate,
@@ -298,55 +258,31 @@ impl State {
         poster: Option<Poster<'_>>,
     ) -> Option<SendDone> {
         self.look_at_table(common);
-        gate.take_notes(|index| self.scheduler.wake(index));
-        self.blocked = false;
-        self.owes = false;
-        if gate.number == 0 {
+        gate.take_notes(|index| self.planner.wake(index));
+        if gate.number == 0 && common.gsi.has_waiting() {
+            self.settle(UDP_PORT);
             self.gsi.send(&common.gsi, self.ports[UDP_PORT].as_mut());
         }
-        let now = Instant::from_nanos(now_ns());
-        let gathers = poster.is_some_and(|poster| poster.gathers);
-        if poster.is_some() {
-            self.held.posted(now);
-            for index in self.held.release() {
-                self.scheduler.wake(index);
-            }
-        }
-        let flushes = self.flushes;
+        let now = now();
+        let gathers = poster.map(|poster| sluice_planner::Poster {
+            gathers: poster.gathers,
+        });
+        self.planner.begin(self.ports.len(), gathers, now);
         let mut done = None;
-        for _ in 0..TURNS {
-            let Some(index) = self.scheduler.turn(now) else {
-                break;
-            };
-            let Some(part) = self.part(index) else {
-                self.scheduler.idle(index);
-                continue;
-            };
-            let (end, posted) = self.turn(gate, &part, now, poster);
-            done = done.or(posted);
-            // Who gets them works on them while the next ones are made.
-            if self.gathered - self.handed_on >= BURST_PACKETS {
-                self.handed_on = self.gathered;
-                for port in &mut self.ports {
-                    self.blocked |= !port.hand_on();
+        loop {
+            match self.planner.step(now) {
+                Step::Turn(index) => {
+                    let Some(part) = self.part(index) else {
+                        self.planner.ended(index, End::Nothing(None));
+                        continue;
+                    };
+                    let (end, posted) = self.turn(gate, &part, now, poster);
+                    done = done.or(posted);
+                    self.planner.ended(index, end);
                 }
+                Step::Flush(way) => self.flush(way),
+                Step::Rest => break,
             }
-            match end {
-                Turn::More => {}
-                Turn::Nothing(None) => self.scheduler.idle(index),
-                Turn::Nothing(Some(until)) => self.scheduler.wait(index, until),
-                Turn::Blocked => {
-                    if !self.flush() {
-                        self.blocked = true;
-                        break;
-                    }
-                }
-            }
-        }
-        let flushed = poster.is_some() && self.gathered == 0 && flushes != self.flushes;
-        if !flushed && (!gathers || self.gathered >= BURST_PACKETS) {
-            // What the kernel does not take now goes with the next flush.
-            self.blocked |= !self.flush();
         }
         if poster.is_none() {
             self.report();
@@ -354,20 +290,21 @@ impl State {
         done
     }
 
-    /// A program posts one request and this is all that leaves with it.
-    fn is_prompt(&self, poster: Option<Poster<'_>>) -> bool {
-        poster.is_some_and(|poster| !poster.gathers) && self.scheduler.is_last()
+    /// What is kept back in a port is put into it.
+    fn settle(&mut self, way: usize) {
+        if let Some(kept) = self.planner.settle(way)
+            && let Some(port) = self.ports.get_mut(way)
+        {
+            put_alone(port.as_mut(), &kept);
+        }
     }
 
-    /// Hands the kernel what was put into the ports. False: it did not take all.
-    fn flush(&mut self) -> bool {
-        (self.gathered, self.handed_on) = (0, 0);
-        self.flushes = self.flushes.wrapping_add(1);
-        let mut all = true;
-        for port in &mut self.ports {
-            all &= port.flush();
+    /// Hands the kernel what was put into a port.
+    fn flush(&mut self, way: usize) {
+        self.settle(way);
+        if let Some(port) = self.ports.get_mut(way) {
+            self.planner.flushed(port.flush());
         }
-        all
     }
 
     fn turn(
@@ -376,39 +313,38 @@ impl State {
         part: &Part,
         now: Instant,
         poster: Option<Poster<'_>>,
-    ) -> (Turn, Option<SendDone>) {
-        let machine = match poster {
-            None => Some(part.lock()),
-            // The thread that has it may wait for what this one holds.
-            Some(_) => part.try_lock(),
-        };
-        let Some(mut machine) = machine else {
-            self.unreported.push(part.index);
-            return (Turn::Nothing(None), None);
-        };
-        part.absorb(&mut machine);
+    ) -> (End, Option<SendDone>) {
+        // In the machine meanwhile; back at the end of the turn.
+        let mut key = self.key.take();
+        let machine = part.machine(&mut key);
         machine.expire(now);
         let flows = gate.burst.flows();
-        let mut packets = 0;
         let end = loop {
-            if packets == TURN_PACKETS {
-                break Turn::More;
-            }
-            if !machine.way_has_room(&self.ports) {
-                break Turn::Blocked;
+            let ways = machine.ports();
+            let ways = ways.as_ref().map_or(&[][..], |ways| ways);
+            let ports = &self.ports;
+            let room = |way: usize| ports.get(way).map_or(usize::MAX, |port| port.room());
+            if let Err(end) = self.planner.may_put(ways, room) {
+                break end;
             }
             let Some(outgoing) = machine.transmit(now, flows, &mut self.after) else {
-                if packets > 0 && self.is_prompt(poster) {
+                if self.planner.is_prompt() {
                     // What is left to do here is done while the peer looks at it.
-                    self.blocked |= !self.flush();
+                    self.planner.flush_all();
+                    while let Some(way) = self.planner.flushes() {
+                        self.flush(way);
+                    }
                 }
-                break Turn::Nothing(machine.deadline());
+                break End::Nothing(machine.deadline());
             };
-            packets += 1;
-            self.gathered += 1;
-            let bytes = outgoing.transmit.link_bytes();
-            self.scheduler.sent(part.index, bytes);
-            emit(&mut self.ports, gate, &mut machine, &outgoing);
+            emit(
+                &mut self.ports,
+                &mut self.planner,
+                gate,
+                part.index,
+                machine,
+                &outgoing,
+            );
         };
         let mut done = None;
         match poster {
@@ -424,27 +360,140 @@ impl State {
         if machine.has_news() {
             self.unreported.push(part.index);
         }
+        self.key = key;
         (end, done)
     }
 }
 
-/// Sends one packet.
-fn emit(ports: &mut [Box<dyn Port>], gate: &Gate, machine: &mut Machine, outgoing: &Outgoing) {
-    let transmit = &outgoing.transmit;
-    let length = transmit.headers.bytes() + transmit.payload.length().next_multiple_of(4) as usize;
-    let way = &outgoing.way;
-    let Some(port) = ports.get_mut(way.port) else {
-        return;
-    };
-    let sent = port.send(&way.path, transmit.ecn, length, &mut |into| {
-        machine.write(transmit, into)
+/// One batch of each port: how many packets came by the sockets, and how many past them.
+///
+/// What the sockets had before the others were looked at is given behind what those have. So an
+/// acknowledgement that came past the sockets is taken in before the answer behind it, which may be bulk.
+fn receive(
+    sockets: Option<&mut Box<dyn Port>>,
+    past: &mut [Box<dyn Port>],
+    take: &mut dyn FnMut(&Received<'_>),
+) -> [usize; 2] {
+    let mut came = None;
+    let from_sockets = sockets.map_or(0, |sockets| {
+        sockets.receive(&mut |received| {
+            // The sockets' batch is complete.
+            came.get_or_insert_with(|| receive_all_past(past, take));
+            take(received);
+        })
     });
-    match sent {
-        Ok(()) => {}
-        Err(SendError::Nothing) => machine.gather_failed(transmit),
-        // As if the network had lost it.
-        Err(SendError::NoRoom | SendError::Unreachable | SendError::TooLong) => {
-            count(&gate.counters.unreachable);
+    let came = came.unwrap_or_else(|| receive_past(past, take));
+    [from_sockets, came]
+}
+
+/// Whatever has come past the sockets: one batch may not be all.
+fn receive_all_past(past: &mut [Box<dyn Port>], take: &mut dyn FnMut(&Received<'_>)) -> usize {
+    let mut came = 0;
+    for _ in 0..PAST_BATCHES {
+        let batch = receive_past(past, take);
+        came += batch;
+        if batch == 0 {
+            break;
         }
+    }
+    came
+}
+
+fn receive_past(past: &mut [Box<dyn Port>], take: &mut dyn FnMut(&Received<'_>)) -> usize {
+    past.iter_mut().map(|port| port.receive(take)).sum()
+}
+
+/// By the system's clock.
+pub fn now() -> Instant {
+    Instant::from_nanos(now_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::net::IpAddr;
+    use std::sync::Mutex;
+
+    use sluice_packet::{Facts, Leaving, SendError};
+
+    use super::*;
+
+    /// Packets that a port gives at once.
+    const BATCH: usize = 4;
+
+    /// What has come to two ports, and what comes while the first asks.
+    #[derive(Default)]
+    struct Wire([VecDeque<u8>; 2], Vec<(usize, u8)>);
+
+    struct Fake(usize, Arc<Mutex<Wire>>);
+
+    impl Port for Fake {
+        fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
+            let Self(place, wire) = self;
+            let mut wire = wire.lock().unwrap();
+            let batch = wire.0[*place].len().min(BATCH);
+            let batch: Vec<u8> = wire.0[*place].drain(..batch).collect();
+            let meanwhile = core::mem::take(&mut wire.1);
+            for (place, number) in meanwhile {
+                wire.0[place].push_back(number);
+            }
+            drop(wire);
+            for number in &batch {
+                each(&Received {
+                    source: IpAddr::from([192, 0, 2, 1]),
+                    destination: IpAddr::from([192, 0, 2, 2]),
+                    interface: 1,
+                    source_port: 0xc000,
+                    traffic_class: 0,
+                    hop_limit: 64,
+                    packet: &[*number],
+                });
+            }
+            batch.len()
+        }
+
+        fn put(
+            &mut self,
+            _: &Leaving<'_>,
+            _: &mut dyn FnMut(&mut [u8]) -> bool,
+        ) -> Result<(), SendError> {
+            Err(SendError::Unreachable)
+        }
+
+        fn flush(&mut self) -> bool {
+            true
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+
+        fn facts(&self) -> Facts {
+            Facts::default()
+        }
+    }
+
+    /// What is given, of what has come to the sockets, past them, and to these places meanwhile.
+    fn given(sockets: &[u8], past: &[u8], meanwhile: &[(usize, u8)]) -> (Vec<u8>, [usize; 2]) {
+        let queues = [sockets, past].map(|numbers| numbers.iter().copied().collect());
+        let wire = Arc::new(Mutex::new(Wire(queues, meanwhile.to_vec())));
+        let [mut first, second] =
+            [UDP_PORT, 1].map(|place| Box::new(Fake(place, wire.clone())) as Box<dyn Port>);
+        let mut all = Vec::new();
+        let came = receive(Some(&mut first), &mut [second], &mut |received| {
+            all.extend_from_slice(received.packet);
+        });
+        (all, came)
+    }
+
+    #[test]
+    fn what_came_past_the_sockets_is_in_front_of_what_they_had() {
+        assert_eq!(given(&[1, 2], &[3], &[]), (vec![3, 1, 2], [2, 1]));
+        assert_eq!(given(&[], &[3], &[]), (vec![3], [0, 1]));
+        let all = (vec![3, 4, 5, 6, 7, 1], [1, 5]);
+        assert_eq!(given(&[1], &[3, 4, 5, 6, 7], &[]), all);
+        // An acknowledgement, and behind it the answer, while the sockets were asked.
+        assert_eq!(given(&[1], &[], &[(1, 3), (0, 4)]), (vec![3, 1], [1, 1]));
+        assert_eq!(given(&[], &[], &[(1, 3), (0, 4)]), (vec![3], [0, 1]));
     }
 }

@@ -11,17 +11,17 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use sluice_packet::Received;
-use sluice_rendezvous::{block_of, check_peer};
+use sluice_rendezvous::{Names, block_of, check_peer};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::now_ns;
 use sluice_sys::unix;
+use sluice_transport::worker::{Sleeper, token};
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::locks::lock;
-use crate::neighbours::names::Names;
 use crate::network::path::{address, gid};
-use crate::sleeper::{NEIGHBOUR, Sleeper, token};
+use crate::watched::NEIGHBOUR;
 
 /// What a message is.
 const PACKET: u8 = 0;

@@ -1,4 +1,3 @@
 //! Several processes behind one address: whose numbers are whose, and packets for one another.
 
 pub mod forward;
-pub mod names;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use sluice_packet::Path;
 use sluice_packet::routes::{Hop, Interface, RouteError, Routes};
-use sluice_packet::udp::Group;
+use sluice_packet::udp::{Group, Members};
 use sluice_sys::errno::Errno;
 use sluice_sys::process::now_ns;
 use sluice_verbs::{Error, Result};
@@ -53,6 +53,9 @@ struct State {
     served: Vec<Served>,
     /// The UDP sockets.
     group: Option<Group>,
+    /// Of the sockets at one port each that has joined gets a datagram to a group: those of the first
+    /// lane are enough.
+    members: Option<Members>,
     blocks: Vec<u16>,
     confirmed: u64,
     demand: Demand,
@@ -143,6 +146,7 @@ impl Network {
                 tried: BTreeSet::new(),
                 served: Vec::new(),
                 group: None,
+                members: None,
                 blocks: Vec::new(),
                 confirmed: 0,
                 demand: Demand::from_environment(),
@@ -173,9 +177,12 @@ impl Network {
         true
     }
 
-    /// Packets that the kernel takes come by these sockets. In front of the first block.
-    pub fn steer(&self, group: Group) {
-        lock(&self.state).group = Some(group);
+    /// Packets that the kernel takes come by these sockets, and datagrams to groups by those. In front of
+    /// the first block.
+    pub fn steer(&self, group: Group, members: Members) {
+        let mut state = lock(&self.state);
+        state.group = Some(group);
+        state.members = Some(members);
     }
 
     /// A block of queue pair numbers is this process's now.
@@ -217,14 +224,19 @@ impl Network {
         }
     }
 
-    /// Interfaces that take part in multicast.
-    pub fn multicast_interfaces(&self) -> Vec<u32> {
-        let interfaces = lock(&self.state).directions.interfaces();
-        interfaces
+    /// Joins a group, or leaves it, on all interfaces that take part in multicast. Whether one did.
+    pub fn join(&self, group: IpAddr, join: bool) -> bool {
+        let state = lock(&self.state);
+        let interfaces = state.directions.interfaces();
+        let usable = interfaces
             .iter()
-            .filter(|interface| interface.up && !interface.addresses.is_empty())
-            .map(|interface| interface.index)
-            .collect()
+            .filter(|interface| interface.up && !interface.addresses.is_empty());
+        let joined = usable.filter(|interface| match &state.members {
+            Some(members) => members.join(group, interface.index, join).is_ok(),
+            // Ports of somebody's own bring what they bring.
+            None => true,
+        });
+        joined.count() > 0
     }
 
     /// The interface of a path, if it could be served by AF_XDP and nobody has tried.

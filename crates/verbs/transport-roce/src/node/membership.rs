@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_verbs::{Error, Gid, QpType, Result};
 
-use crate::network::path::{UDP_PORT, address};
+use crate::network::path::address;
 use crate::node::Node;
 use crate::queue_pair::part::Part;
 
@@ -46,21 +46,8 @@ fn leave(node: &Node, part: &Part, of: impl Fn(&IpAddr) -> bool) {
 
 /// Joins a group, or leaves it, on all interfaces that have it. It is enough if one has.
 fn join(node: &Node, group: IpAddr, join: bool) -> Result<()> {
-    let interfaces = node.common().network.multicast_interfaces();
-    // Of the sockets at one port each that has joined gets a datagram to a group: one is enough.
-    let lane = node.lanes.first();
-    let joined = lane.with_ports(|ports| {
-        let port = &ports[UDP_PORT];
-        let tried = interfaces
-            .iter()
-            .map(|interface| port.join(group, *interface, join));
-        tried.filter(core::result::Result::is_ok).count()
-    });
-    // Whoever posted while the lane was held left a note.
-    lane.gate.sleeper.wake();
-    if joined > 0 {
-        Ok(())
-    } else {
-        Err(Error::NotFound)
+    match node.common().network.join(group, join) {
+        true => Ok(()),
+        false => Err(Error::NotFound),
     }
 }

@@ -5,15 +5,17 @@ mod leave;
 pub mod membership;
 pub mod report;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sluice_packet::{Path, Port};
-use sluice_rendezvous::Rendezvous;
+use sluice_rendezvous::{Names, Rendezvous};
 use sluice_sys::errno::Errno;
 use sluice_sys::local_fd::ClosedInChildren;
+use sluice_transport::notice::Notices;
+use sluice_transport::worker::{Control, token};
 use sluice_verbs::transport::QpParams;
 use sluice_verbs::{Aftermath, Result};
+use sluice_xdp::XdpPort;
 
 use crate::completions::{Completions, Sources};
 use crate::counters::Seen;
@@ -25,14 +27,15 @@ use crate::lanes::Lanes;
 use crate::locks::{Rank, lock};
 use crate::multicast::Groups;
 use crate::neighbours::forward::{Forward, Message};
-use crate::neighbours::names::Names;
 use crate::network::Network;
 use crate::network::path::{UDP_PORT, Way};
-use crate::notice::Notices;
 use crate::ports::tap::Below;
 use crate::queue_pair::part::Part;
 use crate::queue_pair::table::QueuePairs;
-use crate::sleeper::{LISTENER, NETWORK, UDP, XDP, token};
+use crate::watched::{LISTENER, NETWORK, UDP, XDP};
+
+/// Blocks of queue pair numbers of one process.
+const BLOCKS_MAX: usize = 256;
 
 /// One transport's share of the process.
 pub struct Node {
@@ -48,9 +51,7 @@ pub struct Node {
     wanted: Mutex<Vec<u32>>,
     /// What queue pairs have seen that are gone.
     gone: Mutex<Seen>,
-    /// Completion queues that wait for an event.
-    armed: AtomicU32,
-    stop: AtomicBool,
+    pub control: Control,
     notices: Notices,
 }
 
@@ -70,7 +71,10 @@ impl Node {
         let mut private: Vec<_> = parts.network.descriptor().into_iter().collect();
         let mut gates = Vec::new();
         for (number, ports) in parts.lanes.iter().enumerate() {
-            let descriptors: Vec<_> = ports.iter().flat_map(|port| port.descriptors()).collect();
+            let descriptors: Vec<_> = ports
+                .iter()
+                .flat_map(|port| port.facts().descriptors)
+                .collect();
             let gate = Gate::new(number)?;
             for descriptor in &descriptors {
                 gate.sleeper.add_port(*descriptor, UDP)?;
@@ -82,7 +86,7 @@ impl Node {
             gate.sleeper.watch(network, token(NETWORK, 0))?;
         }
         let common = Common {
-            names: Names::new(parts.rendezvous),
+            names: Names::new(parts.rendezvous, BLOCKS_MAX),
             queue_pairs: QueuePairs::default(),
             network: parts.network,
             gsi: Gsi::default(),
@@ -97,9 +101,8 @@ impl Node {
             serving: Mutex::default(),
             wanted: Mutex::default(),
             gone: Mutex::default(),
-            armed: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            notices: Notices::new(),
+            control: Control::default(),
+            notices: Notices::to_standard_error(),
         }))
     }
 
@@ -111,7 +114,7 @@ impl Node {
     /// A number for a queue pair or a shared receive queue.
     pub fn take_number(&self) -> core::result::Result<u32, Errno> {
         let common = self.common();
-        common.names.take(|block| {
+        common.names.take(|_, block| {
             // Others may bring packets for it from now on.
             let listener = token(LISTENER, u64::from(block.number));
             let sleeper = &common.first_gate().sleeper;
@@ -140,8 +143,9 @@ impl Node {
         let lane = common.lane_of(qpn);
         let queues = [params.send_cq, params.recv_cq];
         let member = self.completions.join(lane, queues);
-        let part = Arc::new(Part::new(qpn, index, lane, member, params));
-        if self.is_armed() {
+        let lane_and_hole = (lane, self.lanes[lane].hole());
+        let part = Arc::new(Part::new(qpn, index, lane_and_hole, member, params));
+        if self.control.is_armed() {
             // A queue may be armed that had nothing on this lane.
             self.lanes[lane].gate.sleeper.wake_to_hear();
         }
@@ -167,19 +171,8 @@ impl Node {
     }
 
     /// Somebody waits for a completion in this queue without polling.
-    pub fn arm(&self, queue: &Sources) {
-        self.armed.fetch_add(1, Ordering::SeqCst);
+    pub fn armed(&self, queue: &Sources) {
         self.lanes.wake_to_hear(&self.completions, queue);
-    }
-
-    /// No longer.
-    pub fn disarm(&self) {
-        self.armed.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Whether somebody waits so.
-    pub fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst) != 0
     }
 }
 
@@ -192,7 +185,9 @@ impl Node {
             return;
         }
         for part in common.queue_pairs.table().by_index.iter().flatten() {
-            part.lock().reroute(|way| common.network.way_again(way));
+            self.lanes.with_machine(part, |machine| {
+                machine.reroute(|way| common.network.way_again(way));
+            });
         }
     }
 
@@ -220,13 +215,8 @@ impl Node {
 
     /// The engine threads are to end.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
+        self.control.stop();
         self.lanes.wake();
-    }
-
-    /// Whether they are.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
     }
 }
 
@@ -285,6 +275,7 @@ impl Node {
     fn serve(&self, index: u32) -> core::result::Result<(), sluice_xdp::OpenError> {
         let interface = sluice_xdp::Interface::by_index(index)?;
         let (steering, ports) = interface.open(&sluice_xdp::Options::default())?;
+        let left = ports.first().map(XdpPort::left);
         let ports = ports
             .into_iter()
             .map(|port| crate::ports::dressed(port, Below::Port))
@@ -294,11 +285,8 @@ impl Node {
         let serving = (Rank::Change.wait(), lock(&self.serving));
         let mut first = 0;
         for (lane, port) in self.lanes.iter().zip(shares) {
-            let own = port.descriptors();
-            first = lane.with_ports(|all| {
-                all.push(port);
-                all.len() - 1
-            });
+            let own = port.facts().descriptors;
+            first = lane.serve(port, left.clone());
             for descriptor in &own {
                 // A port that is not watched is found by the watching thread's rounds.
                 let _ = lane.gate.sleeper.add_port(*descriptor, XDP);
@@ -312,11 +300,5 @@ impl Node {
         // Whoever posted while a lane was held left a note.
         self.lanes.wake();
         Ok(())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.lanes.common.names.release();
     }
 }

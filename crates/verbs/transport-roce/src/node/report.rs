@@ -4,46 +4,28 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_packet::PortCounters;
-use sluice_sys::process::now_ns;
+use sluice_transport::counting::Count;
 
 use crate::counters::{LaneCounters, Seen};
 use crate::node::Node;
 
-/// How long is waited, in all, for queue pairs and lanes that others are working on, when the
-/// process ends, and other threads may hold a lock for ever; and while it is at work, and they may
-/// have it most of the time.
-pub const PATIENCE_AT_END_NS: u64 = 20_000_000;
-pub const PATIENCE_AT_WORK_NS: u64 = 300_000_000;
-
-/// Tries until it works, or until then.
-fn in_time<R>(until: u64, mut attempt: impl FnMut() -> Option<R>) -> Option<R> {
-    loop {
-        let done = attempt();
-        if done.is_some() || now_ns() > until {
-            return done;
-        }
-        std::thread::yield_now();
-    }
-}
-
 /// Of all queue pairs, those that are gone too.
-fn of_queue_pairs(node: &Node, until: u64, left_out: &mut bool) -> Seen {
+fn of_queue_pairs(node: &Node, count: &mut Count) -> Seen {
     let mut all = node.remembered();
     for part in node.common().queue_pairs.table().by_index.iter().flatten() {
         // One that a thread does not let go of is left out.
-        match in_time(until, || part.try_lock()) {
-            Some(machine) => all += &machine.seen(),
-            None => *left_out = true,
+        let lane = &node.lanes[part.lane];
+        if let Some(seen) = count.in_time(|| lane.try_with_key(|key| part.machine(key).seen())) {
+            all += &seen;
         }
     }
     all
 }
 
-fn of_ports(node: &Node, until: u64, left_out: &mut bool) -> PortCounters {
+fn of_ports(node: &Node, count: &mut Count) -> PortCounters {
     let mut all = PortCounters::default();
     for lane in node.lanes.iter() {
-        let looked = in_time(until, || lane.try_ports(|port| all += port.counters()));
-        *left_out |= looked.is_none();
+        count.in_time(|| lane.try_ports(|port| all += port.facts().counters));
     }
     all
 }
@@ -51,13 +33,12 @@ fn of_ports(node: &Node, until: u64, left_out: &mut bool) -> PortCounters {
 /// All counters, and whether some that threads did not let go of in time are left out. The manual
 /// page of `sluice verbs` explains them.
 pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
-    let until = now_ns() + patience_ns;
-    let mut left_out = false;
-    let ports = of_ports(node, until, &mut left_out);
+    let mut count = Count::with_patience(patience_ns);
+    let ports = of_ports(node, &mut count);
     let Seen {
         protocol,
         not_taken,
-    } = of_queue_pairs(node, until, &mut left_out);
+    } = of_queue_pairs(node, &mut count);
     let lanes = |of: fn(&LaneCounters) -> &AtomicU64| -> u64 {
         let each = node.lanes.iter().map(|lane| of(&lane.gate.counters));
         each.map(|counter| counter.load(Ordering::Relaxed)).sum()
@@ -112,5 +93,5 @@ pub fn all(node: &Node, patience_ns: u64) -> (Vec<(&'static str, u64)>, bool) {
         ("tx_unreachable", lanes(|lane| &lane.unreachable)),
         ("tx_refused", ports.refused),
     ];
-    (counts, left_out)
+    (counts, count.is_partial())
 }

@@ -1,29 +1,32 @@
-//! Faults on purpose ([`sluice_verbs::fault`]): a port whose incoming packets get lost, come
+//! Faults on purpose ([`sluice_transport::fault`]): a port whose incoming packets get lost, come
 //! twice, come late or are damaged.
 //!
 //! What comes is enough: a packet that is lost here was lost on its way. Both directions of a
 //! connection have faults when both processes ask for them.
 
-use std::net::IpAddr;
-use std::os::fd::RawFd;
-
-use sluice_packet::{Path, Port, PortCounters, Received, SendError};
-use sluice_sys::errno::Errno;
+use sluice_packet::{Facts, Leaving, Port, Received, SendError};
 use sluice_sys::process::now_ns;
-use sluice_verbs::fault::{Fate, Faults, Injector};
-use sluice_wire::Ecn;
-
-use crate::ports::timer::Timer;
+use sluice_sys::timer::Timer;
+use sluice_transport::fault::{Fate, Faults, Impair};
 
 /// A packet that comes late.
-struct Held {
+struct Kept {
     /// Its `packet` is empty, the bytes are in `bytes`.
     frame: Received<'static>,
     bytes: Vec<u8>,
-    due_ns: u64,
 }
 
-impl Held {
+impl Kept {
+    fn copy(received: &Received<'_>) -> Self {
+        Self {
+            frame: Received {
+                packet: &[],
+                ..*received
+            },
+            bytes: received.packet.to_vec(),
+        }
+    }
+
     fn give(&self, each: &mut dyn FnMut(&Received<'_>)) {
         each(&Received {
             packet: &self.bytes,
@@ -35,12 +38,12 @@ impl Held {
 /// A port with faults.
 pub struct Impaired {
     port: Box<dyn Port>,
-    injector: Injector,
-    delay_ns: u64,
-    held: Option<Held>,
-    /// Readable when the held packet is due. None where the kernel has none: then the packet
-    /// waits for the next one.
+    impair: Impair<Kept>,
+    /// Readable when the packet that is kept back is due. None where the kernel has none: then the
+    /// packet waits for the next one.
     timer: Option<Timer>,
+    /// When that is, as far as the timer knows.
+    due_ns: Option<u64>,
     damaged: u64,
 }
 
@@ -49,115 +52,73 @@ impl Impaired {
     pub fn around(port: Box<dyn Port>, faults: &Faults, number: u64) -> Box<dyn Port> {
         Box::new(Self {
             port,
-            injector: faults.injector(number),
-            delay_ns: faults.delay().as_nanos() as u64,
-            held: None,
+            impair: Impair::new(faults, number),
             timer: Timer::new().ok(),
+            due_ns: None,
             damaged: 0,
         })
+    }
+
+    fn set_timer(&mut self) {
+        let due_ns = self.impair.due_ns();
+        if let Some(timer) = &mut self.timer
+            && due_ns != self.due_ns
+        {
+            match due_ns {
+                Some(due_ns) => timer.set(due_ns.saturating_sub(now_ns())),
+                None => timer.clear(),
+            }
+        }
+        self.due_ns = due_ns;
     }
 }
 
 impl Port for Impaired {
-    fn fetch(&mut self) {
-        self.port.fetch();
-    }
-
     fn receive(&mut self, each: &mut dyn FnMut(&Received<'_>)) -> usize {
-        let Self {
-            port,
-            injector,
-            held,
-            damaged,
-            delay_ns,
-            timer,
-        } = self;
-        let mut came = port.receive(&mut |received| {
-            let fate = injector.fate();
-            match fate {
-                Fate::Drop => return,
-                Fate::Corrupt => {
-                    *damaged += 1;
-                    return;
-                }
-                Fate::Pass | Fate::Late => {}
-                Fate::Duplicate => each(received),
-            }
-            // The next one is here: whoever was late has been overtaken.
-            let overtaken = held.take();
-            if fate == Fate::Late {
-                *held = Some(Held {
-                    frame: Received {
-                        packet: &[],
-                        ..*received
-                    },
-                    bytes: received.packet.to_vec(),
-                    due_ns: now_ns() + *delay_ns,
-                });
-                if let Some(timer) = timer {
-                    timer.set(*delay_ns);
-                }
-            } else {
-                each(received);
-            }
-            if let Some(late) = overtaken {
+        let (impair, damaged) = (&mut self.impair, &mut self.damaged);
+        let mut came = self.port.receive(&mut |received| {
+            let passing = impair.pass(now_ns, || Kept::copy(received));
+            *damaged += u64::from(passing.fate == Fate::Corrupt);
+            (0..passing.copies).for_each(|_| each(received));
+            if let Some(late) = passing.behind {
                 late.give(each);
             }
         });
-        if let Some(late) = held.take_if(|late| now_ns() >= late.due_ns) {
+        if self.impair.due_ns().is_some()
+            && let Some(late) = self.impair.due(now_ns())
+        {
             late.give(each);
             came += 1;
         }
-        if let Some(timer) = timer
-            && held.is_none()
-        {
-            timer.clear();
-        }
+        self.set_timer();
         came
     }
 
-    fn left_to_sockets(&self) -> Option<u64> {
-        self.port.left_to_sockets()
-    }
-
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        self.port.send(path, ecn, length, fill)
+        self.port.put(packet, fill)
     }
 
     fn flush(&mut self) -> bool {
         self.port.flush()
     }
 
-    fn hand_on(&mut self) -> bool {
-        self.port.hand_on()
-    }
-
     fn room(&self) -> usize {
         self.port.room()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        let mut all = self.port.descriptors();
-        all.extend(self.timer.as_ref().map(Timer::raw));
-        all
-    }
-
-    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        self.port.join(group, interface, join)
-    }
-
     /// Damaged packets count as such with a wrong ICRC.
-    fn counters(&self) -> PortCounters {
-        let mut counters = self.port.counters();
+    fn facts(&self) -> Facts {
+        let mut facts = self.port.facts();
+        let timer = self.timer.as_ref().map(Timer::raw);
+        facts.descriptors.extend(timer);
+        let counters = &mut facts.counters;
         counters.bad_icrc += self.damaged;
         counters.received = counters.received.saturating_sub(self.damaged);
-        counters
+        facts
     }
 }
 
@@ -165,6 +126,9 @@ impl Port for Impaired {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use std::net::IpAddr;
+
+    use sluice_packet::PortCounters;
 
     /// Gives numbered packets, so many in a call.
     struct Numbers(VecDeque<Vec<u8>>);
@@ -188,11 +152,9 @@ mod tests {
             batch.len()
         }
 
-        fn send(
+        fn put(
             &mut self,
-            _: &Path,
-            _: Ecn,
-            _: usize,
+            _: &Leaving<'_>,
             _: &mut dyn FnMut(&mut [u8]) -> bool,
         ) -> Result<(), SendError> {
             Err(SendError::Unreachable)
@@ -206,14 +168,13 @@ mod tests {
             0
         }
 
-        fn descriptors(&self) -> Vec<RawFd> {
-            Vec::new()
-        }
-
-        fn counters(&self) -> PortCounters {
-            PortCounters {
-                received: 250,
-                ..PortCounters::default()
+        fn facts(&self) -> Facts {
+            Facts {
+                descriptors: Vec::new(),
+                counters: PortCounters {
+                    received: 250,
+                    ..PortCounters::default()
+                },
             }
         }
     }
@@ -239,7 +200,7 @@ mod tests {
         assert_eq!(receive(&mut *port("dup=1", &[some])), (3, twice));
         let mut damaged = port("corrupt=1", &[&many]);
         assert_eq!(receive(&mut *damaged), (250, vec![]));
-        let counters = damaged.counters();
+        let counters = damaged.facts().counters;
         assert_eq!((counters.bad_icrc, counters.received), (250, 0));
         // Some of each, and nothing else.
         let mixed = "loss=0.2,dup=0.2,reorder=0.2,delay=1s,seed=1";
@@ -255,11 +216,12 @@ mod tests {
     fn the_late_come_after_the_next_or_after_their_time() {
         let mut late = port("reorder=1,delay=1s", &[&[1], &[2]]);
         assert_eq!(receive(&mut *late), (1, vec![]));
-        assert_eq!(receive(&mut *late), (1, vec![1]));
+        // The second would be late as well, and overtakes the first.
+        assert_eq!(receive(&mut *late), (1, vec![2, 1]));
         // Nothing follows: it is waited for by descriptor.
         let mut late = port("reorder=1,delay=2ms", &[&[7]]);
         assert_eq!(receive(&mut *late), (1, vec![]));
-        let [timer] = late.descriptors()[..] else {
+        let [timer] = late.facts().descriptors[..] else {
             panic!("no timer");
         };
         assert_eq!(sluice_sys::unix::wait_readable(timer, 10_000), Ok(true));

@@ -4,12 +4,11 @@
 pub mod impair;
 pub mod share;
 pub mod tap;
-pub mod timer;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_packet::Port;
-use sluice_verbs::fault;
+use sluice_transport::fault;
 
 use crate::ports::impair::Impaired;
 use crate::ports::tap::{Below, Tapped};

@@ -12,12 +12,9 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-use sluice_packet::{Path, Port, PortCounters, Received, SendError};
-use sluice_sys::errno::Errno;
+use sluice_packet::{Facts, Kept, Leaving, Path, Port, Received, SendError};
 use sluice_wire::Ecn;
 
 use crate::baton::Baton;
@@ -71,19 +68,12 @@ impl Port for Bundle {
         self.ports.iter_mut().map(|port| port.receive(each)).sum()
     }
 
-    fn left_to_sockets(&self) -> Option<u64> {
-        // They are of one interface, which counts for all.
-        self.ports[0].left_to_sockets()
-    }
-
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        self.ports[0].send(path, ecn, length, fill)
+        self.ports[0].put(packet, fill)
     }
 
     fn flush(&mut self) -> bool {
@@ -94,21 +84,14 @@ impl Port for Bundle {
         self.ports[0].room()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        let each = self.ports.iter().flat_map(|port| port.descriptors());
-        each.collect()
-    }
-
-    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        self.ports[0].join(group, interface, join)
-    }
-
-    fn counters(&self) -> PortCounters {
-        let mut sum = PortCounters::default();
+    fn facts(&self) -> Facts {
+        let mut all = Facts::default();
         for port in &self.ports {
-            sum += port.counters();
+            let facts = port.facts();
+            all.descriptors.extend(facts.descriptors);
+            all.counters += facts.counters;
         }
-        sum
+        all
     }
 }
 
@@ -119,28 +102,27 @@ struct Packets {
     bytes: Vec<u8>,
 }
 
-/// One, with its place among the bytes.
+/// One, with its place among the bytes, and what leaves beside it.
 struct Outgoing {
     path: Path,
     ecn: Ecn,
     place: Range<usize>,
+    beside: Option<Kept>,
 }
 
 impl Packets {
-    /// Puts one in, of so many bytes that `fill` writes. False: it wrote none.
-    fn push(
-        &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
-        fill: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> bool {
+    /// Puts one in that `fill` writes. False: it wrote none.
+    fn push(&mut self, packet: &Leaving<'_>, fill: &mut dyn FnMut(&mut [u8]) -> bool) -> bool {
         let start = self.bytes.len();
-        self.bytes.resize(start + length, 0);
+        self.bytes.resize(start + packet.length, 0);
         let filled = self.bytes.get_mut(start..).is_some_and(fill);
         if filled {
-            let (path, place) = (*path, start..start + length);
-            self.each.push(Outgoing { path, ecn, place });
+            self.each.push(Outgoing {
+                path: *packet.path,
+                ecn: packet.ecn,
+                place: start..start + packet.length,
+                beside: packet.beside.copied(),
+            });
         } else {
             self.bytes.truncate(start);
         }
@@ -188,7 +170,13 @@ impl Sending {
         let mut tried = false;
         while let Some(packet) = taken.each.get(*next) {
             let bytes = taken.bytes.get(packet.place.clone()).unwrap_or_default();
-            let sent = port.send(&packet.path, packet.ecn, bytes.len(), &mut |into| {
+            let leaving = Leaving {
+                path: &packet.path,
+                ecn: packet.ecn,
+                length: bytes.len(),
+                beside: packet.beside.as_ref(),
+            };
+            let sent = port.put(&leaving, &mut |into| {
                 let fits = into.len() == bytes.len();
                 if fits {
                     into.copy_from_slice(bytes);
@@ -304,26 +292,22 @@ impl Port for Shared {
         came
     }
 
-    fn left_to_sockets(&self) -> Option<u64> {
-        let left = self.queue.sending.try_take()?.port.left_to_sockets();
-        self.queue.send_left();
-        left
-    }
-
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        if self.room() == 0 {
+        if self.room() < 1 + usize::from(packet.beside.is_some()) {
             return Err(SendError::NoRoom);
         }
-        match self.gathered.push(path, ecn, length, fill) {
-            true => Ok(()),
-            false => Err(SendError::Nothing),
+        if self.gathered.push(packet, fill) {
+            return Ok(());
         }
+        if let Some(kept) = packet.beside {
+            self.gathered
+                .push(&kept.leaving(), &mut |into| kept.put(into));
+        }
+        Err(SendError::Nothing)
     }
 
     fn flush(&mut self) -> bool {
@@ -341,22 +325,11 @@ impl Port for Shared {
         own.min(behind)
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
+    fn facts(&self) -> Facts {
         match self.receives {
-            true => self.queue.look(|port| port.descriptors()),
-            false => Vec::new(),
-        }
-    }
-
-    fn join(&self, group: IpAddr, interface: u32, join: bool) -> Result<(), Errno> {
-        self.queue.look(|port| port.join(group, interface, join))
-    }
-
-    fn counters(&self) -> PortCounters {
-        match self.receives {
-            true => self.queue.look(|port| port.counters()),
-            // Counted once.
-            false => PortCounters::default(),
+            true => self.queue.look(|port| port.facts()),
+            // Told once.
+            false => Facts::default(),
         }
     }
 }

@@ -1,23 +1,18 @@
 //! What the protocol asks of memory, answered by the engine.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
-use sluice_protocol::{
-    Access, Atomic, Memory, Received, Refusal, Remote, ScatterError, Status, TakeError,
-};
+use sluice_protocol::{Access, Atomic, Memory, Received, Refusal, Remote, ScatterError, TakeError};
 use sluice_shmem::verbs::copy;
-use sluice_verbs::responder::{self, RecvDone, RecvWqe, RemoteMemory, RemoteOp, RemoteRequest};
-use sluice_verbs::{Aftermath, NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
+use sluice_transport::inbound;
+use sluice_verbs::responder::{RemoteMemory, RemoteOp, RemoteRequest};
+use sluice_verbs::{Aftermath, NakReason, Qp, QpType, wc_flags};
 use sluice_wire::{Qpn, grh};
 
 use crate::queue_pair::requests::Requests;
 
 /// The receive of the message under way, and what came with a datagram.
 pub struct Inbound {
-    recv: RecvWqe,
-    /// It was put aside between two packets.
-    aside: bool,
+    receive: inbound::Inbound,
     /// The shared receive queue that the message names (XRC).
     srq: u32,
     /// UD: the sender, and the header that goes in front of the data.
@@ -28,8 +23,7 @@ pub struct Inbound {
 impl Default for Inbound {
     fn default() -> Self {
         Self {
-            recv: RecvWqe::new(),
-            aside: false,
+            receive: inbound::Inbound::default(),
             srq: 0,
             source: 0,
             header: [0; grh::BYTES],
@@ -38,17 +32,9 @@ impl Default for Inbound {
 }
 
 impl Inbound {
-    /// A packet has been looked at. The memory of a message that goes on may be deregistered
-    /// until the next one comes.
+    /// A packet has been looked at.
     pub fn put_aside(&mut self, qp: &Qp) {
-        if self.recv.is_taken() && !self.aside {
-            self.recv.unpin(qp);
-            self.aside = true;
-        }
-    }
-
-    fn take_up(&mut self, qp: &Qp) -> bool {
-        !core::mem::take(&mut self.aside) || self.recv.pin_again(qp)
+        self.receive.put_aside(qp);
     }
 }
 
@@ -65,21 +51,6 @@ fn refusal(reason: NakReason) -> Refusal {
         NakReason::InvalidRequest => Refusal::InvalidRequest,
         NakReason::RemoteAccess => Refusal::Access,
         NakReason::RemoteOperation => Refusal::Operation,
-    }
-}
-
-/// The engine's name for it.
-pub fn status(status: Status) -> WcStatus {
-    match status {
-        Status::Success => WcStatus::Success,
-        Status::LocalLength => WcStatus::LocLenErr,
-        Status::LocalProtection => WcStatus::LocProtErr,
-        Status::Flushed => WcStatus::WrFlushErr,
-        Status::RemoteInvalidRequest => WcStatus::RemInvReqErr,
-        Status::RemoteAccess => WcStatus::RemAccessErr,
-        Status::RemoteOperation => WcStatus::RemOpErr,
-        Status::RetryExceeded => WcStatus::RetryExcErr,
-        Status::RnrRetryExceeded => WcStatus::RnrRetryExcErr,
     }
 }
 
@@ -161,45 +132,26 @@ impl Memory for Bridge<'_> {
 
     fn atomic(&mut self, remote: Remote, atomic: Atomic) -> Result<u64, Refusal> {
         let memory = self.remote(RemoteOp::Atomic, remote, 8)?;
-        // SAFETY: checked and pinned for 8 bytes, which the engine found aligned in the region's
-        // own counting; alignment in this process is looked at here.
-        let word = unsafe {
-            let word = memory.as_ptr().cast::<u64>();
-            if !word.is_aligned() {
-                return Err(Refusal::InvalidRequest);
-            }
-            AtomicU64::from_ptr(word)
-        };
-        Ok(match atomic {
-            Atomic::CompareSwap { compare, swap } => word
-                .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-                .unwrap_or_else(|found| found),
-            Atomic::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
-        })
+        // The engine found it aligned in the region's own counting.
+        inbound::atomic(&memory, atomic).ok_or(Refusal::InvalidRequest)
     }
 
     fn take_receive(&mut self) -> Result<(), TakeError> {
-        let inbound = &mut *self.inbound;
-        inbound.aside = false;
-        let taken = match self.qp.qp_type() {
-            QpType::XrcRecv => self
-                .qp
-                .take_recv_xrc(inbound.srq, &mut inbound.recv, self.after),
-            _ => self.qp.take_recv(&mut inbound.recv, self.after),
-        };
-        taken.map_err(|error| match error {
-            responder::TakeError::Empty | responder::TakeError::NotReady => TakeError::Empty,
-            responder::TakeError::Bad(_) => TakeError::Bad,
+        let (qp, srq) = (self.qp, self.inbound.srq);
+        let after = &mut *self.after;
+        self.inbound.receive.take(|recv| match qp.qp_type() {
+            QpType::XrcRecv => qp.take_recv_xrc(srq, recv, after),
+            _ => qp.take_recv(recv, after),
         })
     }
 
     fn scatter(&mut self, offset: u32, bytes: &[u8]) -> Result<(), ScatterError> {
-        if !self.inbound.take_up(self.qp) {
-            return Err(ScatterError::Fault);
-        }
         let front = self.front();
-        let recv = &self.inbound.recv;
-        let header_fits = front == 0 || offset != 0 || recv.scatter(0, &self.inbound.header);
+        let Inbound {
+            receive, header, ..
+        } = &mut *self.inbound;
+        let recv = receive.take_up(self.qp).ok_or(ScatterError::Fault)?;
+        let header_fits = front == 0 || offset != 0 || recv.scatter(0, header);
         if header_fits && recv.scatter(u64::from(front) + u64::from(offset), bytes) {
             Ok(())
         } else {
@@ -212,30 +164,13 @@ impl Memory for Bridge<'_> {
     }
 
     fn complete_receive(&mut self, received: &Received) {
-        self.inbound.aside = false;
-        let is_datagram = self.front() != 0;
-        let (imm, mut flags) = match (received.immediate, received.invalidated) {
-            (Some(data), _) => (u32::from_ne_bytes(data.0), wc_flags::WITH_IMM),
-            (None, Some(rkey)) => (rkey, wc_flags::WITH_INV),
-            (None, None) => (0, 0),
-        };
-        if is_datagram {
-            flags |= wc_flags::GRH;
+        let mut done = inbound::done(received);
+        let front = self.front();
+        if front != 0 {
+            done.wc_flags |= wc_flags::GRH;
+            done.src_qp = self.inbound.source;
+            done.byte_len += front;
         }
-        let done = RecvDone {
-            status: status(received.status),
-            opcode: if received.write {
-                WcOpcode::RecvRdmaWithImm
-            } else {
-                WcOpcode::Recv
-            },
-            imm,
-            wc_flags: flags,
-            solicited: received.solicited,
-            src_qp: if is_datagram { self.inbound.source } else { 0 },
-            ..RecvDone::ok(received.length + self.front())
-        };
-        self.qp
-            .complete_recv(&mut self.inbound.recv, &done, self.after);
+        self.inbound.receive.complete(self.qp, &done, self.after);
     }
 }

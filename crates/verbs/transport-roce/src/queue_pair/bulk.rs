@@ -1,81 +1,26 @@
-//! Which of two ways a connection's packets take: bulk by a socket, which the kernel is handed in
-//! large pieces, and all else past the kernel, packet by packet (decision 0012). Bulk is a large
-//! message, or many small ones.
-//!
-//! What goes one way may overtake what went the other, and a reliable connection takes what comes
-//! out of order for lost. So requests change their way only when all before them are answered:
-//! bulk waits for that, others go on behind it. Who answers never hears when an answer has
-//! come; so answers stay with the way of the last bulk for a while.
+//! What the planner is told of a connection before it says which of two ways the next packet takes.
 
+use sluice_planner::{Begins, Seen, Ways};
 use sluice_protocol::Instant;
 use sluice_protocol::rc::Connection;
-use sluice_wire::opcode::Operation;
 
-/// Packets of a message from which on it is bulk. Past the kernel the first comes sooner, and each
-/// costs more.
-const PACKETS: u64 = 5;
-
-/// Packets of small messages that wait together from which on they are bulk, where they are alike.
-/// Fewer are there sooner past the kernel.
-const CROWD: u64 = 8;
-
-/// How long answers stay where bulk was.
-const LINGER_NS: u64 = 2_000_000;
-
-/// Where the packets of one connection go.
-#[derive(Debug, Default)]
-pub struct Bulk {
-    requests: bool,
-    /// Answers are bulk until then.
-    replies: Option<Instant>,
-    /// Of the packet that leaves now, if it is an answer.
-    reply: bool,
-    /// Bulk follows that packet.
-    precedes: bool,
-}
-
-impl Bulk {
-    /// In front of every look for the next packet. `flows`: the program posts much at a time,
-    /// perhaps to other connections, so that what waits here is soon a crowd.
-    pub fn look(&mut self, connection: &mut Connection, mtu: u64, flows: bool, now: Instant) {
-        let quiet = connection.is_quiet();
-        // Behind bulk all goes its way.
-        if (quiet || !self.requests)
-            && let Some(request) = connection.begins()
-        {
-            let sent = !request.operation.has_response_data();
-            let large = u64::from(request.length) > (PACKETS - 1) * mtu;
-            let alike = is_alike(u64::from(request.length), mtu);
-            let bulk = sent && (large || alike && connection.waiting() >= CROWD);
-            if quiet {
-                self.requests = bulk || sent && alike && flows;
-            }
-            connection.hold(bulk && !self.requests);
-        }
-        if connection.reply_packets() >= PACKETS {
-            self.replies = Some(now.after_nanos(LINGER_NS));
-        }
-        self.reply = self.replies.is_some_and(|until| now < until);
-        self.precedes = self.requests && connection.begins().is_some();
+/// In front of every look for the next packet. `flows`: the program posts much at a time.
+pub fn look(ways: &mut Ways, connection: &mut Connection, mtu: u64, flows: bool, now: Instant) {
+    let begins = connection.begins().map(|request| Begins {
+        length: u64::from(request.length),
+        is_sent: !request.operation.has_response_data(),
+    });
+    let seen = Seen {
+        is_quiet: connection.is_quiet(),
+        begins,
+        waiting: connection.waiting(),
+        reply_packets: connection.reply_packets(),
+        mtu,
+        flows,
+    };
+    if let Some(holds) = ways.look(&seen, now) {
+        connection.hold(holds);
     }
-
-    /// Whether a request's packet goes by the socket.
-    pub fn request(&self) -> bool {
-        self.requests
-    }
-
-    /// The same of an answer. An acknowledgement goes with bulk that follows it: whoever has got it may
-    /// look for that no more. It says nothing that one before or behind it on the other way does not.
-    pub fn reply(&self, operation: Operation) -> bool {
-        self.reply || self.precedes && operation == Operation::Acknowledge
-    }
-}
-
-/// Whether the packets of such a message go on in one piece with those of the next: a piece is made of
-/// packets of one length. With a short one at its end each message is a piece by itself, which costs
-/// the kernel as much as its few packets past it.
-fn is_alike(length: u64, mtu: u64) -> bool {
-    length <= mtu || length.is_multiple_of(mtu)
 }
 
 #[cfg(test)]
@@ -92,6 +37,9 @@ mod tests {
     use sluice_wire::{Ecn, Headers, Mtu, Opcode, Packet, Psn, Qpn};
 
     const MTU: u64 = 1024;
+    /// Packets of a message from which on it is bulk.
+    const CROWD: u64 = 8;
+    const LINGER_NS: u64 = 2_000_000;
     const NOW: Instant = Instant::from_nanos(1_000);
 
     fn connection() -> Connection {
@@ -177,24 +125,27 @@ mod tests {
     }
 
     /// Sends what may be sent; for each packet whether it goes by the socket.
-    fn sent(bulk: &mut Bulk, connection: &mut Connection, now: Instant) -> Vec<bool> {
+    fn sent(bulk: &mut Ways, connection: &mut Connection, now: Instant) -> Vec<bool> {
         sent_while(false, bulk, connection, now)
     }
 
     fn sent_while(
         flows: bool,
-        bulk: &mut Bulk,
+        bulk: &mut Ways,
         connection: &mut Connection,
         now: Instant,
     ) -> Vec<bool> {
         let mut ways = Vec::new();
         loop {
-            bulk.look(connection, MTU, flows, now);
+            look(bulk, connection, MTU, flows, now);
             let Some(packet) = connection.transmit(now) else {
                 return ways;
             };
             ways.push(match packet.headers.bth.opcode.is_response() {
-                true => bulk.reply(packet.headers.bth.opcode.operation()),
+                true => {
+                    let operation = packet.headers.bth.opcode.operation();
+                    bulk.reply(operation == Op::Acknowledge)
+                }
                 false => bulk.request(),
             });
         }
@@ -202,7 +153,7 @@ mod tests {
 
     #[test]
     fn requests_change_their_way_only_when_nothing_is_under_way() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         post(&mut connection, 0, Operation::Send, 8);
         post(&mut connection, 1, Operation::Send, 3 * MTU);
         // One packet and three go past the kernel; the bulk waits for their answers.
@@ -228,7 +179,7 @@ mod tests {
 
     #[test]
     fn many_small_messages_are_bulk_once_those_before_are_answered() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         let few = CROWD - 1;
         (0..few).for_each(|seq| post(&mut connection, seq, Operation::Send, 8));
         let all = |way, count| vec![way; count as usize];
@@ -253,7 +204,7 @@ mod tests {
 
     #[test]
     fn many_small_messages_with_a_short_last_packet_each_are_none() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         let messages = |connection: &mut Connection, from: u64, length| {
             (from..from + CROWD).for_each(|seq| post(connection, seq, Operation::Send, length));
         };
@@ -269,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_program_that_posts_much_at_a_time_has_its_first_message_with_the_rest() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         post(&mut connection, 0, Operation::Send, 8);
         assert_eq!(sent_while(true, &mut bulk, &mut connection, NOW), [true]);
         // What is under way past the kernel is not waited for by few.
@@ -282,7 +233,7 @@ mod tests {
 
     #[test]
     fn answers_stay_where_bulk_was_for_a_while() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         let read = |connection: &mut Connection, psn, packets: u32| {
             feed(connection, Op::ReadRequest, psn, |headers| {
                 headers.reth = Some(Reth {
@@ -308,8 +259,35 @@ mod tests {
     }
 
     #[test]
+    fn what_may_answer_is_behind_an_acknowledgement_where_bulk_was() {
+        let (mut bulk, mut connection) = (Ways::default(), connection());
+        post(&mut connection, 0, Operation::Send, 8);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [false]);
+        feed(&mut connection, Op::ReadRequest, 0, |headers| {
+            headers.reth = Some(Reth {
+                address: 0,
+                rkey: 0,
+                length: 5 * MTU as u32,
+            });
+        });
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true; 5]);
+        feed(&mut connection, Op::SendOnly, 5, |headers| {
+            headers.bth.ack_request = true;
+        });
+        post(&mut connection, 1, Operation::Send, 8);
+        // The acknowledgement is behind the data, and the answer waits for what is under way elsewhere.
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
+        acknowledge(&mut connection, 0);
+        assert_eq!(sent(&mut bulk, &mut connection, NOW), [true]);
+        acknowledge(&mut connection, 1);
+        post(&mut connection, 2, Operation::Send, 8);
+        let later = NOW.after_nanos(LINGER_NS);
+        assert_eq!(sent(&mut bulk, &mut connection, later), [false]);
+    }
+
+    #[test]
     fn an_acknowledgement_goes_with_the_bulk_behind_it() {
-        let (mut bulk, mut connection) = (Bulk::default(), connection());
+        let (mut bulk, mut connection) = (Ways::default(), connection());
         let message = |connection: &mut Connection, psn| {
             feed(connection, Op::SendOnly, psn, |headers| {
                 headers.bth.ack_request = true;

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use sluice_packet::{Port, Received};
+use sluice_packet::Received;
+use sluice_planner::{Owes, Ways};
 use sluice_protocol::congestion::RateConfig;
 use sluice_protocol::{Instant, Payload, Transmit, rc, uc, ud};
+use sluice_transport::request::status;
+use sluice_verbs::responder::receives;
 use sluice_verbs::transport::QpChange;
 use sluice_verbs::types::qp_mask;
 use sluice_verbs::{Aftermath, NakReason, Qp, QpAttr, QpCap, QpType, SendDone, WcStatus};
 use sluice_wire::extended::{NakCode, RnrTimer};
+use sluice_wire::opcode::Operation;
 use sluice_wire::{Ecn, Mtu, Packet, Psn, Qpn, grh, ipv4, ipv6};
 
 use crate::counters::Seen;
 use crate::network::path::{UDP_PORT, Way};
 use crate::queue_pair::bridge::{self, Bridge, Inbound};
-use crate::queue_pair::bulk::Bulk;
-use crate::queue_pair::requests::{Outbox, Requests};
+use crate::queue_pair::bulk;
+use crate::queue_pair::requests::{Requests, Targets};
 
 /// Request packets of one queue pair on their way, at most: a megabyte, which a receiver's socket
 /// can hold while its thread is away, but no more than this while packets are small.
@@ -37,15 +41,15 @@ enum Service {
     Ud(Box<ud::Endpoint>),
 }
 
-/// What a queue pair does with packets. One thread at a time, see [`crate::queue_pair::part::Part::lock`].
+/// What a queue pair does with packets. One thread at a time, see [`crate::queue_pair::part::Part::machine`].
 pub struct Machine {
-    pub qp: Option<Arc<Qp>>,
+    qp: Option<Arc<Qp>>,
     service: Service,
     cap: QpCap,
     /// Where a connected queue pair's packets go.
     way: Option<Way>,
     /// Which of the two that [`Way`] has, where these differ.
-    bulk: Bulk,
+    bulk: Ways,
     /// The path's MTU, bytes.
     mtu: u64,
     requests: Requests,
@@ -60,17 +64,6 @@ pub struct Machine {
     seen: Seen,
 }
 
-/// What is to be done behind a packet that came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Nothing: no packet leaves, and no deadline is sooner than the lane knows.
-    Nothing,
-    /// An acknowledgement is to be sent, which may wait a little.
-    Acknowledgement,
-    /// It is to have a turn.
-    Turn,
-}
-
 /// A packet that leaves, and where to.
 pub struct Outgoing {
     pub transmit: Transmit,
@@ -78,21 +71,35 @@ pub struct Outgoing {
 }
 
 impl Machine {
-    pub fn new(cap: QpCap) -> Self {
+    pub fn new(kind: QpType, cap: QpCap, targets: Arc<Targets>) -> Self {
         Self {
             qp: None,
             service: Service::None,
             cap,
             way: None,
-            bulk: Bulk::default(),
+            bulk: Ways::default(),
             mtu: 0,
-            requests: Requests::default(),
+            requests: Requests::new(kind, targets),
             inbound: Inbound::default(),
             receives: false,
             refusal_told: false,
             told: None,
             seen: Seen::default(),
         }
+    }
+
+    /// Whose machine it is.
+    pub fn bind(&mut self, qp: &Arc<Qp>) {
+        self.requests.bind(qp.lent_records());
+        self.qp = Some(qp.clone());
+    }
+
+    /// Its queue pair is about to be gone, and in nobody's tables. What it has seen.
+    pub fn end(&mut self, after: &mut Aftermath) -> Seen {
+        self.clear(after);
+        self.requests.bind(None);
+        self.qp = None;
+        self.take_seen()
     }
 
     /// What it has seen so far.
@@ -108,7 +115,7 @@ impl Machine {
     }
 
     /// What it has seen so far, which is somebody else's to keep from now on. Without a service.
-    pub fn take_seen(&mut self) -> Seen {
+    fn take_seen(&mut self) -> Seen {
         core::mem::take(&mut self.seen)
     }
 
@@ -152,7 +159,7 @@ impl Machine {
     /// INIT to RTR: packets are taken from now on.
     pub fn ready_to_receive(&mut self, qp: &Qp, attr: &QpAttr, way: Option<Way>, port_mtu: Mtu) {
         self.way = way;
-        self.bulk = Bulk::default();
+        self.bulk = Ways::default();
         self.mtu = mtu(attr).bytes() as u64;
         self.refusal_told = false;
         self.seen = self.seen();
@@ -278,6 +285,13 @@ impl Machine {
         let Some(qp) = &self.qp else {
             return false;
         };
+        // The program is moving it: the engine's state changes in front of this one, or behind it. To
+        // refuse what comes in between would end the peer's request with a reason that is none.
+        let refuses = matches!(&self.service, Service::Rc(c) if c.refusal().is_some());
+        if !refuses && !receives(qp.state()) {
+            self.seen.not_taken.not_ready += 1;
+            return false;
+        }
         // Connected queue pairs listen to their peer's address only (IBTA 9.6.1.5).
         if !matches!(self.service, Service::Ud(_))
             && self.way.is_none_or(|way| {
@@ -312,23 +326,20 @@ impl Machine {
         true
     }
 
-    /// Hands the protocol what was posted, as much as it takes.
-    pub fn absorb(&mut self, outbox: &mut Outbox) {
-        self.requests.absorb(outbox);
-    }
-
-    /// Gives the protocol what it takes of it. Requests that it does not know are completed.
+    /// Gives the protocol what it takes of what was posted. Requests that it does not know are completed.
     fn hand_over(&mut self, after: &mut Aftermath) {
-        while let Some(slot) = self.requests.next() {
-            let request = slot.request;
-            let posted = match (&mut self.service, slot.to) {
-                (Service::Rc(connection), _) => connection.post(request),
-                (Service::Uc(connection), _) => connection.post(request),
+        while let Some(request) = self.requests.next_request() {
+            let posted = match &mut self.service {
+                Service::Rc(connection) => connection.post(request),
+                Service::Uc(connection) => connection.post(request),
                 // One at a time, since each may go by another port.
-                (Service::Ud(endpoint), Some(to)) if !endpoint.has_request() => {
+                Service::Ud(endpoint) if !endpoint.has_request() => {
+                    let Some(to) = self.requests.to(request.seq) else {
+                        return;
+                    };
                     endpoint.post(request, to.datagram)
                 }
-                _ => return,
+                Service::Ud(_) | Service::None => return,
             };
             match posted {
                 Ok(()) => self.requests.handed(),
@@ -343,29 +354,27 @@ impl Machine {
     }
 
     fn complete(&mut self, seq: u64, status: WcStatus, byte_len: u32, after: &mut Aftermath) {
-        self.requests.end(seq);
-        if let Some(qp) = &self.qp {
-            qp.complete_send(
-                seq,
-                SendDone {
-                    status,
-                    byte_len,
-                    vendor_err: 0,
-                },
-                after,
-            );
+        let done = SendDone {
+            status,
+            byte_len,
+            vendor_err: 0,
+        };
+        match &self.qp {
+            Some(qp) => self.requests.complete(qp, seq, done, after),
+            None => self.requests.end(seq),
         }
     }
 
-    /// Whether the ports by which the next packet may leave have room. Datagrams have a way each;
-    /// they look at those of the oldest.
-    pub fn way_has_room(&self, ports: &[Box<dyn Port>]) -> bool {
+    /// The ports by which the next packet may leave. Datagrams have a way each; it is that of the oldest.
+    pub fn ports(&self) -> Option<[usize; 2]> {
         let way = match self.service {
-            Service::Ud(_) => self.requests.next().and_then(|slot| Some(slot.to?.way)),
+            Service::Ud(_) => {
+                let next = self.requests.next();
+                next.and_then(|seq| Some(self.requests.to(seq)?.way))
+            }
             _ => self.way,
         };
-        let has_room = |port: usize| ports.get(port).is_none_or(|port| port.room() > 0);
-        way.is_none_or(|way| has_room(way.port) && has_room(way.bulk))
+        way.map(|way| [way.port, way.bulk])
     }
 
     /// Whether [`Machine::report`] has something to tell.
@@ -394,13 +403,13 @@ impl Machine {
         let done = self.completion()?;
         self.requests.end(seq);
         Some(SendDone {
-            status: bridge::status(done.status),
+            status: status(done.status),
             byte_len: done.length,
             vendor_err: 0,
         })
     }
 
-    /// The next packet that leaves. `flows`: as for [`Bulk::look`].
+    /// The next packet that leaves. `flows`: as for [`bulk::look`].
     pub fn transmit(
         &mut self,
         now: Instant,
@@ -411,7 +420,7 @@ impl Machine {
         let transmit = match &mut self.service {
             Service::Rc(connection) => {
                 if self.way.is_some_and(|way| way.port != way.bulk) {
-                    self.bulk.look(connection, self.mtu, flows, now);
+                    bulk::look(&mut self.bulk, connection, self.mtu, flows, now);
                 }
                 connection.transmit(now)
             }
@@ -426,7 +435,9 @@ impl Machine {
                 let opcode = transmit.headers.bth.opcode;
                 let bulk = match transmit.payload {
                     Payload::Notification => false,
-                    _ if opcode.is_response() => self.bulk.reply(opcode.operation()),
+                    _ if opcode.is_response() => self
+                        .bulk
+                        .reply(opcode.operation() == Operation::Acknowledge),
                     _ => self.bulk.request(),
                 };
                 if bulk {
@@ -514,33 +525,33 @@ impl Machine {
         self.told
     }
 
-    /// What is to be done now that a packet has come.
-    pub fn due(&self) -> Due {
+    /// What is to be done behind a packet that came.
+    pub fn owes(&self) -> Owes {
         // The others answer nothing.
         let Service::Rc(connection) = &self.service else {
-            return Due::Nothing;
+            return Owes::Nothing;
         };
         if self.requests.next().is_some() {
-            return Due::Turn;
+            return Owes::Turn;
         }
         if connection.is_ready() {
             return match connection.owes_acknowledgement_only() {
-                true => Due::Acknowledgement,
-                false => Due::Turn,
+                true => Owes::Acknowledgement,
+                false => Owes::Turn,
             };
         }
         let sooner = match (connection.deadline(), self.told) {
             (Some(deadline), Some(told)) => deadline < told,
             (deadline, _) => deadline.is_some(),
         };
-        if sooner { Due::Turn } else { Due::Nothing }
+        if sooner { Owes::Turn } else { Owes::Nothing }
     }
 
     /// Tells the engine what has happened. A queue pair that has failed does no more by itself: the
     /// engine moves it when the aftermath is settled.
     pub fn report(&mut self, after: &mut Aftermath) {
         while let Some(done) = self.completion() {
-            let status = bridge::status(done.status);
+            let status = status(done.status);
             self.complete(done.seq, status, done.length, after);
             if status != WcStatus::Success {
                 match &self.service {

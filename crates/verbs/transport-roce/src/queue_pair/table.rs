@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, RwLock};
 
-use crate::locks::{lock, unpoisoned};
+use crate::locks::{lock, read, write};
 use crate::queue_pair::part::Part;
 
 /// Numbers that this process has chosen need no keyed hash: nobody can choose them so that they
@@ -66,7 +66,7 @@ impl Default for QueuePairs {
 impl QueuePairs {
     /// Those that there are now.
     pub fn table(&self) -> Arc<Table> {
-        unpoisoned(self.table.read()).clone()
+        read(&self.table).clone()
     }
 
     /// Another one than before if they have changed.
@@ -75,7 +75,7 @@ impl QueuePairs {
     }
 
     fn change(&self, change: impl FnOnce(&mut Table)) {
-        let mut table = unpoisoned(self.table.write());
+        let mut table = write(&self.table);
         let mut new = Table {
             by_qpn: table.by_qpn.clone(),
             by_index: table.by_index.clone(),

@@ -1,15 +1,13 @@
 //! A cable in memory: two ports, each of which gets what the other sends.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex};
 
-use sluice_packet::{Path, Port, PortCounters, Received, SendError};
-use sluice_sys::errno::Errno;
+use sluice_packet::{Facts, Leaving, Path, Port, PortCounters, Received, SendError};
 use sluice_sys::unix::Fd;
 use sluice_sys::wake;
-use sluice_verbs::fault::{Fate, Faults, Injector};
+use sluice_transport::fault::{Fate, Faults, Injector};
 use sluice_wire::Ecn;
 
 /// Packets that a port gives in one go.
@@ -278,25 +276,31 @@ impl Port for Plug {
         batch.len()
     }
 
-    fn send(
+    fn put(
         &mut self,
-        path: &Path,
-        ecn: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        if self.staged.len() >= ROOM {
+        let places = 1 + usize::from(packet.beside.is_some());
+        if self.staged.len() + places > ROOM {
             return Err(SendError::NoRoom);
         }
+        if let Some(kept) = packet.beside {
+            self.staged.push(Frame {
+                path: kept.path,
+                ecn: kept.ecn,
+                packet: kept.packet().to_vec(),
+            });
+        }
         // What was there before shows if not every byte is written.
-        let mut packet = vec![0xa5; length];
-        if !fill(&mut packet) {
+        let mut bytes = vec![0xa5; packet.length];
+        if !fill(&mut bytes) {
             return Err(SendError::Nothing);
         }
         self.staged.push(Frame {
-            path: *path,
-            ecn,
-            packet,
+            path: *packet.path,
+            ecn: packet.ecn,
+            packet: bytes,
         });
         Ok(())
     }
@@ -313,15 +317,10 @@ impl Port for Plug {
         ROOM - self.staged.len()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        vec![self.own.bell.raw()]
-    }
-
-    fn join(&self, _: IpAddr, _: u32, _: bool) -> Result<(), Errno> {
-        Ok(())
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.counters
+    fn facts(&self) -> Facts {
+        Facts {
+            descriptors: vec![self.own.bell.raw()],
+            counters: self.counters,
+        }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sluice_packet::{Path, Port};
+use sluice_transport::fault::Faults;
 use sluice_transport_roce::RoceTransport;
-use sluice_verbs::fault::Faults;
 use sluice_verbs::{
     AhAttr, Channel, Context, Cq, Device, Gid, Pd, Qp, QpType, SendWr, Sge, WrOpcode,
 };
@@ -219,12 +219,22 @@ impl End {
         self.send_with(timeout, 7, rnr_retry);
     }
 
-    /// From RESET to RTS. Repetitions come after 134 ms, and end after a second: on a machine with
-    /// much else to do a thread may be away for long.
+    /// From RESET to RTS. Repetitions end after a quarter of a minute and more: on a machine with much
+    /// else to do a thread may be away for long. Losses are found long before, by what comes out of
+    /// order and by probes.
     pub fn connect(&self, peer: &End) {
+        self.connect_with(peer, 19);
+    }
+
+    /// The same for a peer that will not answer: repetitions end after four seconds.
+    pub fn connect_in_vain(&self, peer: &End) {
+        self.connect_with(peer, 17);
+    }
+
+    fn connect_with(&self, peer: &End, timeout: u8) {
         self.to_init();
         self.to_rtr(peer);
-        self.to_rts(15, 7);
+        self.to_rts(timeout, 7);
     }
 
     /// A signalled request for the peer's memory at `remote`.

@@ -11,11 +11,12 @@ use sluice_verbs::{Aftermath, Gid, Qp, QpType, WcStatus, wc_flags};
 use super::{DATAGRAM_BYTES_MAX, MULTICAST_QPN};
 use crate::hold::{Taken, wait_for_receive};
 use crate::link::{Incoming, IncomingState};
-use crate::lock::lock;
 use crate::node::Node;
 use crate::part::{Part, RecvSide};
-use crate::pieces;
+use crate::tap;
 use crate::wire::{Datagram, flags};
+use sluice_transport::pieces;
+use sluice_verbs::locks::lock;
 
 /// The header that a receiver finds in front of the data (IBTA 8.3).
 const GRH_BYTES: usize = 40;
@@ -47,7 +48,7 @@ pub fn take(
         let attached = node.groups.attached(&group).into_iter();
         for part in attached.filter_map(|slot| node.parts.get(slot)) {
             if let Some(tap) = part.tap_of_incoming(incoming) {
-                tap.datagram(record, &datagram, len);
+                tap::datagram(tap, record, &datagram, len);
             }
             // One late member holds back no others.
             deliver(&part, record, &datagram, len, after, |_, _| None);
@@ -67,7 +68,7 @@ pub fn take(
         if held.is_none()
             && let Some(tap) = part.tap_of_incoming(incoming)
         {
-            tap.datagram(record, &datagram, len);
+            tap::datagram(tap, record, &datagram, len);
         }
         held
     });

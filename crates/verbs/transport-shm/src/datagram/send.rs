@@ -7,21 +7,21 @@ use std::sync::Arc;
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::directory::BLOCK_QPS;
 use sluice_shmem::verbs::record::Header;
-use sluice_verbs::fault::Fate;
+use sluice_transport::fault::{Messages, Outlet};
 use sluice_verbs::{Gid, Posted, Qp, SendDone, Sge, WcStatus, Wqe, WrOpcode, send_flags};
 
 use super::{DATAGRAM_BYTES_MAX, MULTICAST_QPN};
 use crate::connect;
-use crate::impair::{Held, Impair};
+use crate::kept::Kept;
 use crate::link::{Outgoing, Sent};
-use crate::lock::lock;
 use crate::multicast;
 use crate::node::Node;
 use crate::os;
 use crate::part::Part;
-use crate::pieces;
 use crate::route::Route;
 use crate::wire::{Datagram, SEQUENCE_MASK, flags, request};
+use sluice_transport::pieces;
+use sluice_verbs::locks::lock;
 
 /// How long a full ring is waited for before datagrams to it are dropped: longer than its reader
 /// lets one wait for a receive, so only for a reader that is stopped.
@@ -69,9 +69,16 @@ pub fn post(node: &Node, part: &Part, qp: &Qp, wqe: &Wqe<'_>) -> Posted {
         len: wqe.length as usize,
         group: is_multicast.then_some(destination.ah.grh.dgid),
     };
-    let posted = match &part.impair {
+    let posted = match &part.faults {
         None => send(node, part, &message),
-        Some(impair) => send_impaired(node, part, impair, wqe.seq, &message),
+        Some(faults) => {
+            let mut leaving = Leaving {
+                node,
+                part,
+                message: &message,
+            };
+            faults.post(wqe.seq, message.len as u32, &mut leaving)
+        }
     };
     if posted != Posted::Busy {
         let next = message.header.sequence.wrapping_add(1);
@@ -109,61 +116,60 @@ fn send(node: &Node, part: &Part, message: &Outbound<'_>) -> Posted {
     sent_or_busy(node, part, link, message)
 }
 
-/// Sends it as its fate has it. The engine gets the completion that it would get from a network:
-/// the sender of a datagram never hears what became of it.
-fn send_impaired(
-    node: &Node,
-    part: &Part,
-    impair: &Impair,
-    seq: u64,
-    message: &Outbound<'_>,
-) -> Posted {
-    let done = Posted::Done(SendDone::ok(message.len as u32));
-    let fate = impair.datagram(seq);
-    match fate {
-        Fate::Drop | Fate::Corrupt => return done,
-        Fate::Late if is_joined(node, message) => {
-            if let Some(due_ns) = impair.hold(|due_ns| message.keep(due_ns)) {
-                node.set_timer(due_ns, part.slot);
-                return done;
-            }
+/// A datagram that leaves with faults.
+struct Leaving<'a> {
+    node: &'a Node,
+    part: &'a Part,
+    message: &'a Outbound<'a>,
+}
+
+impl Outlet for Leaving<'_> {
+    type Kept = Kept;
+
+    fn send(&mut self) -> Posted {
+        send(self.node, self.part, self.message)
+    }
+
+    fn keep(&self) -> Option<Kept> {
+        let is_joined = || {
+            connect::to(self.node, self.message.header.target)
+                .is_ok_and(|route| route.link().is_some())
+        };
+        (self.message.group.is_some() || is_joined()).then(|| self.message.keep())
+    }
+
+    fn send_also(&mut self, kept: Option<Kept>) {
+        match kept {
+            None => send_now(self.node, self.part, self.message),
+            Some(kept) => send_kept(self.node, self.part, &kept),
         }
-        _ => {}
     }
-    let posted = send(node, part, message);
-    if posted == Posted::Busy {
-        return posted;
+
+    fn wake_at(&mut self, when_ns: u64) {
+        self.node.set_timer(when_ns, self.part.slot);
     }
-    if fate == Fate::Duplicate {
-        send_now(node, part, message);
-    }
-    release_held(node, part, u64::MAX);
-    posted
 }
 
-/// Whether there is a link for it; one that is held back makes none.
-fn is_joined(node: &Node, message: &Outbound<'_>) -> bool {
-    message.group.is_some()
-        || connect::to(node, message.header.target).is_ok_and(|route| route.link().is_some())
-}
-
-/// Sends what was held back, if it is due.
+/// Sends what was kept back, if it is due.
 pub fn release_held(node: &Node, part: &Part, now_ns: u64) {
-    let Some(impair) = &part.impair else { return };
-    let Some(held) = impair.due(now_ns) else {
-        return;
-    };
+    let due = |faults: &Messages<Kept>| faults.due(now_ns);
+    if let Some(kept) = part.faults.as_deref().and_then(due) {
+        send_kept(node, part, &kept);
+    }
+}
+
+fn send_kept(node: &Node, part: &Part, kept: &Kept) {
     let piece = [Sge {
-        addr: held.data.as_ptr() as u64,
-        length: held.data.len() as u32,
+        addr: kept.data.as_ptr() as u64,
+        length: kept.data.len() as u32,
         lkey: 0,
     }];
     let message = Outbound {
-        header: held.header,
-        head: held.head,
+        header: kept.header,
+        head: kept.head,
         pieces: &piece,
-        len: held.data.len(),
-        group: held.group,
+        len: kept.data.len(),
+        group: kept.group,
     };
     send_now(node, part, &message);
 }
@@ -186,7 +192,7 @@ fn send_now(node: &Node, part: &Part, message: &Outbound<'_>) {
 /// A way to each process with members of a group. One that has no link yet misses the message.
 fn members(node: &Node, group: &Gid) -> Vec<Arc<Route>> {
     let mut routes: Vec<Arc<Route>> = Vec::new();
-    for member in multicast::members(&node.rendezvous, group) {
+    for member in multicast::members(node.names.rendezvous(), group) {
         match connect::to(node, member.block * BLOCK_QPS as u32) {
             Ok(route) if !routes.iter().any(|known| Arc::ptr_eq(known, &route)) => {
                 routes.push(route);
@@ -200,7 +206,7 @@ fn members(node: &Node, group: &Gid) -> Vec<Arc<Route>> {
 
 impl Outbound<'_> {
     /// A copy for later.
-    fn keep(&self, due_ns: u64) -> Held {
+    fn keep(&self) -> Kept {
         let mut data = vec![0; self.len];
         let mut used = 0;
         for (source, len) in pieces::gather(self.pieces, 0, self.len) {
@@ -211,12 +217,11 @@ impl Outbound<'_> {
             unsafe { copy::ascending(place.as_mut_ptr(), source, len) };
             used += len;
         }
-        Held {
+        Kept {
             header: self.header,
             head: self.head,
             data,
             group: self.group,
-            due_ns,
         }
     }
 }
@@ -274,11 +279,11 @@ fn push(part: &Part, link: &Outgoing, message: &Outbound<'_>) -> bool {
         let first = core::iter::once((head.as_ptr(), head.len()));
         let parts = first.chain(pieces::gather(message.pieces, 0, len));
         // Before the peer can answer, as for other requests.
-        link.in_flight.fetch_add(1, Ordering::SeqCst);
+        link.count_in_flight(|count| count + 1);
         // SAFETY: an array and pieces that the engine checked, `len` bytes together.
         let end = unsafe { writer.ring.push(&message.header, head.len() + len, parts) };
         if end.is_none() {
-            link.in_flight.fetch_sub(1, Ordering::Relaxed);
+            link.count_in_flight(|count| count - 1);
             if !writer.starved.contains(&part.slot) {
                 writer.starved.push_back(part.slot);
             }

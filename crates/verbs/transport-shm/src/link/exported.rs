@@ -6,7 +6,7 @@ use sluice_sys::unix;
 
 use crate::arena;
 use crate::hello::Message;
-use crate::lock::lock;
+use sluice_verbs::locks::lock;
 
 /// Which regions of ours the peer of a link has.
 #[derive(Debug, Default)]

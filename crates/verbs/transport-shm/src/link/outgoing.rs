@@ -47,8 +47,8 @@ pub struct Outgoing {
     hazards_used: AtomicU64,
     hazard_turn: AtomicU32,
     pub writer: Mutex<RequestWriter>,
-    /// Requests in the ring without acknowledgement.
-    pub in_flight: AtomicUsize,
+    /// Requests in the ring without acknowledgement, changed by who has `writer`.
+    in_flight: AtomicUsize,
     /// Held by whoever reads answers; never while posting.
     pub responses: Mutex<Reader>,
     response_ring: Ring,
@@ -109,6 +109,14 @@ impl Outgoing {
         ) || (self.in_flight.load(Ordering::Relaxed) != 0
             && self.peer_position.get().load(Ordering::Relaxed)
                 != self.accepted.load(Ordering::Relaxed))
+    }
+
+    /// So many more, or fewer, are in the ring without acknowledgement. By who has `writer`: a count needs no
+    /// locked instruction.
+    #[inline]
+    pub fn count_in_flight(&self, change: impl FnOnce(usize) -> usize) {
+        let count = self.in_flight.load(Ordering::Relaxed);
+        self.in_flight.store(change(count), Ordering::Relaxed);
     }
 
     /// How far the peer has come. Read the answers afterwards, then believe it.

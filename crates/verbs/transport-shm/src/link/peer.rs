@@ -11,8 +11,8 @@ use sluice_sys::unix::{self, Fd};
 use crate::area::{File, file_of, map_foreign};
 use crate::foreign::Foreign;
 use crate::hello::{Identity, MESSAGE_BYTES, Message};
-use crate::lock::lock;
 use crate::os;
+use sluice_verbs::locks::lock;
 
 /// Regions of a peer that a link can know.
 const REGIONS: usize = 1024;

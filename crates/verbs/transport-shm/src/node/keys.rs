@@ -10,8 +10,8 @@ use sluice_verbs::keys::KeyInfo;
 use super::Node;
 use crate::arena;
 use crate::link::Incoming;
-use crate::lock::lock;
 use crate::os;
+use sluice_verbs::locks::lock;
 
 /// How long the withdrawal of a key waits for one initiator's copy before that link is ended.
 const HAZARD_PATIENCE_NS: u64 = 5_000_000_000;

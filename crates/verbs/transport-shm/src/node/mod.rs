@@ -9,42 +9,45 @@ mod timers;
 pub use links::{LinkTable, Links};
 pub use timers::Due;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLock, Weak};
 
-use sluice_rendezvous::{BLOCK_NUMBERS, Numbers, Rendezvous};
+use sluice_rendezvous::{BLOCK_NUMBERS, Names, Rendezvous};
 use sluice_shmem::verbs::directory::{
     BLOCK_QPS, BLOCKS_MAX, DIRECTORY_BYTES, Directory, ENGINE_ASLEEP,
 };
 use sluice_sys::at_exit::{self, AtExit};
 use sluice_sys::errno::Errno;
-use sluice_verbs::fault::Faults;
+use sluice_transport::fault::{Faults, Senders};
+use sluice_transport::timers::Timers;
+use sluice_transport::worker::Control;
 
 use crate::area::{File, OwnArea, file_of};
 use crate::hello::Identity;
-use crate::impair::Impairs;
-use crate::lock::lock;
 use crate::multicast::Groups;
 use crate::os::{self, Epoll, LocalFd};
 use crate::watched::Watched;
 use keys::Keys;
 use parts::Parts;
-use timers::Timers;
+use timers::Looks;
 
 // A place in the directory is a block's place and the number's in it.
 const _: () = assert!(BLOCK_QPS == BLOCK_NUMBERS);
 
+/// Sides of the work: what peers have answered, and what they ask.
+pub const ANSWERS: usize = 0;
+pub const REQUESTS: usize = 1;
+
 /// One transport's share of the process.
 pub struct Node {
-    pub rendezvous: Rendezvous,
+    pub names: Names,
     /// In a place that does not move: peers read it there to see that they reach us.
     pub nonce: Box<[u64; 2]>,
     pub directory: Directory,
     pub area: OwnArea,
     /// Which memory `area` is.
     pub file: File,
-    numbers: Mutex<Numbers>,
     pub parts: Parts,
     keys: Mutex<Keys>,
     pub table: Mutex<LinkTable>,
@@ -55,15 +58,14 @@ pub struct Node {
     pub kick: LocalFd,
     /// Nothing but a descriptor to be given up where none is left.
     pub spare: Mutex<Option<LocalFd>>,
-    pub armed: AtomicU32,
+    pub control: Control,
     pub engine_turn: AtomicU32,
-    pub stop: AtomicBool,
-    pub timers: Timers,
-    /// Counts of polls that found work, on either side; the engine thread watches them.
-    pub polled_incoming: AtomicU64,
-    pub polled_outgoing: AtomicU64,
+    pub timers: Timers<Due>,
+    pub looks: Looks,
+    /// Counts of polls that found work, by side; the engine thread watches them.
+    pub polled: [AtomicU64; 2],
     pub groups: Groups,
-    pub impairs: Impairs,
+    pub faults: Senders,
 }
 
 impl Node {
@@ -78,12 +80,11 @@ impl Node {
         let kick = LocalFd::own(os::eventfd()?);
         epoll.add(kick.raw(), Watched::Kick.token())?;
         let node = Arc::new(Self {
-            rendezvous,
+            names: Names::new(rendezvous, BLOCKS_MAX),
             nonce: Box::new(os::random()?),
             directory,
             file: file_of(&area.fd)?,
             area,
-            numbers: Mutex::new(Numbers::new(BLOCKS_MAX)),
             parts: Parts::new(),
             keys: Mutex::default(),
             table: Mutex::default(),
@@ -92,14 +93,13 @@ impl Node {
             epoll,
             kick,
             spare: Mutex::new(os::eventfd().ok().map(LocalFd::own)),
-            armed: AtomicU32::new(0),
+            control: Control::default(),
             engine_turn: AtomicU32::new(0),
-            stop: AtomicBool::new(false),
-            timers: Timers::new(),
-            polled_incoming: AtomicU64::new(0),
-            polled_outgoing: AtomicU64::new(0),
+            timers: Timers::default(),
+            looks: Looks::default(),
+            polled: Default::default(),
             groups: Groups::default(),
-            impairs: Impairs::new(faults),
+            faults: Senders::new(faults),
         });
         let duty: Weak<Self> = Arc::downgrade(&node);
         at_exit::remember(duty);
@@ -117,22 +117,13 @@ impl Node {
 
     /// A number for a queue pair or shared receive queue, claiming a block if necessary.
     pub fn take_number(&self) -> Result<u32, Errno> {
-        lock(&self.numbers).take(&self.rendezvous, |index, block| {
+        self.names.take(|index, block| {
             let token = Watched::Listener(block.number).token();
             self.epoll.add(block.listener.raw(), token)?;
             self.directory.set_block(index, block.number);
             self.parts.add_block(index);
             Ok(())
         })
-    }
-
-    pub fn give_number(&self, number: u32) {
-        lock(&self.numbers).give(number);
-    }
-
-    /// The listener of one of our blocks.
-    pub fn listener(&self, block: u32) -> Option<i32> {
-        lock(&self.numbers).listener(block)
     }
 
     /// Calls the queue pair at `slot` at `when_ns` or later.
@@ -144,7 +135,7 @@ impl Node {
 
     /// A request is held until `when_ns`.
     pub fn held_until(&self, when_ns: u64) {
-        if self.timers.set_look(when_ns) {
+        if self.looks.set(&self.timers, when_ns) {
             self.wake_engine();
         }
     }
@@ -160,26 +151,11 @@ impl Node {
     pub fn wake_engine(&self) {
         os::ring(self.kick.raw());
     }
-
-    /// Whether the engine thread is responsible for events.
-    pub fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::SeqCst) != 0
-    }
 }
 
 impl AtExit for Node {
-    /// Takes the names of this process away; those of one that is killed are left to whoever
-    /// claims numbers next ([`sluice_rendezvous`]).
+    /// Takes the names of this process away.
     fn leave(&self) {
-        // A thread that holds this is about to claim one more; who comes later sweeps it up.
-        if let Ok(numbers) = self.numbers.try_lock() {
-            numbers.take_names_away(&self.rendezvous);
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        lock(&self.numbers).release(&self.rendezvous);
+        self.names.leave();
     }
 }

@@ -4,15 +4,16 @@
 use super::records::{SPAN_DATA_BYTES, opcode_is_atomic};
 use super::{RETRY_NS, ROOM_BYTES, give_up, pump, reached};
 use crate::link::{LOOKS, Outgoing, Sent, requests_max};
-use crate::lock::lock;
 use crate::node::{Links, Node};
 use crate::part::{Entry, Part, SendSide};
 use crate::route::Route;
 use crate::wire::{SEQUENCE_MASK, answer};
-use crate::{os, pieces, wire};
+use crate::{os, wire};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering;
 use sluice_shmem::verbs::record::{Reader, Record};
+use sluice_transport::pieces;
+use sluice_verbs::locks::{Guard, lock, try_lock};
 use sluice_verbs::{Aftermath, SendDone, WcStatus, WrOpcode};
 use std::sync::Arc;
 
@@ -53,9 +54,9 @@ pub fn finish(node: &Node, route: &Arc<Route>, after: &mut Aftermath) {
 }
 
 fn progress_once(node: &Node, route: &Arc<Route>, link: &Outgoing, after: &mut Aftermath) -> usize {
-    match link.responses.try_lock() {
-        Ok(mut answers) => read_answers(node, route, link, &mut answers, after),
-        Err(_) => 0,
+    match try_lock(&link.responses) {
+        Some(mut answers) => read_answers(node, route, link, &mut answers, after),
+        None => 0,
     }
 }
 
@@ -117,8 +118,8 @@ fn acknowledge(node: &Node, link: &Outgoing, position: u64, after: &mut Aftermat
                 count += 1;
                 writer.sent.pop_front();
             }
+            link.count_in_flight(|all| all - count);
         }
-        link.in_flight.fetch_sub(count, Ordering::Relaxed);
         total += count;
         for (index, sent) in batch[..count].iter().enumerate() {
             // The last of a run speaks for all.
@@ -275,7 +276,8 @@ fn take_answer(
     if let Some(tap) = &part.tap
         && header.kind != answer::REFUSED
     {
-        tap.put_off(header.kind, header.immediate);
+        let rnr = header.kind == answer::RNR;
+        tap.put_off(rnr.then_some(header.immediate as u8));
     }
     let now = os::now_ns();
     let status = match header.kind {
@@ -320,7 +322,7 @@ fn rewind(side: &mut SendSide, record_index: u32) {
 
 pub(super) fn fail_first(
     part: &Part,
-    mut side: std::sync::MutexGuard<'_, SendSide>,
+    mut side: Guard<'_, SendSide>,
     status: WcStatus,
     after: &mut Aftermath,
 ) {

@@ -1,18 +1,16 @@
 //! Requests as records in the ring of a link.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::Ordering;
-
 use sluice_shmem::verbs::record::Header;
 use sluice_verbs::{Wqe, WrOpcode, send_flags};
 
 use crate::arena;
 use crate::link::{CHUNK_BYTES, Outgoing, RequestWriter, Sent};
-use crate::lock::lock;
 use crate::part::{Entry, Part, SendSide};
-use crate::pieces;
 use crate::route::Route;
 use crate::wire::{Atomic, PIECES_MAX, Piece, SEQUENCE_MASK, Span, flags, request};
+use sluice_transport::pieces;
+use sluice_verbs::locks::lock;
 
 /// Data of one WRITE or READ record.
 pub const SPAN_DATA_BYTES: usize = CHUNK_BYTES - Span::BYTES;
@@ -79,10 +77,11 @@ pub fn push_records(
                 immediate: wqe.wr.imm,
                 ..Header::default()
             };
-            // Before the peer can answer: who looks for the answer looks at this first.
-            link.in_flight.fetch_add(1, Ordering::SeqCst);
+            // Before the peer can answer, which sees the record that is published behind this: who looks for the
+            // answer looks at this first.
+            link.count_in_flight(|count| count + 1);
             let Some(end) = push_record(&mut writer, &mut header, entry, route, link, wqe) else {
-                link.in_flight.fetch_sub(1, Ordering::Relaxed);
+                link.count_in_flight(|count| count - 1);
                 if !writer.starved.contains(&part.slot) {
                     writer.starved.push_back(part.slot);
                 }

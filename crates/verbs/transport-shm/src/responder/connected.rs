@@ -3,17 +3,18 @@
 
 use sluice_shmem::verbs::copy;
 use sluice_shmem::verbs::record::{Header, Record};
+use sluice_transport::pieces;
+use sluice_verbs::locks::lock;
 use sluice_verbs::responder::{RecvDone, RemoteOp, RemoteRequest, TakeError};
 use sluice_verbs::{Aftermath, NakReason, Qp, QpType, WcOpcode, WcStatus, wc_flags};
 
 use super::described::fetch;
 use crate::hold::{Taken, wait_for_receive};
 use crate::link::{CHUNK_BYTES, Incoming, IncomingState};
-use crate::lock::lock;
 use crate::node::Node;
 use crate::part::{Part, RecvSide};
 use crate::wire::{self, Atomic, SEQUENCE_MASK, Span, answer, flags, request};
-use crate::{pieces, reach, requester};
+use crate::{reach, requester, tap};
 
 /// What becomes of a request.
 enum Outcome {
@@ -74,7 +75,7 @@ pub fn take(
         Outcome::Done | Outcome::Answered => true,
         Outcome::Rnr => {
             if let Some(tap) = part.tap_of_incoming(incoming) {
-                tap.not_ready(rnr_code);
+                tap.not_ready(rnr_code as u8);
             }
             answer(incoming, state, header, answer::RNR, rnr_code)
         }
@@ -179,7 +180,7 @@ fn take_receive(
 /// reply must not overtake the acknowledgement, since programs wait for the two in this order.
 /// And this message may be such a reply: what it was acknowledged with comes first.
 fn acknowledge_early(node: &Node, incoming: &Incoming, record: &Record, after: &mut Aftermath) {
-    if node.is_armed() {
+    if node.control.is_armed() {
         incoming.publish_head(record.end);
         requester::progress_all(node, &node.links(), after);
     }
@@ -251,7 +252,8 @@ fn send(
         return Outcome::Done;
     }
     if let Some(tap) = part.tap_of_incoming(incoming) {
-        tap.received(header, total as u32, side.recv.sges());
+        let (extras, srq) = (tap::extras(header), header.argument as u32);
+        tap.received(extras, srq, total as u32, side.recv.sges());
     }
     let mut done = RecvDone {
         solicited: header.flags & flags::SOLICITED != 0,
@@ -316,14 +318,14 @@ fn write(
     {
         return outcome;
     }
+    let wanted = RemoteRequest {
+        op: RemoteOp::Write,
+        rkey: span.rkey,
+        addr: header.argument,
+        len: u64::from(span.total),
+        srqn: span.srqn,
+    };
     if !written {
-        let wanted = RemoteRequest {
-            op: RemoteOp::Write,
-            rkey: span.rkey,
-            addr: header.argument,
-            len: u64::from(span.total),
-            srqn: span.srqn,
-        };
         match qp.check_remote(&wanted) {
             Ok(memory) => {
                 // SAFETY: the engine gave `total` bytes, and the part lies within them.
@@ -332,8 +334,12 @@ fn write(
                     let source = record.payload.add(Span::BYTES);
                     copy::ascending(target, source, len as usize);
                 }
-                if let Some(tap) = part.tap_of_incoming(incoming) {
-                    tap.written(header, &span, memory.as_ptr());
+                // The last part makes the message: now all of it is in the target.
+                if header.flags & flags::LAST != 0
+                    && let Some(tap) = part.tap_of_incoming(incoming)
+                {
+                    // SAFETY: the engine gave memory of that many bytes, which is held.
+                    unsafe { tap.written(&wanted, tap::extras(header), memory.as_ptr()) };
                 }
             }
             Err(reason) => {
@@ -351,7 +357,7 @@ fn write(
     }
     if immediate {
         if written && let Some(tap) = part.tap_of_incoming(incoming) {
-            tap.written_by_peer(qp, header, &span);
+            tap.written_by_peer(qp, &wanted, tap::extras(header));
         }
         side.taken = false;
         let done = RecvDone {
@@ -396,8 +402,12 @@ fn read(
         Ok(memory) => memory,
         Err(reason) => return Outcome::Refused(reason),
     };
-    if let Some(tap) = part.tap_of_incoming(incoming) {
-        tap.read(header, &span, memory.as_ptr());
+    // The last part makes the message.
+    if header.flags & flags::LAST != 0
+        && let Some(tap) = part.tap_of_incoming(incoming)
+    {
+        // SAFETY: the engine gave memory of that many bytes, which is held.
+        unsafe { tap.read(&wanted, memory.as_ptr()) };
     }
     let reply = answer_header(header, answer::DATA, span.offset);
     let source = memory.as_ptr().wrapping_add(span.offset as usize);
@@ -443,7 +453,7 @@ fn atomic(
     // SAFETY: 8 bytes that the engine gave, aligned.
     let old = unsafe { reach::atomic(target, swaps, operation.compare_add, operation.swap) };
     if let Some(tap) = part.tap_of_incoming(incoming) {
-        tap.operated(header, &operation, old);
+        tap.operated(&wanted, tap::operation(&operation), old);
     }
     let mut reply = answer_header(header, answer::VALUE, 0);
     reply.argument = old;

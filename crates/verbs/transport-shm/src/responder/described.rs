@@ -6,8 +6,8 @@ use sluice_shmem::verbs::record::Record;
 use sluice_verbs::Sge;
 
 use crate::link::{CHUNK_BYTES, Incoming};
-use crate::pieces;
 use crate::wire::{PIECES_MAX, Piece};
+use sluice_transport::pieces;
 
 const _: () = assert!(CHUNK_BYTES >= PIECES_MAX * Piece::BYTES);
 

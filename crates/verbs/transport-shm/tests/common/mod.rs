@@ -3,7 +3,7 @@
 #![allow(unsafe_code, dead_code, unused_imports)]
 
 use std::io::{Read, Write};
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_transport_shm::{ShmTransport, arena};
-use sluice_verbs::{Channel, Context, Cq, Device, Pd, Qp, QpType, SendWr, Sge, WrOpcode};
-use sluice_verbs_testing::Remote;
-pub use sluice_verbs_testing::{EVERYTHING, Memory, PATIENCE, until};
+use sluice_verbs::Device;
+pub use sluice_verbs_testing::{EVERYTHING, Joined as End, Memory, PATIENCE, Peer, Side, until};
+use sluice_verbs_testing::{Row, Site};
 
 /// How the peer's memory is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +51,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn start(test: &str, way: Way) -> Pair {
-        let directory =
-            std::env::temp_dir().join(format!("slv-{}-{test}-{way:?}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!(
+            "slv-{}-{}-{way:?}",
+            std::process::id(),
+            test.replace("::", "-")
+        ));
         let _ = std::fs::remove_dir_all(&directory);
         let (left, right) = UnixStream::pair().unwrap();
         let start = |role: &str, socket: UnixStream| {
@@ -121,6 +124,16 @@ pub fn pair(test: &str, way: Way, first: fn(&mut World), second: fn(&mut World))
     }
 }
 
+/// Runs a row of the conformance suite: `path` is its test's, from the crate on.
+pub fn run_row(path: &str, row: &Row, way: Way) {
+    let (_, test) = path.split_once("::").expect("a test of a crate");
+    match std::env::var("SLV_ROLE").as_deref() {
+        Ok("first") => row.run(row.first, &mut World::new()),
+        Ok(_) => row.run(row.second, &mut World::new()),
+        Err(_) => Pair::start(test, way).finish(),
+    }
+}
+
 /// As [`pair`], for each way to reach memory.
 pub fn pair_every_way(test: &str, first: fn(&mut World), second: fn(&mut World)) {
     for way in [Way::Shared, Way::Kernel, Way::Owner] {
@@ -130,68 +143,33 @@ pub fn pair_every_way(test: &str, first: fn(&mut World), second: fn(&mut World))
 
 /// One process of the two.
 pub struct World {
-    pub context: Arc<Context>,
-    pub pd: Arc<Pd>,
+    side: Side,
     pub way: Way,
-    socket: UnixStream,
-    _device: Arc<Device>,
     pub transport: Arc<ShmTransport>,
 }
 
-/// What a peer must know of an [`End`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Address {
-    pub qpn: u32,
-    pub rkey: u32,
-    pub addr: u64,
-    pub psn: u32,
-}
+impl Deref for World {
+    type Target = Side;
 
-/// A queue pair with memory, and where its peer is.
-pub struct End {
-    pub end: sluice_verbs_testing::End,
-    pub peer: Address,
-}
-
-impl Deref for End {
-    type Target = sluice_verbs_testing::End;
-
-    fn deref(&self) -> &Self::Target {
-        &self.end
+    fn deref(&self) -> &Side {
+        &self.side
     }
 }
 
-/// Memory of the kind that the way needs.
-pub fn memory(way: Way, len: usize) -> Memory {
-    match way {
-        // SAFETY: nobody frees it.
-        Way::Shared => unsafe { Memory::at(arena::aligned_alloc(4096, len), len) },
-        _ => Memory::new(len),
+impl DerefMut for World {
+    fn deref_mut(&mut self) -> &mut Side {
+        &mut self.side
     }
 }
 
-impl World {
-    pub fn new() -> World {
-        let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
-        let transport = ShmTransport::at(&directory).unwrap();
-        let device = Device::new("sluice0", transport.clone());
-        let context = device.open().unwrap();
-        let pd = context.alloc_pd().unwrap();
-        // SAFETY: standard input is the socket that the test gave us, and nobody else uses it.
-        let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(0) });
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        World {
-            context,
-            pd,
-            way: Way::here(),
-            socket,
-            _device: device,
-            transport,
-        }
-    }
+/// Where a process of the two is: it has a socket to the other one.
+struct Process {
+    socket: UnixStream,
+    way: Way,
+}
 
-    /// Gives the peer four words and takes its four.
-    pub fn swap(&mut self, words: [u64; 4]) -> [u64; 4] {
+impl Site for Process {
+    fn swap(&mut self, words: [u64; 4]) -> [u64; 4] {
         let mut bytes = [0; 32];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
@@ -205,95 +183,29 @@ impl World {
         words
     }
 
-    /// Waits until the peer is here too.
-    pub fn meet(&mut self) {
-        self.swap([0; 4]);
-    }
-
-    pub fn end(&mut self, kind: QpType, len: usize, channel: Option<&Arc<Channel>>) -> End {
-        let cq = self.context.create_cq(1024, 0, channel, 0).unwrap();
-        self.end_with(kind, len, &cq)
-    }
-
-    pub fn end_with(&mut self, kind: QpType, len: usize, cq: &Arc<Cq>) -> End {
-        let memory = memory(self.way, len);
-        End {
-            end: sluice_verbs_testing::End::new(&self.pd, kind, cq, memory),
-            peer: Address::default(),
+    /// Of the kind that the way needs.
+    fn memory(&self, len: usize) -> Memory {
+        match self.way {
+            // SAFETY: nobody frees it.
+            Way::Shared => unsafe { Memory::at(arena::aligned_alloc(4096, len), len) },
+            _ => Memory::new(len),
         }
-    }
-
-    /// Tells the peer where this end is and learns where its is.
-    pub fn introduce(&mut self, end: &mut End) {
-        let theirs = self.swap([
-            u64::from(end.qp.num()),
-            u64::from(end.mr.rkey()),
-            end.memory.start as u64,
-            u64::from(end.psn),
-        ]);
-        end.peer = Address {
-            qpn: theirs[0] as u32,
-            rkey: theirs[1] as u32,
-            addr: theirs[2],
-            psn: theirs[3] as u32,
-        };
-    }
-
-    /// A connected end of `len` bytes, as the peer makes one at the same time.
-    pub fn connected(&mut self, kind: QpType, len: usize) -> End {
-        let mut end = self.end(kind, len, None);
-        self.introduce(&mut end);
-        end.to_ready();
-        self.meet();
-        end
     }
 }
 
-impl End {
-    /// The same, around a queue pair that only receives and shares its completion queue.
-    pub fn as_target(&self, target: &Arc<Qp>) -> End {
-        End {
-            end: sluice_verbs_testing::End {
-                qp: target.clone(),
-                cq: self.cq.clone(),
-                mr: self.mr.clone(),
-                memory: self.memory,
-                psn: self.psn,
-            },
-            peer: self.peer,
+impl World {
+    pub fn new() -> World {
+        let directory = PathBuf::from(std::env::var_os("SLV_DIR").unwrap());
+        let transport = ShmTransport::at(&directory).unwrap();
+        let device = Device::new("sluice0", transport.clone());
+        // SAFETY: standard input is the socket that the test gave us, and nobody else uses it.
+        let socket = UnixStream::from(unsafe { OwnedFd::from_raw_fd(0) });
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let way = Way::here();
+        World {
+            side: Side::new(device, Process { socket, way }),
+            way,
+            transport,
         }
-    }
-
-    pub fn to_rtr(&self) {
-        let mut remote = Remote {
-            qpn: self.peer.qpn,
-            psn: self.peer.psn,
-            path_mtu: 5,
-            ..Remote::default()
-        };
-        remote.ah.port_num = 1;
-        self.receive_from(&remote);
-    }
-
-    pub fn to_rts(&self, timeout: u8, rnr_retry: u8) {
-        self.send_with(timeout, 3, rnr_retry);
-    }
-
-    pub fn to_ready(&self) {
-        self.to_init();
-        self.to_rtr();
-        self.to_rts(14, 7);
-    }
-
-    /// A signalled request for the peer's memory at `remote`.
-    pub fn request<'a>(
-        &self,
-        opcode: WrOpcode,
-        id: u64,
-        sges: &'a [Sge],
-        remote: usize,
-    ) -> SendWr<'a> {
-        let address = self.peer.addr + remote as u64;
-        sluice_verbs_testing::request(opcode, id, sges, address, self.peer.rkey)
     }
 }

@@ -1,21 +1,20 @@
 //! Two hosts of the laboratory, for tests and examples.
 #![allow(dead_code, unused_imports)]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_lab::link::{Settings, require_means};
-use sluice_lab::pair::{End, Pair};
+use sluice_lab::link::require_means;
 use sluice_lab::verdict::made;
-use sluice_packet::{Ethernet, Path, Port, Received, SendError};
+use sluice_packet::{Ethernet, Kept, Leaving, Path, Port, Received, SendError};
 use sluice_wire::bth::Bth;
 use sluice_wire::{Ecn, Headers, Opcode, Psn, Qpn};
 use sluice_xdp::{Interface, Options, Steering, XdpPort};
 
+pub use sluice_lab::net::{INTERFACE, Net, Node as Host};
+
 /// Longest time that a test waits for something that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Whether hosts can be made. If not, says so; `SLUICE_NO_SKIP=1` makes it a failure.
 pub fn can_run(test: &str) -> bool {
@@ -25,35 +24,29 @@ pub fn can_run(test: &str) -> bool {
 /// Block of the queue pairs that tests use.
 pub const BLOCK: u16 = 0x1234;
 
-/// One end.
-#[derive(Clone, Debug)]
-pub struct Host {
-    host: sluice_lab::host::Host,
-    pub mac: [u8; 6],
-    pub v4: IpAddr,
-    pub v6: IpAddr,
+/// What a host of the laboratory does with the device.
+pub trait Device {
+    fn interface(&self) -> Interface;
+
+    /// Opened, with the addresses and the block that tests use.
+    fn open(&self, options: &Options) -> (Steering, Vec<XdpPort>);
+
+    /// With one queue.
+    fn open_one(&self, options: &Options) -> (Steering, XdpPort);
+
+    /// From here to there.
+    fn path(&self, to: &Host, v6: bool) -> Path;
+
+    /// Whether a program is attached.
+    fn attached(&self) -> bool;
 }
 
-/// The name of the interface in each namespace.
-pub const INTERFACE: &str = "e0";
-
-impl Host {
-    /// Starts a program there.
-    pub fn spawn(&self, command: &mut Command) -> Child {
-        self.host.inside(|| command.spawn()).expect("starts")
-    }
-
-    /// Runs something in the namespace, on a thread of its own.
-    pub fn enter<T: Send>(&self, run: impl FnOnce() -> T + Send) -> T {
-        self.host.inside(|| Ok(run())).expect("may enter")
-    }
-
-    pub fn interface(&self) -> Interface {
+impl Device for Host {
+    fn interface(&self) -> Interface {
         self.enter(|| Interface::by_name(INTERFACE)).expect("made")
     }
 
-    /// Opened, with the addresses and the block that tests use.
-    pub fn open(&self, options: &Options) -> (Steering, Vec<XdpPort>) {
+    fn open(&self, options: &Options) -> (Steering, Vec<XdpPort>) {
         let options = Options {
             addresses: vec![self.v4, self.v6],
             ..options.clone()
@@ -64,15 +57,13 @@ impl Host {
         (steering, ports)
     }
 
-    /// With one queue.
-    pub fn open_one(&self, options: &Options) -> (Steering, XdpPort) {
+    fn open_one(&self, options: &Options) -> (Steering, XdpPort) {
         let (steering, mut ports) = self.open(options);
         assert_eq!(ports.len(), 1);
         (steering, ports.remove(0))
     }
 
-    /// From here to there.
-    pub fn path(&self, to: &Host, v6: bool) -> Path {
+    fn path(&self, to: &Host, v6: bool) -> Path {
         Path {
             source: if v6 { self.v6 } else { self.v4 },
             destination: if v6 { to.v6 } else { to.v4 },
@@ -88,55 +79,10 @@ impl Host {
         }
     }
 
-    pub fn ip(&self, arguments: &str) -> String {
-        self.host.ip(arguments).expect("ip runs")
-    }
-
-    /// What `ip link` says of an attached program: nothing, if there is none.
-    pub fn attached(&self) -> bool {
+    fn attached(&self) -> bool {
+        // What `ip link` says of one: nothing, if there is none.
         let text = self.ip(&format!("link show {INTERFACE}"));
         text.contains("xdp")
-    }
-}
-
-/// Both ends; removed when dropped.
-pub struct Net {
-    pub a: Host,
-    pub b: Host,
-    _pair: Pair,
-}
-
-impl Net {
-    pub fn new(mtu: u32) -> Self {
-        Self::with_queues(mtu, 1)
-    }
-
-    pub fn with_queues(mtu: u32, queues: u32) -> Self {
-        let mac = |end: u8| [2, 0, 0, 0, 0, end];
-        let face = |end: u8| End {
-            device: INTERFACE,
-            v4: Ipv4Addr::new(192, 0, 2, end),
-            v6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, end.into()),
-            mac: Some(mac(end)),
-            link_local: None,
-        };
-        let settings = Settings {
-            mtu,
-            queues,
-            ..Settings::default()
-        };
-        let pair = Pair::with([face(1), face(2)], settings).expect("two hosts");
-        let host = |host: &sluice_lab::host::Host, end: u8| Host {
-            host: host.clone(),
-            mac: mac(end),
-            v4: host.address(4),
-            v6: host.address(6),
-        };
-        Self {
-            a: host(&pair.left, 1),
-            b: host(&pair.right, 2),
-            _pair: pair,
-        }
     }
 }
 
@@ -177,7 +123,23 @@ pub fn send(
     number: u32,
     payload: usize,
 ) -> Result<(), SendError> {
-    port.send(path, Ecn::Capable0, message_bytes(payload), &mut |bytes| {
+    send_beside(port, path, qpn, number, payload, None)
+}
+
+/// The same with an acknowledgement beside it.
+pub fn send_beside(
+    port: &mut impl Port,
+    path: &Path,
+    qpn: u32,
+    number: u32,
+    payload: usize,
+    beside: Option<&Kept>,
+) -> Result<(), SendError> {
+    let leaving = Leaving {
+        beside,
+        ..Leaving::alone(path, Ecn::Capable0, message_bytes(payload))
+    };
+    port.put(&leaving, &mut |bytes| {
         let content: Vec<u8> = content(number, payload).collect();
         headers(qpn, number).emit(&content, bytes) == Ok(bytes.len())
     })

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sluice_fabric::wire::LinkId;
 use sluice_peering::config::Network;
 
+use super::direct::Stage;
 use super::{Action, Introducer, PeerName, Programs, Progress};
 use crate::fabric::carrier::Command;
 use crate::fabric::traffic::Traffic;
@@ -31,6 +32,8 @@ pub(super) struct Peer {
     pub(super) is_up: bool,
     pub(super) absent_since: Option<Instant>,
     pub(super) life: Option<Life>,
+    /// The last one that it had, whatever became of it.
+    pub(super) last_life: Option<Life>,
     pub(super) link: LinkId,
     /// Queue pairs made for this link so far; 0: none.
     pub(super) attempt: u32,
@@ -79,7 +82,7 @@ impl Introducer {
             };
             let (lanes, waiting) = counts.entry(name).or_default();
             match end.progress {
-                Progress::Open { .. } => *lanes += 1,
+                Progress::Open { .. } | Progress::Direct(Stage::Open(_)) => *lanes += 1,
                 _ => *waiting += 1,
             }
         }
@@ -115,6 +118,7 @@ impl Introducer {
                 is_up: false,
                 absent_since: None,
                 life: None,
+                last_life: None,
                 link,
                 attempt: 0,
                 theirs: None,
@@ -167,7 +171,13 @@ impl Introducer {
         // Said again when the peer comes back.
         self.foreign.retain(|_, (from, _)| from != name);
         for end in self.ends.values_mut() {
-            if end.peer.as_ref() == Some(name) && matches!(end.progress, Progress::Waiting) {
+            if end.peer.as_ref() != Some(name) {
+                continue;
+            }
+            if let Some(action) = end.give_up_direct() {
+                self.actions.push(action);
+            }
+            if matches!(end.progress, Progress::Waiting) {
                 end.peer = None;
             }
         }
@@ -185,9 +195,18 @@ impl Introducer {
             peer.forget_life(&mut self.next_link);
         }
         peer.life = Some(life);
+        let former = peer.last_life.replace(life);
+        let is_successor = former.is_some_and(|former| former != life);
+        let seats = programs.seats();
         peer.retry = RETRY;
         if own.0 > life.0 && !peer.is_connected {
             self.actions.push(peer.make_link());
+        }
+        if is_successor {
+            programs.peer_lost(name);
+        }
+        for seat in seats {
+            self.say(name, Word::Seat(seat));
         }
         self.announce_all(name, programs);
     }

@@ -11,8 +11,10 @@ use sluice_sys::memfd;
 use super::*;
 use crate::matching::Domain;
 
+mod direct;
+
 #[derive(Default)]
-struct Boards(HashMap<ClientId, Arc<ForeignBoard>>, Gone);
+struct Boards(HashMap<ClientId, Arc<ForeignBoard>>, Gone, direct::Shared);
 
 /// The cookies of sockets that were closed without a word.
 type Gone = std::collections::HashSet<u64>;
@@ -42,6 +44,7 @@ struct Daemon {
     given: Vec<GivenLane>,
     dropped: Vec<&'static str>,
     commands: Vec<Command>,
+    direct: Vec<GivenDirect>,
 }
 
 impl Daemon {
@@ -57,6 +60,7 @@ impl Daemon {
             given: Vec::new(),
             dropped: Vec::new(),
             commands: Vec::new(),
+            direct: Vec::new(),
         }
     }
 
@@ -94,6 +98,7 @@ impl Daemon {
         loop {
             let actions = self.introducer.take_actions();
             self.given.extend(self.introducer.take_given());
+            self.direct.extend(self.introducer.take_given_direct());
             if actions.is_empty() {
                 return words;
             }
@@ -107,6 +112,7 @@ impl Daemon {
                         let report = Report::LaneOpened { token, half };
                         self.introducer.carried(report, Instant::now());
                     }
+                    Action::EndDirect(lane, ended) => self.boards.2.ended.push((lane, ended)),
                     Action::Carry(command) => self.commands.push(command),
                 }
             }

@@ -55,6 +55,7 @@ pub fn perftest_with(
     let device = match variant {
         Variant::RoceXdp => "roce",
         Variant::RoceUdp => "roce-udp",
+        Variant::Iwarp => "iwarp",
         other => return Err(unknown(test.program, other)),
     };
     let network = session.network(test.mtu)?;
@@ -66,6 +67,10 @@ pub fn perftest_with(
     }
     // -F: a processor whose clock changes is no reason to end.
     let mut words = words![test.program, "-F", "-p", port];
+    if variant == Variant::Iwarp {
+        // Streams are found by the connection manager.
+        words.push("-R".to_owned());
+    }
     words.extend_from_slice(&test.arguments);
     let server_words = session.verbs_with(&options, &words);
     let mut client_words = server_words.clone();
@@ -153,10 +158,20 @@ pub fn tcp_latency(
 
 /// One stream of iperf3 over kernel TCP, in bytes a second.
 pub fn tcp_rate(session: &Session, variant: Variant, mtu: u32) -> Result<Sample> {
+    tcp_rate_with(session, variant, mtu, &[])
+}
+
+/// The same with more options for the client.
+pub fn tcp_rate_with(
+    session: &Session,
+    variant: Variant,
+    mtu: u32,
+    more: &[String],
+) -> Result<Sample> {
     let network = session.network(mtu)?;
     let (address, port) = (network.server.address(), session.free_port()?);
     let server_words = words!["iperf3", "-s", "-B", address, "-p", port, "--forceflush"];
-    let client_words = words![
+    let mut client_words = words![
         "iperf3",
         "-c",
         address,
@@ -166,6 +181,7 @@ pub fn tcp_rate(session: &Session, variant: Variant, mtu: u32) -> Result<Sample>
         session.seconds,
         "-J"
     ];
+    client_words.extend_from_slice(more);
     let (server, client) = (Some(&network.server), Some(&network.client));
     let ready = Ready::Says("Server listening", 1);
     let server = session.server_on(server, variant, &server_words, &ready)?;

@@ -1,5 +1,9 @@
 use std::cell::Cell;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
+
+use sluice_packet::PortCounters;
 
 use super::*;
 
@@ -20,7 +24,7 @@ struct Narrow {
 const ROOM: usize = 5;
 
 thread_local! {
-    /// Happens once, while somebody looks at the counters.
+    /// Happens once, while somebody looks at the facts.
     static MEANWHILE: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
 }
 
@@ -40,17 +44,18 @@ impl Port for Narrow {
         1
     }
 
-    fn send(
+    fn put(
         &mut self,
-        _: &Path,
-        _: Ecn,
-        length: usize,
+        packet: &Leaving<'_>,
         fill: &mut dyn FnMut(&mut [u8]) -> bool,
     ) -> Result<(), SendError> {
-        if self.room() == 0 {
+        if self.room() < 1 + usize::from(packet.beside.is_some()) {
             return Err(SendError::NoRoom);
         }
-        let mut bytes = vec![0; length];
+        if let Some(kept) = packet.beside {
+            self.staged.push(kept.packet().to_vec());
+        }
+        let mut bytes = vec![0; packet.length];
         assert!(fill(&mut bytes));
         self.staged.push(bytes);
         Ok(())
@@ -75,17 +80,16 @@ impl Port for Narrow {
         ROOM - self.staged.len()
     }
 
-    fn descriptors(&self) -> Vec<RawFd> {
-        vec![self.queue as RawFd]
-    }
-
-    fn counters(&self) -> PortCounters {
+    fn facts(&self) -> Facts {
         if let Some(meanwhile) = MEANWHILE.take() {
             meanwhile();
         }
-        PortCounters {
-            received: self.came as u64,
-            ..PortCounters::default()
+        Facts {
+            descriptors: vec![self.queue as RawFd],
+            counters: PortCounters {
+                received: self.came as u64,
+                ..PortCounters::default()
+            },
         }
     }
 }
@@ -117,7 +121,8 @@ const PATH: Path = Path {
 };
 
 fn send(port: &mut Boxed, packet: &[u8]) -> Result<(), SendError> {
-    port.send(&PATH, Ecn::NotCapable, packet.len(), &mut |into| {
+    let leaving = Leaving::alone(&PATH, Ecn::NotCapable, packet.len());
+    port.put(&leaving, &mut |into| {
         into.copy_from_slice(packet);
         true
     })
@@ -139,14 +144,14 @@ fn each_lane_has_one_port_and_each_queue_one_receiver() {
         for mut found in [
             all.iter_mut().flat_map(received).map(usize::from).collect(),
             all.iter()
-                .flat_map(|port| port.descriptors())
+                .flat_map(|port| port.facts().descriptors)
                 .map(|descriptor| descriptor as usize)
                 .collect::<Vec<usize>>(),
         ] {
             found.sort_unstable();
             assert_eq!(found, (0..queues).collect::<Vec<_>>(), "{queues} {lanes}");
         }
-        let counted: u64 = all.iter().map(|port| port.counters().received).sum();
+        let counted: u64 = all.iter().map(|port| port.facts().counters.received).sum();
         assert_eq!(counted, queues as u64);
         for (lane, port) in all.iter_mut().enumerate() {
             send(port, &[lane as u8]).unwrap();
@@ -166,7 +171,7 @@ fn what_is_not_filled_is_not_sent() {
     let mut all = deal(all, 2);
     let port = &mut all[1];
     send(port, b"one").unwrap();
-    let nothing = port.send(&PATH, Ecn::NotCapable, 8, &mut |into| {
+    let nothing = port.put(&Leaving::alone(&PATH, Ecn::NotCapable, 8), &mut |into| {
         into.fill(1);
         false
     });
@@ -260,6 +265,6 @@ fn what_is_left_to_one_who_looks_is_sent() {
         send(&mut other, b"left").unwrap();
         other.flush();
     })));
-    all[0].counters();
+    all[0].facts();
     assert_eq!(*sent.lock().unwrap(), [(0, b"left".to_vec())]);
 }

@@ -1,0 +1,523 @@
+//! Windows that this host shares with others, for direct lanes (docs/decisions/0041): its slot in
+//! each, the links to peers that have one, too, and the pieces that lanes lie in.
+
+use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use sluice_peering::config::window::{WINDOWS_MAX, Window as Choice};
+use sluice_shmem::mapping::{Access, Mapping};
+use sluice_sys::memfd::{self, SEAL_SHRINK};
+use sluice_sys::unix::Fd;
+use sluice_window::Kind;
+use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold};
+use sluice_window::ivshmem::Client;
+use sluice_window::layout::Pair;
+use sluice_window::ledger::Ledger;
+use sluice_window::link::{Event, Link, generation};
+use sluice_window::region::Region;
+
+use crate::matching::ClientId;
+use crate::peer::PeerName;
+
+pub mod pieces;
+
+pub use pieces::{DirectLane, Ended, Loan};
+use pieces::{Pieces, Place};
+
+/// Time between two attempts to get a window, and the longest after some.
+const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Bytes of a ring that lies in a window, at most: all of a host's lanes lie in one slot.
+const RING_BYTES_MAX: u32 = 256 * 1024;
+
+/// A window's slot, as it is told to peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Of the window: random.
+    pub id: [u64; 2],
+    pub slot: u32,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Windows {
+    all: Vec<Window>,
+    name: String,
+    started: Instant,
+    ring_bytes: u32,
+    /// The users of programs.
+    users: HashMap<ClientId, u32>,
+    /// What peers have said last, for windows of which this host has no slot yet.
+    seats: HashMap<PeerName, Vec<Seat>>,
+    pieces: Pieces,
+}
+
+#[derive(Debug)]
+struct Window {
+    choice: Choice,
+    /// After a failure: when to try again.
+    retry_at: Option<Instant>,
+    retry: Duration,
+    shared: Option<Shared>,
+}
+
+/// Memory that was got.
+#[derive(Debug)]
+struct Shared {
+    memory: Fd,
+    region: Region,
+    claim: Option<Claim>,
+    held: Option<Held>,
+    /// Nothing to do before.
+    due: Instant,
+}
+
+#[derive(Debug)]
+struct Held {
+    hold: Hold,
+    ledger: Ledger,
+    /// By slot.
+    links: HashMap<u32, Known>,
+}
+
+/// A peer that has said that a slot is its own.
+#[derive(Debug)]
+struct Known {
+    name: PeerName,
+    link: Link,
+}
+
+impl Windows {
+    /// Gets none yet. `name` is this host's, for people.
+    pub fn new(choices: &[Choice], name: &str, ring_bytes: u32) -> Windows {
+        let all = choices.iter().map(|choice| Window {
+            choice: choice.clone(),
+            retry_at: Some(Instant::now()),
+            retry: RETRY,
+            shared: None,
+        });
+        Windows {
+            all: all.collect(),
+            name: name.to_owned(),
+            started: Instant::now(),
+            ring_bytes: ring_bytes.min(RING_BYTES_MAX),
+            users: HashMap::new(),
+            seats: HashMap::new(),
+            pieces: Pieces::default(),
+        }
+    }
+
+    /// When [`Windows::turn`] has something to do.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let due = |window: &Window| match &window.shared {
+            Some(shared) => Some(shared.due),
+            None => window.retry_at,
+        };
+        self.all.iter().filter_map(due).min()
+    }
+
+    /// Claims, beats, and looks after peers. Whether peers are to be told of a new seat.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let now_ns = self.ns(now);
+        let mut is_new = false;
+        for window in &mut self.all {
+            is_new |= window.turn(now, now_ns, &self.name);
+        }
+        if is_new {
+            let heard = self.seats.iter();
+            let heard = heard.flat_map(|(name, seats)| seats.iter().map(|it| (name.clone(), *it)));
+            for (name, seat) in heard.collect::<Vec<_>>() {
+                self.call_peer(&name, seat);
+            }
+        }
+        is_new
+    }
+
+    fn ns(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.started).as_nanos() as u64
+    }
+
+    /// This host's slots.
+    pub fn seats(&self) -> Vec<Seat> {
+        let shared = self.all.iter().filter_map(|window| window.shared.as_ref());
+        let seat = |it: &Shared| {
+            Some(Seat {
+                id: it.region.header().id,
+                slot: it.held.as_ref()?.hold.slot(),
+            })
+        };
+        shared.filter_map(seat).collect()
+    }
+
+    /// A peer says that a slot is its own. What it says is believed when it answers in that slot's
+    /// pages, where only who shares the window can.
+    pub fn heard_seat(&mut self, name: &PeerName, seat: Seat) {
+        let heard = self.seats.entry(name.clone()).or_default();
+        heard.retain(|other| other.id != seat.id);
+        if heard.len() < WINDOWS_MAX {
+            heard.push(seat);
+        }
+        self.call_peer(name, seat);
+    }
+
+    fn call_peer(&mut self, name: &PeerName, seat: Seat) {
+        for window in &mut self.all {
+            let Some(shared) = &mut window.shared else {
+                continue;
+            };
+            let header = *shared.region.header();
+            let Some(held) = &mut shared.held else {
+                continue;
+            };
+            let me = held.hold.slot();
+            let is_other = seat.slot < header.geometry.hosts() && seat.slot != me;
+            if header.id != seat.id || !is_other {
+                continue;
+            }
+            match held.links.get(&seat.slot) {
+                Some(known) if known.name == *name => continue,
+                Some(known) if known.link.is_up() => {
+                    tracing::warn!(peer = %name, "{name} claims slot {} of {}, which {} has", seat.slot, window.choice.path.display(), known.name);
+                    continue;
+                }
+                _ => {}
+            }
+            held.links.retain(|_, known| known.name != *name);
+            if let Some(link) = call(&shared.region, me, seat.slot) {
+                let name = name.clone();
+                held.links.insert(seat.slot, Known { name, link });
+                shared.due = Instant::now();
+            }
+        }
+    }
+
+    /// The program's user.
+    pub fn program_came(&mut self, client: ClientId, user: u32) {
+        self.users.insert(client, user);
+    }
+
+    /// Where pieces of this program and that peer's can lie.
+    fn common(&self, client: ClientId, name: &PeerName) -> Option<Place> {
+        let user = self.users.get(&client)?;
+        let mut all = self.all.iter().enumerate();
+        all.find_map(|(at, window)| {
+            let shared = window.shared.as_ref()?;
+            let held = shared.held.as_ref()?;
+            let mut links = held.links.iter();
+            let (slot, _) = links.find(|(_, it)| it.name == *name && it.link.is_up())?;
+            let place = Place {
+                window: at,
+                own: held.hold.slot(),
+                slot: *slot,
+                id: shared.region.header().id,
+            };
+            window.choice.is_for(*user).then_some(place)
+        })
+    }
+
+    /// Whether connections of this program with that peer can lie in a window.
+    pub fn may_share(&self, client: ClientId, name: &PeerName) -> bool {
+        self.common(client, name).is_some()
+    }
+
+    /// A lane for a program here and the peer's program of that number. Its header is all zero.
+    pub fn lend(&mut self, client: ClientId, name: &PeerName, theirs: u32) -> Option<DirectLane> {
+        let place = self.common(client, name)?;
+        let shared = self.all.get_mut(place.window)?.shared.as_mut()?;
+        let view = shared.region.view(place.own);
+        let ledger = &mut shared.held.as_mut()?.ledger;
+        self.pieces.lend(
+            &view,
+            ledger,
+            place,
+            (client, name, theirs),
+            self.ring_bytes,
+        )
+    }
+
+    /// What the peer is told of a lane that was lent.
+    pub fn loan(&self, lane: &DirectLane) -> Option<Loan> {
+        self.pieces.loan(lane)
+    }
+
+    /// A lane that a peer offers.
+    ///
+    /// # Errors
+    /// It is none that the peer can lend, and why; `None` if there is no link with it now.
+    pub fn borrow(
+        &mut self,
+        client: ClientId,
+        name: &PeerName,
+        loan: &Loan,
+    ) -> Result<DirectLane, Option<&'static str>> {
+        let place = self.common(client, name).ok_or(None)?;
+        let shared = self.all.get(place.window).and_then(|it| it.shared.as_ref());
+        let header = *shared.ok_or(None)?.region.header();
+        if header.id != loan.window {
+            return Err(None);
+        }
+        self.pieces
+            .borrow(&header.geometry, place, (client, name), loan)
+            .map_err(Some)
+    }
+
+    /// What the program is told: the memory, where the piece begins in it, its number, its shape, and
+    /// whether the program has it.
+    pub fn given(&self, lane: &DirectLane) -> Option<Given<'_>> {
+        let (place, at, geometry, given) = self.pieces.find(lane)?;
+        let shared = self.all.get(place.window)?.shared.as_ref()?;
+        let slot = if lane.is_lender {
+            place.own
+        } else {
+            place.slot
+        };
+        Some(Given {
+            memory: shared.memory.raw(),
+            offset: shared.region.header().geometry.slot_at(slot) + at,
+            geometry,
+            given,
+        })
+    }
+
+    /// The program has the memory of the lane's piece.
+    pub fn set_given(&mut self, lane: &DirectLane) {
+        self.pieces.set_given(lane);
+    }
+
+    /// The path of the window that a lane lies in.
+    pub fn path_of(&self, lane: &DirectLane) -> Option<&Path> {
+        let (place, ..) = self.pieces.find(lane)?;
+        Some(&self.all.get(place.window)?.choice.path)
+    }
+
+    /// Whose end of a lane is done with it.
+    pub fn over(&mut self, lane: &DirectLane, ended: Ended) {
+        self.pieces.over(lane, ended);
+        self.sweep();
+    }
+
+    /// A peer is done with a lane that was lent to it.
+    pub fn returned(&mut self, name: &PeerName, number: u32, lane: u32) {
+        self.pieces.returned(name, number, lane);
+        self.sweep();
+    }
+
+    /// A program is gone, with all its ends.
+    pub fn program_gone(&mut self, client: ClientId) {
+        self.users.remove(&client);
+        self.pieces.program_gone(client);
+        self.sweep();
+    }
+
+    /// A program of a peer is gone.
+    pub fn foreign_gone(&mut self, name: &PeerName, theirs: u32) {
+        self.pieces.foreign_gone(name, theirs);
+        self.sweep();
+    }
+
+    /// A peer takes a piece back that no connection uses any more.
+    pub fn withdrawn(&mut self, name: &PeerName, number: u32) {
+        self.pieces.withdrawn(name, number);
+    }
+
+    /// The peer's daemon is another one, or gone for long: nobody says any more what its programs use.
+    pub fn peer_lost(&mut self, name: &PeerName) {
+        self.seats.remove(name);
+        self.pieces.peer_lost(name);
+    }
+
+    /// What peers and programs are to be told, since the last time.
+    pub fn take_notices(&mut self) -> Vec<pieces::Notice> {
+        self.pieces.take_notices()
+    }
+
+    /// Gives back what nobody uses.
+    fn sweep(&mut self) {
+        for free in self.pieces.take_free() {
+            let Some(shared) = self
+                .all
+                .get_mut(free.place.window)
+                .and_then(|it| it.shared.as_mut())
+            else {
+                continue;
+            };
+            let held = shared.held.as_mut();
+            if let Some(held) = held.filter(|held| held.hold.slot() == free.place.own) {
+                let view = shared.region.view(held.hold.slot());
+                let piece = sluice_window::In(free.at);
+                held.ledger
+                    .take_back(&view, free.place.slot, piece, free.bytes);
+            }
+        }
+    }
+
+    /// For the status: path, slot, hosts with a link, lanes, bytes lent and in all.
+    pub fn report(&self) -> Vec<WindowReport> {
+        let report = |(at, window): (usize, &Window)| {
+            let shared = window.shared.as_ref();
+            let held = shared.and_then(|it| it.held.as_ref());
+            let (lent_bytes, bytes) = held.map_or((0, 0), |held| held.ledger.bytes());
+            let links = held.into_iter().flat_map(|held| held.links.values());
+            WindowReport {
+                path: window.choice.path.clone(),
+                slot: held.map(|held| held.hold.slot()),
+                peers: links
+                    .filter(|known| known.link.is_up())
+                    .map(|known| known.name.to_string())
+                    .collect(),
+                lanes: self.pieces.lanes_in(at),
+                lent_bytes,
+                bytes,
+            }
+        };
+        self.all.iter().enumerate().map(report).collect()
+    }
+}
+
+/// See [`Windows::given`].
+#[derive(Debug)]
+pub struct Given<'a> {
+    pub memory: RawFd,
+    pub offset: u64,
+    pub geometry: sluice_shmem::geometry::Geometry,
+    pub given: &'a bool,
+}
+
+/// One window, for people.
+#[derive(Debug, serde::Serialize)]
+pub struct WindowReport {
+    pub path: PathBuf,
+    /// This host's; none while it has none.
+    pub slot: Option<u32>,
+    /// Hosts that share it, and answer.
+    pub peers: Vec<String>,
+    /// In use by connections of this host.
+    pub lanes: u32,
+    /// Of this host's slot: in the hands of programs, and in all.
+    pub lent_bytes: u64,
+    pub bytes: u64,
+}
+
+impl Window {
+    fn turn(&mut self, now: Instant, now_ns: u64, name: &str) -> bool {
+        if self.shared.is_none() && self.retry_at.is_some_and(|at| at <= now) {
+            match open(&self.choice.path, name) {
+                Ok(shared) => {
+                    self.shared = Some(shared);
+                    self.retry = RETRY;
+                }
+                Err(why) => {
+                    let path = self.choice.path.display();
+                    // Said once, and then whenever it is asked for.
+                    if self.retry == RETRY {
+                        tracing::warn!(reason = %why, "no window at {path}: {why}");
+                    }
+                    self.retry_at = Some(now + self.retry);
+                    self.retry = (2 * self.retry).min(RETRY_MAX);
+                }
+            }
+        }
+        let Some(shared) = &mut self.shared else {
+            return false;
+        };
+        if shared.due > now {
+            return false;
+        }
+        shared.due = now + Duration::from_nanos(BEAT_NS);
+        shared.turn(now, now_ns, &self.choice.path, name)
+    }
+}
+
+impl Shared {
+    fn turn(&mut self, now: Instant, now_ns: u64, path: &Path, name: &str) -> bool {
+        let path = path.display();
+        if let Some(claim) = &mut self.claim {
+            return match claim.poll(&self.region, now_ns) {
+                Claimed::Held(hold) => {
+                    let slot = hold.slot();
+                    let ledger = Ledger::open(&self.region.view(slot), self.region.header(), slot);
+                    tracing::info!("slot {slot} of the window {path}");
+                    self.claim = None;
+                    self.held = Some(Held {
+                        hold,
+                        ledger,
+                        links: HashMap::new(),
+                    });
+                    true
+                }
+                Claimed::Wait { until_ns } => {
+                    let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+                    self.due = now + wait.max(Duration::from_millis(1));
+                    false
+                }
+            };
+        }
+        let Some(held) = &mut self.held else {
+            return false;
+        };
+        if held.hold.beat(&self.region).is_err() {
+            // Stopped for too long. What was lent stays so in the ledger that the next holder finds.
+            tracing::warn!("another host has this one's slot of the window {path}");
+            self.held = None;
+            self.claim = claim(name);
+            self.due = now;
+            return false;
+        }
+        let me = held.hold.slot();
+        let view = self.region.view(me);
+        for (slot, known) in &mut held.links {
+            known.link.beat(&view);
+            let name = &known.name;
+            match known.link.poll(&view, now_ns) {
+                Some(Event::Up { .. }) => {
+                    tracing::info!(peer = %name, "{name} shares the window {path}");
+                }
+                Some(Event::OtherVersion(version)) => {
+                    tracing::warn!(peer = %name, "{name} uses the window {path} by version {version}");
+                }
+                Some(Event::Down(why)) => {
+                    tracing::info!(peer = %name, reason = %why, "{name}, window {path}: {why}");
+                    if let Some(link) = call(&self.region, me, *slot) {
+                        known.link = link;
+                    }
+                }
+                None => {}
+            }
+        }
+        false
+    }
+}
+
+fn claim(name: &str) -> Option<Claim> {
+    Some(Claim::new(generation().ok()?, name, None))
+}
+
+fn call(region: &Region, me: u32, slot: u32) -> Option<Link> {
+    let view = region.view(me);
+    Some(Link::new(Pair::new(me, slot), generation().ok()?, &view))
+}
+
+fn open(path: &Path, name: &str) -> Result<Shared, String> {
+    let client = Client::connect(path).map_err(|error| error.to_string())?;
+    let memory = sluice_sys::unix::duplicate(client.memory().as_raw_fd())
+        .map_err(|error| error.to_string())?;
+    // Programs map it: nobody may be able to make it shorter under them.
+    let stat = memfd::check_foreign(memory.raw(), 1, SEAL_SHRINK)
+        .map_err(|_| "its memory is not sealed: use `sluice window serve`".to_owned())?;
+    let bytes = usize::try_from(stat.bytes).map_err(|error| error.to_string())?;
+    let mapping = Mapping::shared(memory.raw(), bytes, Access::ReadWrite)
+        .map_err(|error| error.to_string())?;
+    let region = Region::of(mapping).map_err(|error| error.to_string())?;
+    if region.header().kind != Kind::Coherent {
+        return Err("its caches do not agree, so no connection can lie in it".to_owned());
+    }
+    Ok(Shared {
+        memory,
+        region,
+        claim: Some(claim(name).ok_or("no random numbers")?),
+        held: None,
+        due: Instant::now(),
+    })
+}

@@ -1,0 +1,445 @@
+//! Which pieces of windows are whose. A piece is a chunk of lanes for one program here and one of a
+//! peer: lent by this host out of its own slot, or borrowed from a peer's.
+//!
+//! A lane is free again when both ends have let go of it. A piece goes back to the heap when one of its
+//! two programs is gone and all its lanes are free; what a peer's daemon had lent or borrowed when it
+//! was lost is never used again, because nobody says any more whether its programs still write there.
+
+use std::collections::HashMap;
+
+use sluice_shmem::geometry::{Geometry, LANE_HEADER_BYTES};
+use sluice_window::layout::{Geometry as Slots, PAGE_BYTES};
+use sluice_window::ledger::Ledger;
+use sluice_window::{In, Out, View};
+
+use crate::matching::ClientId;
+use crate::peer::PeerName;
+
+/// Lanes of the first, second, … piece of two programs; the last number holds for all further ones.
+const PIECE_LANES: [u32; 3] = [4, 16, 64];
+/// Numbers of these chunks have this bit, and not the uppermost, which those of the fabric have.
+const NUMBER_BIT: u32 = 1 << 30;
+const NUMBER_MASK: u32 = NUMBER_BIT - 1;
+/// Pieces that one peer can have us know of.
+const BORROWED_MAX: usize = 4096;
+
+/// Where the slots of a piece are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which of this host's windows.
+    pub window: usize,
+    /// This host's slot, and the peer's.
+    pub own: u32,
+    pub slot: u32,
+    pub id: [u64; 2],
+}
+
+/// A lane of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectLane {
+    /// The number of the piece for this host's program; peers have others.
+    pub number: u32,
+    pub lane: u32,
+    /// This host has lent it.
+    pub is_lender: bool,
+}
+
+/// A lane, as its lender tells of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loan {
+    pub window: [u64; 2],
+    /// The lender's number of the piece.
+    pub piece: u32,
+    /// Where it begins, from the start of the lender's slot.
+    pub at: u64,
+    pub lanes: u32,
+    pub ring_bytes: u32,
+    pub lane: u32,
+}
+
+/// Whose end of a lane has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// This host's program's.
+    Ours,
+    /// Neither program was told, and none will be.
+    Both,
+}
+
+/// What is to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A program: its memory with this number is not used for new lanes any more.
+    Program(ClientId, u32),
+    /// A peer: this end of a lane that it has lent is over. Its number of the piece, and the lane.
+    Returned(PeerName, u32, u32),
+    /// A peer: a program of this host is gone, with which it had pieces.
+    Gone(PeerName, ClientId),
+    /// A peer: a piece was taken back.
+    Withdrawn(PeerName, u32),
+}
+
+/// A piece that goes back to the heap.
+#[derive(Debug)]
+pub struct Free {
+    pub place: Place,
+    pub at: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+struct Piece {
+    place: Place,
+    at: u64,
+    geometry: Geometry,
+    client: ClientId,
+    peer: PeerName,
+    /// Lent: the number of the peer's program. Borrowed: the lender's number of the piece.
+    theirs: u32,
+    is_lender: bool,
+    /// The ends here, and those at the peer, by lanes; of these only the lender knows.
+    ours: Vec<bool>,
+    far: Vec<bool>,
+    /// The program has the memory.
+    given: bool,
+    /// One of the two programs is gone.
+    is_widowed: bool,
+    /// Nobody says any more what the peer's programs use.
+    is_orphan: bool,
+}
+
+/// All pieces.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    all: HashMap<u32, Piece>,
+    next: u32,
+    notices: Vec<Notice>,
+    free: Vec<Free>,
+}
+
+impl Piece {
+    /// One whose lanes are all free. `peer`: its name, its number of the program or of the piece, and
+    /// whether this host lends.
+    fn new(
+        (place, at, geometry): (Place, u64, Geometry),
+        client: ClientId,
+        (peer, theirs, is_lender): (PeerName, u32, bool),
+    ) -> Piece {
+        let lanes = geometry.lanes() as usize;
+        Piece {
+            place,
+            at,
+            geometry,
+            client,
+            peer,
+            theirs,
+            is_lender,
+            ours: vec![false; lanes],
+            far: vec![false; lanes],
+            given: false,
+            is_widowed: false,
+            is_orphan: false,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.geometry.chunk_bytes()
+    }
+
+    fn is_used(&self) -> bool {
+        self.ours.contains(&true) || self.far.contains(&true)
+    }
+
+    fn free_lane(&self) -> Option<u32> {
+        let mut both = self.ours.iter().zip(&self.far);
+        let at = both.position(|(ours, far)| !ours && !far)?;
+        Some(at as u32)
+    }
+}
+
+impl Pieces {
+    fn number(&mut self) -> u32 {
+        loop {
+            self.next = (self.next + 1) & NUMBER_MASK;
+            let number = NUMBER_BIT | self.next;
+            if !self.all.contains_key(&number) {
+                return number;
+            }
+        }
+    }
+
+    /// See [`super::Windows::lend`].
+    pub fn lend(
+        &mut self,
+        view: &impl View,
+        ledger: &mut Ledger,
+        place: Place,
+        (client, peer, theirs): (ClientId, &PeerName, u32),
+        ring_bytes: u32,
+    ) -> Option<DirectLane> {
+        let is_theirs = |piece: &Piece| {
+            piece.is_lender
+                && !piece.is_widowed
+                && !piece.is_orphan
+                && (piece.client, piece.theirs) == (client, theirs)
+                && (&piece.peer, piece.place) == (peer, place)
+        };
+        let mut same = self.all.iter().filter(|(_, piece)| is_theirs(piece));
+        let count = same.clone().count();
+        let with_room = same.find(|(_, piece)| piece.free_lane().is_some());
+        let number = match with_room.map(|(number, _)| *number) {
+            Some(number) => number,
+            None => {
+                let wanted = PIECE_LANES[count.min(PIECE_LANES.len() - 1)];
+                // Few are better than none.
+                let mut sizes = [wanted, 1].into_iter();
+                let (geometry, at) = sizes.find_map(|lanes| {
+                    let geometry = Geometry::new(lanes, ring_bytes).ok()?;
+                    let at = ledger.lend(view, place.slot, geometry.chunk_bytes())?;
+                    Some((geometry, at))
+                })?;
+                // Ready lines, and the headers of lanes: others had the pages before.
+                zero(view, place, at, 0, geometry.ring_offset(0, 0));
+                let number = self.number();
+                let lent = (peer.clone(), theirs, true);
+                let piece = Piece::new((place, at.0, geometry), client, lent);
+                self.all.insert(number, piece);
+                number
+            }
+        };
+        let piece = self.all.get_mut(&number)?;
+        let lane = piece.free_lane()?;
+        let header = piece.geometry.lane_header_offset(lane);
+        zero(view, place, In(piece.at), header, LANE_HEADER_BYTES as u64);
+        piece.ours[lane as usize] = true;
+        piece.far[lane as usize] = true;
+        Some(DirectLane {
+            number,
+            lane,
+            is_lender: true,
+        })
+    }
+
+    pub fn loan(&self, lane: &DirectLane) -> Option<Loan> {
+        let piece = self.all.get(&lane.number)?;
+        Some(Loan {
+            window: piece.place.id,
+            piece: lane.number,
+            at: piece.at,
+            lanes: piece.geometry.lanes(),
+            ring_bytes: piece.geometry.ring_bytes(),
+            lane: lane.lane,
+        })
+    }
+
+    /// See [`super::Windows::borrow`].
+    pub fn borrow(
+        &mut self,
+        slots: &Slots,
+        place: Place,
+        (client, peer): (ClientId, &PeerName),
+        loan: &Loan,
+    ) -> Result<DirectLane, &'static str> {
+        let geometry = Geometry::new(loan.lanes, loan.ring_bytes)
+            .map_err(|_| "offers lanes of a shape that none can have")?;
+        let (heap, heap_bytes) = slots.heap();
+        let end = loan.at.checked_add(geometry.chunk_bytes());
+        let is_inside = end.is_some_and(|end| loan.at >= heap && end <= heap + heap_bytes);
+        if !is_inside || !loan.at.is_multiple_of(PAGE_BYTES) || loan.lane >= loan.lanes {
+            return Err("offers memory outside of its slot");
+        }
+        let theirs = |piece: &Piece| !piece.is_lender && piece.peer == *peer && !piece.is_orphan;
+        let mut all = self.all.iter();
+        let known = all.find(|(_, piece)| theirs(piece) && piece.theirs == loan.piece);
+        let number = match known {
+            Some((number, piece)) => {
+                let same = (piece.place, piece.at, piece.geometry, piece.client);
+                if same != (place, loan.at, geometry, client) {
+                    return Err("offers one piece of memory twice");
+                }
+                *number
+            }
+            None => {
+                let overlaps = |piece: &Piece| {
+                    piece.place == place
+                        && piece.at < loan.at + geometry.chunk_bytes()
+                        && loan.at < piece.at + piece.bytes()
+                };
+                let all = self.all.values().filter(|piece| theirs(piece));
+                if all.clone().any(overlaps) {
+                    return Err("offers memory that lies in another piece");
+                }
+                if all.count() >= BORROWED_MAX {
+                    return Err("offers too many pieces of memory");
+                }
+                let number = self.number();
+                let borrowed = (peer.clone(), loan.piece, false);
+                let piece = Piece::new((place, loan.at, geometry), client, borrowed);
+                self.all.insert(number, piece);
+                number
+            }
+        };
+        let piece = self.all.get_mut(&number).ok_or("")?;
+        let held = &mut piece.ours[loan.lane as usize];
+        if *held {
+            return Err("offers a lane that is in use");
+        }
+        *held = true;
+        Ok(DirectLane {
+            number,
+            lane: loan.lane,
+            is_lender: false,
+        })
+    }
+
+    /// Where the piece is, and whether its program has it.
+    pub fn find(&self, lane: &DirectLane) -> Option<(Place, u64, Geometry, &bool)> {
+        let piece = self.all.get(&lane.number)?;
+        Some((piece.place, piece.at, piece.geometry, &piece.given))
+    }
+
+    pub fn set_given(&mut self, lane: &DirectLane) {
+        if let Some(piece) = self.all.get_mut(&lane.number) {
+            piece.given = true;
+        }
+    }
+
+    pub fn over(&mut self, lane: &DirectLane, ended: Ended) {
+        let Some(piece) = self.all.get_mut(&lane.number) else {
+            return;
+        };
+        piece.ours[lane.lane as usize] = false;
+        if ended == Ended::Both {
+            piece.far[lane.lane as usize] = false;
+        }
+        if !piece.is_lender && !piece.is_orphan {
+            let (peer, theirs) = (piece.peer.clone(), piece.theirs);
+            self.notices.push(Notice::Returned(peer, theirs, lane.lane));
+        }
+        self.bury(lane.number);
+    }
+
+    pub fn returned(&mut self, name: &PeerName, number: u32, lane: u32) {
+        let Some(piece) = self.all.get_mut(&number) else {
+            return;
+        };
+        if piece.is_lender
+            && piece.peer == *name
+            && !piece.is_orphan
+            && let Some(far) = piece.far.get_mut(lane as usize)
+        {
+            *far = false;
+            self.bury(number);
+        }
+    }
+
+    pub fn program_gone(&mut self, client: ClientId) {
+        let mut told: Vec<PeerName> = Vec::new();
+        for number in self.numbers(|piece| piece.client == client) {
+            if let Some(piece) = self.all.get_mut(&number) {
+                piece.is_widowed = true;
+                // Who has lent has to know.
+                if !piece.is_lender && !piece.is_orphan && !told.contains(&piece.peer) {
+                    told.push(piece.peer.clone());
+                }
+            }
+            self.bury(number);
+        }
+        let gone = told.into_iter().map(|peer| Notice::Gone(peer, client));
+        self.notices.extend(gone);
+    }
+
+    pub fn foreign_gone(&mut self, name: &PeerName, theirs: u32) {
+        let is_its =
+            |piece: &Piece| piece.is_lender && (&piece.peer, piece.theirs) == (name, theirs);
+        for number in self.numbers(is_its) {
+            if let Some(piece) = self.all.get_mut(&number) {
+                piece.is_widowed = true;
+            }
+            self.bury(number);
+        }
+    }
+
+    pub fn withdrawn(&mut self, name: &PeerName, number: u32) {
+        let is_it = |piece: &Piece| {
+            !piece.is_lender && !piece.is_orphan && (&piece.peer, piece.theirs) == (name, number)
+        };
+        for number in self.numbers(is_it) {
+            if let Some(piece) = self.all.get_mut(&number) {
+                piece.is_widowed = true;
+            }
+            self.bury(number);
+        }
+    }
+
+    pub fn peer_lost(&mut self, name: &PeerName) {
+        for number in self.numbers(|piece| piece.peer == *name) {
+            if let Some(piece) = self.all.get_mut(&number) {
+                piece.is_orphan = true;
+            }
+            self.bury(number);
+        }
+    }
+
+    fn numbers(&self, which: impl Fn(&Piece) -> bool) -> Vec<u32> {
+        let all = self.all.iter().filter(|(_, piece)| which(piece));
+        all.map(|(number, _)| *number).collect()
+    }
+
+    /// Forgets a piece of which there is no more use.
+    fn bury(&mut self, number: u32) {
+        let Some(piece) = self.all.get(&number) else {
+            return;
+        };
+        let is_done = match (piece.is_orphan, piece.is_lender) {
+            // What the peer's programs do there nobody knows: the pages stay lent.
+            (true, _) => !piece.ours.contains(&true),
+            (false, _) => piece.is_widowed && !piece.is_used(),
+        };
+        if !is_done {
+            return;
+        }
+        let Some(piece) = self.all.remove(&number) else {
+            return;
+        };
+        if piece.given {
+            self.notices.push(Notice::Program(piece.client, number));
+        }
+        if piece.is_lender && !piece.is_orphan {
+            self.free.push(Free {
+                place: piece.place,
+                at: piece.at,
+                bytes: piece.bytes(),
+            });
+            self.notices.push(Notice::Withdrawn(piece.peer, number));
+        }
+    }
+
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
+    }
+
+    pub fn take_free(&mut self) -> Vec<Free> {
+        std::mem::take(&mut self.free)
+    }
+
+    /// Lanes of this window that programs here use.
+    pub fn lanes_in(&self, window: usize) -> u32 {
+        let all = self.all.values().filter(|it| it.place.window == window);
+        let used = all.flat_map(|piece| &piece.ours).filter(|held| **held);
+        used.count() as u32
+    }
+}
+
+/// Zeroes bytes of a piece of this host's own slot.
+fn zero(view: &impl View, place: Place, piece: In, from: u64, bytes: u64) {
+    let at = Out {
+        slot: place.own,
+        at: piece.0 + from,
+    };
+    view.write(at, &vec![0; bytes as usize]);
+    view.publish(at, bytes);
+}
+
+#[cfg(test)]
+mod tests;

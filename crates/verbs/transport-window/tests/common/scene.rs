@@ -1,0 +1,180 @@
+//! Honest programs, and one whose queue pair is connected to a liar's.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+
+use sluice_transport_window::WindowTransport;
+use sluice_transport_window::frame::{Frame, What, flag};
+use sluice_verbs::{AhAttr, Context, Device, Pd, QpState, QpType, WrOpcode};
+use sluice_verbs_testing::{End, Memory, Remote, request, until};
+use sluice_window::Kind;
+
+use crate::common::Window;
+use crate::liar::Liar;
+
+pub const LEN: usize = 64 * 1024;
+
+/// An honest program.
+pub struct Honest {
+    pub slot: u32,
+    context: Arc<Context>,
+    pub pd: Arc<Pd>,
+}
+
+impl Honest {
+    pub fn new(window: &Window) -> Honest {
+        Honest::on(window.open())
+    }
+
+    pub fn on(transport: Arc<WindowTransport>) -> Honest {
+        let slot = transport.slot();
+        let context = Device::new("sluice0", transport).open().unwrap();
+        let pd = context.alloc_pd().unwrap();
+        Honest { slot, context, pd }
+    }
+
+    pub fn end(&self) -> End {
+        let cq = self.context.create_cq(1024, 0, None, 0).unwrap();
+        End::new(&self.pd, QpType::Rc, &cq, Memory::new(LEN))
+    }
+}
+
+pub fn connect(end: &End, qpn: u32, psn: u32) {
+    connect_with(end, qpn, psn, 2);
+}
+
+/// `rnr_retry`: how often what finds no receive is sent again; 7 for ever.
+pub fn connect_with(end: &End, qpn: u32, psn: u32, rnr_retry: u8) {
+    end.to_init();
+    end.receive_from(&Remote {
+        qpn,
+        psn,
+        path_mtu: 5,
+        ah: AhAttr {
+            port_num: 1,
+            ..AhAttr::default()
+        },
+    });
+    end.send_with(14, 2, rnr_retry);
+}
+
+/// Two honest programs that write and send to each other as long as they are asked to.
+pub struct Honesty {
+    pub ends: [End; 2],
+    _hosts: [Honest; 2],
+    pub turn: u64,
+}
+
+impl Honesty {
+    pub fn new(window: &Window) -> Honesty {
+        let hosts = [Honest::new(window), Honest::new(window)];
+        let ends = hosts.each_ref().map(Honest::end);
+        connect(&ends[0], ends[1].qp.num(), ends[1].psn);
+        connect(&ends[1], ends[0].qp.num(), ends[0].psn);
+        let mut honesty = Honesty {
+            ends,
+            _hosts: hosts,
+            turn: 0,
+        };
+        honesty.works();
+        honesty
+    }
+
+    pub fn works(&mut self) {
+        self.turn += 1;
+        let [from, to] = &self.ends;
+        let seed = self.turn as u8;
+        from.memory.fill(0, 20_000, seed);
+        let sge = [from.sge(0, 20_000)];
+        let at = to.memory.start as u64;
+        let write = request(WrOpcode::RdmaWrite, 1, &sge, at, to.mr.rkey());
+        assert_eq!(from.run(&write).status, 0);
+        to.memory.check(0, 20_000, seed);
+        to.post_recv(2, 30_000, 20_000);
+        assert_eq!(from.run(&request(WrOpcode::Send, 3, &sge, 0, 0)).status, 0);
+        assert_eq!(to.good().wr_id, 2);
+        to.memory.check(30_000, 20_000, seed);
+    }
+}
+
+/// An honest program whose queue pair is connected to a liar's, which answers to `qpn`.
+pub struct Scene {
+    pub honesty: Honesty,
+    pub victim: End,
+    pub liar: Liar,
+    pub qpn: u32,
+    pub host: Honest,
+    _window: Window,
+}
+
+pub const PSN: u32 = 0xff_fffe;
+
+impl Scene {
+    pub fn new() -> Scene {
+        let window = Window::new(Kind::Coherent, 4);
+        let honesty = Honesty::new(&window);
+        let host = Honest::new(&window);
+        let victim = host.end();
+        let liar = Liar::meet(window.path(), host.slot);
+        let qpn = liar.slot() << 19 | 77;
+        connect(&victim, qpn, PSN);
+        Scene {
+            honesty,
+            victim,
+            liar,
+            qpn,
+            host,
+            _window: window,
+        }
+    }
+
+    pub fn joined() -> Scene {
+        let mut scene = Scene::new();
+        scene.liar.join();
+        scene
+    }
+
+    pub fn frame(&self, what: What, opcode: WrOpcode) -> Frame {
+        Frame {
+            flags: flag::RELIABLE,
+            code: opcode as u16,
+            to: self.victim.qp.num(),
+            from: self.qpn,
+            psn: PSN,
+            addr: self.victim.memory.start as u64,
+            rkey: self.victim.mr.rkey(),
+            ..Frame::new(what)
+        }
+    }
+
+    /// The liar's host is cut off, its queue pairs with it.
+    pub fn ends_the_link(mut self) {
+        until("the link's end", || self.liar.is_cut_off());
+        until("the queue pair's end", || {
+            self.victim.cq.poll_one();
+            self.victim.qp.state() == QpState::Err
+        });
+        self.honesty.works();
+    }
+
+    /// Only the queue pair breaks.
+    pub fn ends_the_queue_pair(&mut self) {
+        until("the queue pair's end", || {
+            assert!(!self.liar.is_cut_off());
+            self.victim.cq.poll_one();
+            self.victim.qp.state() == QpState::Err
+        });
+        self.honesty.works();
+    }
+
+    /// Nothing happens.
+    pub fn passes(mut self) {
+        for _ in 0..200 {
+            assert!(!self.liar.is_cut_off());
+            self.victim.cq.poll_one();
+            std::thread::yield_now();
+        }
+        assert_eq!(self.victim.qp.state(), QpState::Rts);
+        self.honesty.works();
+    }
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Two hosts that found each other: docs/windows.md, "A link". */
+#include "sw_proto.h"
+
+static u64 hear(const struct sw_link *link, const struct sw_view *view, u64 offset)
+{
+	return sw_look(view, (u64)link->peer * SW_PEER_BYTES + offset);
+}
+
+static void tell(const struct sw_link *link, const struct sw_view *view, u64 offset, u64 value)
+{
+	sw_say(view, link->peer, (u64)view->me * SW_PEER_BYTES + offset, value);
+}
+
+void sw_link_begin(struct sw_link *link, const struct sw_view *view, u32 peer)
+{
+	memset(link, 0, sizeof(*link));
+	link->peer = peer;
+	link->state = SW_LINK_CALLING;
+	link->generation = sw_fresh();
+	/* In this order: whoever sees this generation sees no answer of an earlier one. */
+	tell(link, view, SW_AT_ANSWER, 0);
+	tell(link, view, SW_AT_GENERATION, link->generation);
+	tell(link, view, SW_AT_HELLO, SW_HELLO_WORD);
+}
+
+void sw_link_beat(struct sw_link *link, const struct sw_view *view)
+{
+	tell(link, view, SW_AT_BEAT, ++link->beat);
+}
+
+static enum sw_event poll_calling(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+{
+	u64 hello = hear(link, view, SW_AT_HELLO);
+	u64 theirs;
+	bool same;
+
+	if (hello == SW_ALL_ONES || (hello & SW_HELLO_MASK) != SW_HELLO)
+		return SW_NOTHING;
+	theirs = hear(link, view, SW_AT_GENERATION);
+	if (theirs == 0 || theirs == SW_ALL_ONES)
+		return SW_NOTHING;
+	same = hello >> 48 == SW_VERSION;
+	if (theirs != link->seen) {
+		link->seen = theirs;
+		if (!same)
+			return SW_OTHER_VERSION;
+		/* Both mailboxes are made empty, and then the peer is told that they are. */
+		memset(&link->sender, 0, sizeof(link->sender));
+		memset(&link->receiver, 0, sizeof(link->receiver));
+		tell(link, view, SW_AT_TAIL, 0);
+		tell(link, view, SW_AT_HEAD, 0);
+		tell(link, view, SW_AT_ANSWER, theirs);
+	}
+	if (!same || hear(link, view, SW_AT_ANSWER) != link->generation)
+		return SW_NOTHING;
+	link->state = SW_LINK_UP;
+	/* The silence of a peer begins to count now. */
+	sw_pulse_feel(&link->pulse, hear(link, view, SW_AT_BEAT), now_ns);
+	return SW_UP;
+}
+
+static enum sw_event poll_up(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+{
+	u64 theirs = hear(link, view, SW_AT_GENERATION);
+
+	if (theirs == SW_ALL_ONES)
+		return SW_CUT;
+	if (theirs == 0)
+		return SW_LEFT;
+	if (theirs != link->seen)
+		return SW_REPLACED;
+	if (hear(link, view, SW_AT_ANSWER) != link->generation)
+		return SW_LEFT;
+	sw_pulse_feel(&link->pulse, hear(link, view, SW_AT_BEAT), now_ns);
+	return sw_pulse_silent(&link->pulse, now_ns) ? SW_SILENT : SW_NOTHING;
+}
+
+enum sw_event sw_link_poll(struct sw_link *link, const struct sw_view *view, u64 now_ns)
+{
+	enum sw_event event;
+
+	if (link->state == SW_LINK_CALLING)
+		return poll_calling(link, view, now_ns);
+	if (link->state == SW_LINK_OVER)
+		return SW_NOTHING;
+	event = poll_up(link, view, now_ns);
+	if (event != SW_NOTHING)
+		link->state = SW_LINK_OVER;
+	return event;
+}
+
+void sw_link_leave(struct sw_link *link, const struct sw_view *view)
+{
+	link->state = SW_LINK_OVER;
+	tell(link, view, SW_AT_ANSWER, 0);
+	tell(link, view, SW_AT_GENERATION, 0);
+}

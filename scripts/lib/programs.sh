@@ -1,0 +1,60 @@
+# The test programs of the workspace. Sourced by scripts/test.
+#
+# "cargo test -p PACKAGE" builds what a package needs with the features that this package asks for, so
+# that each choice of packages compiles much of the others' again. Here the choice is always the whole
+# workspace; cargo says which programs it has made, and they are run from here.
+
+TAB=$'\t'
+
+# Builds all of them, or those that cargo's arguments choose, and writes a list with a line for each:
+# folder, kind (lib, bin, test) and name of the target, path; with tabs between.
+build_programs() { # list, arguments of cargo test...
+    local list=$1
+    shift
+    cargo test --workspace --no-run --message-format=json-render-diagnostics "$@" >"$list.json" ||
+        return
+    jq -r --arg root "$PWD/" '
+        select(.reason == "compiler-artifact" and .profile.test and .executable != null)
+        | [(.manifest_path | ltrimstr($root) | rtrimstr("/Cargo.toml")), .target.kind[0],
+           .target.name, .executable]
+        | @tsv' "$list.json" >"$list"
+}
+
+# Runs one as cargo does, in its package's folder.
+run_program() { # seconds, folder, program, arguments...
+    local seconds=$1 folder=$2
+    shift 2
+    (cd "$folder" && CARGO_MANIFEST_DIR=$PWD exec timeout --kill-after=10 "$seconds" "$@")
+}
+
+# Runs all of a list, two at a time, also those behind one that fails; what they say comes in the order of
+# the list. Tests wait more than they work.
+run_listed() { # list, seconds for each, arguments...
+    local list=$1 seconds=$2 said=$1.said number=0 folder kind name program
+    shift 2
+    rm -rf "$said"
+    mkdir "$said"
+    while IFS=$TAB read -r folder kind name program <&3; do
+        while (($(jobs -rp | wc -l) >= 2)); do
+            sleep 0.1
+        done
+        number=$((number + 1))
+        {
+            printf '     Running %s %s of %s\n' "$kind" "$name" "$folder"
+            run_program "$seconds" "$folder" "$program" "$@" || touch "$said/failed"
+        } >"$said/$(printf '%04d' "$number")" 2>&1 3<&- &
+    done 3<"$list"
+    wait
+    cat "$said"/[0-9]*
+    [[ ! -e $said/failed ]]
+}
+
+# Builds and runs one of tests/tests.
+run_suite() { # seconds, name, arguments...
+    local seconds=$1 name=$2 program
+    local list=$LOGS/$name.programs
+    shift 2
+    build_programs "$list" --test "$name" || return
+    program=$(awk -F '\t' -v name="$name" '$1 == "tests" && $3 == name { print $4 }' "$list")
+    run_program "$seconds" tests "$program" "$@"
+}

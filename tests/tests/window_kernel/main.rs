@@ -1,0 +1,23 @@
+//! The module of `kernel/window`: its protocol in user space beside the crate `sluice-window`, over
+//! one memory, and the module itself in guests, with a host of this crate as its peer.
+
+mod build;
+mod guests;
+mod host;
+mod protocol;
+
+use std::process::ExitCode;
+
+use sluice_tests::suite::{self, Verdict};
+
+/// Fails with this text unless it is so.
+fn sure(condition: bool, text: impl Into<String>) -> Verdict {
+    suite::ensure(condition, || text.into())
+}
+
+fn main() -> ExitCode {
+    let mut trials = protocol::trials();
+    trials.extend(guests::trials());
+    // One at a time: an emulated machine can use every core.
+    suite::run(trials, 1).exit_code()
+}

@@ -1,0 +1,139 @@
+//! Two hosts that share a window.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+use sluice_tests::fleet::{Fleet, KEY, LIMIT};
+use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
+use sluice_tests::job::{Job, wait_until};
+use sluice_tests::programs::require;
+use sluice_tests::stream::{self, Ends, Transfer};
+use sluice_tests::suite::{Verdict, ensure};
+
+pub const CONNECTIONS: usize = 4;
+pub const RECORDS: u32 = 3000;
+
+pub struct Stage {
+    // Daemons end before the memory's server.
+    pub two: Fleet<Pair>,
+    socket: PathBuf,
+    _server: Job,
+}
+
+impl Stage {
+    /// Daemons that have found each other, and the window.
+    pub fn new(users: &[&str]) -> Verdict<Stage> {
+        // Not eager: by the fabric bytes would hardly go by rings, and by a window they do.
+        let mut two = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
+        let socket = two.dir().join("window.sock");
+        let mut command = Command::new(&two.sluice);
+        command.args(["window", "serve"]).arg(&socket);
+        command.args(["--size", "256M", "--hosts", "2"]);
+        let mut server = two.start_program(command, "window")?;
+        server.await_ready(LIMIT, "serve", || socket.exists())?;
+        let users: Vec<String> = users.iter().map(|user| format!("{user:?}")).collect();
+        let window = format!(
+            "[[window]]\npath = {socket:?}\nusers = [{}]\n",
+            users.join(", ")
+        );
+        for side in SIDES {
+            let text = two.head(side, KEY, "roce-udp")? + &two.peer(side.other()) + &window;
+            two.write_config(side, &text)?;
+            two.start(side)?;
+        }
+        let stage = Stage {
+            two,
+            socket,
+            _server: server,
+        };
+        stage.await_window()?;
+        Ok(stage)
+    }
+
+    /// What a daemon says of its window.
+    fn window(&self, side: Side) -> Verdict<Value> {
+        Ok(self.two.status(side)?["fabric"]["windows"][0].take())
+    }
+
+    /// Waits until each host sees the other one in the window.
+    pub fn await_window(&self) -> Verdict {
+        for side in SIDES {
+            let other = Value::from(side.other().name());
+            let is_there = || {
+                let window = self.window(side).unwrap_or_default();
+                let peers = window["peers"].as_array();
+                Ok(peers.is_some_and(|it| it.contains(&other)))
+            };
+            ensure(wait_until(LIMIT, is_there)?, || self.two.describe())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of its slot that are in the hands of programs.
+    pub fn lent(&self, side: Side) -> Verdict<u64> {
+        Ok(self.window(side)?["lent_bytes"]
+            .as_u64()
+            .unwrap_or(u64::MAX))
+    }
+
+    /// Waits until so many connections of a host, or more, are in the window.
+    pub fn await_lanes(&self, side: Side, count: u64) -> Verdict {
+        let has = || {
+            let window = self.window(side).unwrap_or_default();
+            Ok(window["lanes"].as_u64().unwrap_or(0) >= count)
+        };
+        ensure(wait_until(LIMIT, has)?, || self.two.describe())
+    }
+
+    /// Waits until nothing is lent: all programs are gone.
+    pub fn await_all_back(&self) -> Verdict {
+        let are_back = || {
+            let is_back = |side| {
+                let window = self.window(side).unwrap_or_default();
+                window["lanes"] == 0 && window["lent_bytes"] == 0
+            };
+            Ok(SIDES.into_iter().all(is_back))
+        };
+        ensure(wait_until(LIMIT, are_back)?, || {
+            let windows = SIDES.map(|side| self.window(side));
+            format!("{windows:?}\n{}", self.two.describe())
+        })
+    }
+
+    /// Fails unless bytes went by rings, and none of them by the fabric.
+    pub fn require_direct(&self) -> Verdict {
+        self.two.require_ring_bytes()?;
+        for side in SIDES {
+            let mut status = self.two.status(side)?;
+            let peer = status["fabric"]["peers"][0].take();
+            let is_idle = peer["sent_bytes"] == 0 && peer["received_bytes"] == 0;
+            ensure(is_idle, || format!("bytes by the fabric: {peer}"))?;
+        }
+        Ok(())
+    }
+
+    pub fn flow(&self, transfer: Transfer) -> Verdict<Ends> {
+        let binary = stream::compile_plain(self.two.dir())?;
+        let server = self.two.program(Side::Right, true, &binary);
+        let client = self.two.program(Side::Left, true, &binary);
+        transfer.start(server, client, self.two.dir(), LIMIT)
+    }
+
+    /// A program in Python, whose first word is the server's address and whose second the window's
+    /// socket.
+    pub fn script(
+        &self,
+        side: Side,
+        is_accelerated: bool,
+        text: &str,
+        words: &[&str],
+    ) -> Verdict<Command> {
+        let python = require("python3")?;
+        let mut command = self.two.program(side, is_accelerated, &python);
+        command.args(["-c", text]);
+        command.arg(self.two.address(Side::Right).to_string());
+        command.arg(&self.socket).args(words);
+        Ok(command)
+    }
+}
