@@ -17,8 +17,8 @@ use sluice_verbs::{
     AhAttr, Context, Cq, Device, Gid, Mr, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, SendWr,
     Sge, Srq, SrqAttr, SrqInit, UdDestination, WrOpcode, access, qp_mask, send_flags,
 };
-use sluice_wire::opcode::Opcode;
 use sluice_wire::Qpn;
+use sluice_wire::opcode::Opcode;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Once, PoisonError};

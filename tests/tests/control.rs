@@ -317,8 +317,8 @@ fn unread_bytes_go_to_no_stranger_and_come_from_none() {
         let expected = [
             "refused 16",
             "read 5000 True",
-            "then 2",
             "stranger: family AF_INET",
+            "then 2",
             "lie 0 /dev/null",
             "lie 1 socket 104",
             "lie 2 socket 107",

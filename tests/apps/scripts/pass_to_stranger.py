@@ -105,9 +105,11 @@ def main():
     got = b""
     while len(got) < WORDS:
         got += end.recv(WORDS)
-    print("read", len(got), got == b"x" * WORDS)
-    print("then", send(channel, [end.fileno()]), flush=True)
+    print("read", len(got), got == b"x" * WORDS, flush=True)
+    sent = send(channel, [end.fileno()])
+    # Both programs print to one place: the stranger's line comes first.
     program.wait()
+    print("then", sent, flush=True)
     os.close(hold)
 
     channel, program = start("lies")

@@ -8,11 +8,11 @@ use std::process::{Command, Stdio};
 use libtest_mimic::Trial;
 use sluice_tests::fleet::{KEY, LIMIT};
 use sluice_tests::hosts::{SIDES, Side};
-use sluice_tests::job::{find_program, wait_until};
+use sluice_tests::job::find_program;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
 use crate::exposition::{Values, parse};
-use crate::lab::{self, DEVICE, METRICS_PORT, ask, exchange, scrape};
+use crate::lab::{self, DEVICE, METRICS_PORT, ask, exchange_until, scrape};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -36,23 +36,21 @@ fn format() -> Verdict {
         at(&before, "sluice_peer_link_up{peer=\"right\"}") == 1.0,
         || format!("{before:?}"),
     )?;
-    exchange(&two, 3000)?;
-    for side in SIDES {
+    // Which direction found its reader awake is a matter of luck.
+    let figures = |side: Side| {
+        let text = scrape(&two, side, PLAIN).unwrap_or_default();
+        parse(&text, false).unwrap_or_default()
+    };
+    let has_moved = exchange_until(&two, |side| {
         let peer = side.other().name();
-        // A scrape may get what was known a moment ago, and which direction found its reader awake is
-        // a matter of luck.
-        let moved = |values: &Values| {
-            let names = ["sent", "received"]
-                .map(|way| format!("sluice_peer_{way}_bytes_total{{peer=\"{peer}\"}}"));
-            names.iter().any(|name| at(values, name) > 0.0)
-        };
-        let mut last = Values::new();
-        let has_moved = wait_until(LIMIT, || {
-            let text = scrape(&two, side, PLAIN).unwrap_or_default();
-            last = parse(&text, false).unwrap_or_default();
-            Ok(moved(&last))
-        })?;
-        ensure(has_moved, || format!("{last:?}"))?;
+        let names = ["sent", "received"]
+            .map(|way| format!("sluice_peer_{way}_bytes_total{{peer=\"{peer}\"}}"));
+        let last = figures(side);
+        names.iter().any(|name| at(&last, name) > 0.0)
+    })?;
+    ensure(has_moved, || format!("{:?}", SIDES.map(figures)))?;
+    for side in SIDES {
+        let last = figures(side);
         let given = at(&last, "sluice_lanes_given_total{kind=\"fabric\"}");
         ensure(given >= 1.0, || format!("{last:?}"))?;
     }

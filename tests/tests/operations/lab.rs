@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use sluice_tests::fleet::{Fleet, LIMIT};
-use sluice_tests::hosts::{Pair, Settings, Side};
+use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
+use sluice_tests::job::wait_until;
 use sluice_tests::stream::{self, Transfer};
 use sluice_tests::suite::{Verdict, fail};
 
@@ -34,6 +35,19 @@ pub fn started(options: &[&str]) -> Verdict<Two> {
 pub fn exchange(two: &Two, records: u32) -> Verdict {
     let sockets = [Side::Left, Side::Right].map(|side| two.socket(side));
     exchange_by([&sockets[0], &sockets[1]], two, records)
+}
+
+/// The same until `has_moved` holds of both hosts. On a busy machine one exchange may be over before there
+/// is a lane, and daemons say what they knew a moment ago.
+pub fn exchange_until(two: &Two, mut has_moved: impl FnMut(Side) -> bool) -> Verdict<bool> {
+    const TRIES: usize = 10;
+    for _ in 0..TRIES {
+        exchange(two, 3000)?;
+        if wait_until(LIMIT / 10, || Ok(SIDES.into_iter().all(&mut has_moved)))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The same with daemons that have other sockets.

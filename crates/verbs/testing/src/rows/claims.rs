@@ -36,7 +36,12 @@ fn refuse(side: &mut Side) {
                 flags: send_flags::SIGNALED,
                 ..of(&end, facts.opcode, &sge)
             };
-            assert_eq!(end.qp.post_send(&wr), Err(Error::BadOpcode), "{kind:?} {}", facts.name);
+            assert_eq!(
+                end.qp.post_send(&wr),
+                Err(Error::BadOpcode),
+                "{kind:?} {}",
+                facts.name
+            );
             assert!(end.cq.poll_one().is_none());
         }
         side.meet();
@@ -67,7 +72,10 @@ fn say(side: &mut Side) {
     let caps = side.caps();
     let (attr, port) = (side.device.attr(), side.device.port_attr(1).unwrap());
     assert_eq!(u32::from(port.link_layer), caps.identity.link_layer as u32);
-    assert_eq!((port.active_mtu, port.max_msg_sz), (caps.mtu, caps.max_msg_sz));
+    assert_eq!(
+        (port.active_mtu, port.max_msg_sz),
+        (caps.mtu, caps.max_msg_sz)
+    );
     assert_eq!(attr.atomic_cap, caps.atomic_cap);
     assert_eq!(attr.max_qp_rd_atom, i32::from(caps.max_rd_atomic));
     let flags = [RC_RNR_NAK_GEN, XRC].map(|flag| attr.device_cap_flags & flag != 0);

@@ -48,7 +48,11 @@ fn be_written_to(side: &mut Side) {
 }
 
 pub const fn those_who_sleep_miss_nothing() -> Row {
-    Row::new(&[], |side| take_turns(side, true), |side| take_turns(side, false))
+    Row::new(
+        &[],
+        |side| take_turns(side, true),
+        |side| take_turns(side, false),
+    )
 }
 
 const TURNS: u64 = 300;

@@ -123,7 +123,9 @@ fn expect_the_end(end: &Joined) {
     end.post_recv(3, 0, 64);
     end.post(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0));
     // It may know already.
-    let _ = end.qp.post_send(&end.request(WrOpcode::RdmaRead, 2, &sge, 0));
+    let _ = end
+        .qp
+        .post_send(&end.request(WrOpcode::RdmaRead, 2, &sge, 0));
     let mut ended = [false; 4];
     until("all to end", || {
         let (id, status) = end.outcome();
@@ -167,12 +169,17 @@ fn outlive(side: &mut Side) {
     end.post_recv(3, 0, 64);
     until("the end to be noticed", || {
         if end.qp.state() == QpState::Rts {
-            let _ = end.qp.post_send(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0));
+            let _ = end
+                .qp
+                .post_send(&end.request(WrOpcode::RdmaWrite, 1, &sge, 0));
         }
         let (id, status) = end.outcome();
         // One that comes while the queue pair is being taken apart may be refused.
         let refused = status == WcStatus::RemInvReqErr as u32;
-        assert!(status == 0 || refused || is_the_end(status), "{id}: {status}");
+        assert!(
+            status == 0 || refused || is_the_end(status),
+            "{id}: {status}"
+        );
         // Its receive is flushed when it breaks.
         id == 3
     });

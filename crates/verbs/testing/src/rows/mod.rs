@@ -4,11 +4,20 @@ use sluice_verbs::transport::TransportCaps;
 
 use crate::row::Row;
 
+pub mod claims;
+pub mod completions;
+pub mod endings;
+pub mod order;
+pub mod protection;
+pub mod random;
+pub mod receives;
+pub mod services;
+pub mod states;
+pub mod transfer;
+
 /// Makes the list of the rows, and the macro that makes tests of them.
 macro_rules! rows {
     ($dollar:tt $($module:ident: $($name:ident),+;)+) => {
-        $(pub mod $module;)+
-
         /// All rows by their names.
         pub const ROWS: &[(&str, Row)] = &[
             $($((stringify!($name), $module::$name())),+),+

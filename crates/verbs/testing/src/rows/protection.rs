@@ -1,9 +1,9 @@
 //! What peers must not do, and what it leads to.
 
 use sluice_verbs::types::{EventType, MwType};
-use sluice_verbs::{Element, 
-    MwBind, QpAttr, QpState, QpType, SendWr, WcStatus, WrOpcode, access, qp_mask, send_flags,
-    wc_flags,
+use sluice_verbs::{
+    Element, MwBind, QpAttr, QpState, QpType, SendWr, WcStatus, WrOpcode, access, qp_mask,
+    send_flags, wc_flags,
 };
 
 use crate::end::until;
@@ -82,7 +82,10 @@ fn try_what_is_forbidden(side: &mut Side) {
                 let (ended, status) = end.outcome();
                 let sent = end.completes_when_sent && status == 0;
                 let right = sent || status == wanted as u32;
-                assert!(ended == id && right, "{opcode:?} {wrong:?}: {ended}, {status}");
+                assert!(
+                    ended == id && right,
+                    "{opcode:?} {wrong:?}: {ended}, {status}"
+                );
             }
             until("the error state", || end.qp.state() == QpState::Err);
             side.meet();

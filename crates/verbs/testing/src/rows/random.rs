@@ -69,8 +69,9 @@ impl Oracle {
             local, remote, len, ..
         } = *step;
         match step.opcode {
-            WrOpcode::RdmaWrite => self.peer[remote..remote + len]
-                .copy_from_slice(&self.own[local..local + len]),
+            WrOpcode::RdmaWrite => {
+                self.peer[remote..remote + len].copy_from_slice(&self.own[local..local + len])
+            }
             WrOpcode::RdmaRead => {
                 self.own[slot..slot + len].copy_from_slice(&self.peer[remote..remote + len]);
             }
@@ -109,7 +110,10 @@ fn steps(numbers: &mut Numbers, oracle: &Oracle, atomics: bool) -> Vec<Step> {
             len: numbers.below(longest + 1) as usize,
             operands: [numbers.below(1 << 40), numbers.below(1 << 40)],
         };
-        if matches!(opcode, WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp) {
+        if matches!(
+            opcode,
+            WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp
+        ) {
             step.remote &= !7;
             step.len = 8;
             // Every other one finds what it looks for, if nothing in this batch has changed it.
@@ -135,11 +139,19 @@ fn carry_out(side: &mut Side) {
             let mut reads = false;
             for (number, step) in steps.iter().enumerate() {
                 let brings = !matches!(step.opcode, WrOpcode::Send | WrOpcode::RdmaWrite);
-                let at = if brings { FIELD + number * SLOT } else { step.local };
+                let at = if brings {
+                    FIELD + number * SLOT
+                } else {
+                    step.local
+                };
                 let (front, back) = (step.len / 3, step.len - step.len / 3);
                 let one = [end.sge(at, step.len)];
                 let two = [end.sge(at, front), end.sge(at + front, back)];
-                let pieces = if step.operands[1] & 1 == 0 { &one[..] } else { &two[..] };
+                let pieces = if step.operands[1] & 1 == 0 {
+                    &one[..]
+                } else {
+                    &two[..]
+                };
                 let wr = SendWr {
                     compare_add: step.operands[0],
                     swap: step.operands[1],
@@ -152,7 +164,11 @@ fn carry_out(side: &mut Side) {
                 oracle.carry_out(number, step);
             }
             for number in 0..steps.len() {
-                assert_eq!(end.good().wr_id, number as u64, "seed {seed}, batch {batch}");
+                assert_eq!(
+                    end.good().wr_id,
+                    number as u64,
+                    "seed {seed}, batch {batch}"
+                );
             }
             let found = end.memory.bytes(0, LEN);
             assert!(found == oracle.own, "seed {seed}, batch {batch}: {steps:?}");
@@ -173,7 +189,9 @@ fn be_target(side: &mut Side) {
         for batch in 0..BATCHES {
             let steps = steps(&mut numbers, &oracle, atomics);
             let sent = steps.iter().enumerate();
-            let sent: Vec<_> = sent.filter(|(_, step)| step.opcode == WrOpcode::Send).collect();
+            let sent: Vec<_> = sent
+                .filter(|(_, step)| step.opcode == WrOpcode::Send)
+                .collect();
             for (number, _) in &sent {
                 end.post_recv(*number as u64, FIELD + number * SLOT, SLOT);
             }
@@ -187,7 +205,10 @@ fn be_target(side: &mut Side) {
                 oracle.carry_out(number, step);
             }
             let found = end.memory.bytes(0, LEN);
-            assert!(found == oracle.peer, "seed {seed}, batch {batch}: {steps:?}");
+            assert!(
+                found == oracle.peer,
+                "seed {seed}, batch {batch}: {steps:?}"
+            );
         }
     }
 }

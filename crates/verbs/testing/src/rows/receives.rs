@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use sluice_verbs::types::{EventType, srq_mask};
-use sluice_verbs::{Element, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, WcOpcode, WcStatus, WrOpcode};
+use sluice_verbs::{
+    Element, QpInit, QpState, QpType, Srq, SrqAttr, SrqInit, WcOpcode, WcStatus, WrOpcode,
+};
 
 use crate::end::{init, until};
 use crate::row::{Need, Row};
@@ -66,7 +68,11 @@ fn run_ahead(side: &mut Side) {
             1 => WrOpcode::RdmaWrite,
             _ => WrOpcode::RdmaWriteWithImm,
         };
-        let list = if turn % 50 == 6 { &long[..] } else { &short[..] };
+        let list = if turn % 50 == 6 {
+            &long[..]
+        } else {
+            &short[..]
+        };
         end.post(&end.request(opcode, turn, list, HALF));
         if turn % 100 == 99 {
             for expected in turn - 99..=turn {
@@ -264,7 +270,8 @@ fn serve_all(side: &mut Side) {
     let ends = sharing(side, &srq, SHARING);
     for turn in 0..TURNS {
         for id in 0..SHARING {
-            srq.post_recv(id as u64, &[ends[0].sge(id * 64, 64)]).unwrap();
+            srq.post_recv(id as u64, &[ends[0].sge(id * 64, 64)])
+                .unwrap();
         }
         side.meet();
         let mut seen = [false; SHARING];
@@ -318,7 +325,10 @@ fn be_warned(side: &mut Side) {
         assert_eq!(end.good().wr_id, id);
     }
     side.meet();
-    assert!(!is_readable(side.context.async_fd()), "as many as the limit");
+    assert!(
+        !is_readable(side.context.async_fd()),
+        "as many as the limit"
+    );
     side.meet();
     end.good();
     let told = side.event();

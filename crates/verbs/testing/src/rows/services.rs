@@ -113,9 +113,15 @@ fn ud_send(side: &mut Side) {
         side.meet();
         // The wrong key, and a queue pair that nobody has: dropped.
         let right = wr.ud.unwrap();
-        wr.ud = Some(UdDestination { qkey: QKEY + 1, ..right });
+        wr.ud = Some(UdDestination {
+            qkey: QKEY + 1,
+            ..right
+        });
         end.done(&wr);
-        wr.ud = Some(UdDestination { qpn: right.qpn ^ 0x80, ..right });
+        wr.ud = Some(UdDestination {
+            qpn: right.qpn ^ 0x80,
+            ..right
+        });
         end.done(&wr);
         wr.ud = Some(right);
         wr.opcode = WrOpcode::SendWithImm;
@@ -289,7 +295,10 @@ fn xrc_receive(side: &mut Side) {
             continue;
         }
         let wc = end.good();
-        assert_eq!((wc.imm, wc.byte_len, wc.wc_flags), (77, 8, wc_flags::WITH_IMM));
+        assert_eq!(
+            (wc.imm, wc.byte_len, wc.wc_flags),
+            (77, 8, wc_flags::WITH_IMM)
+        );
     }
     side.meet();
     if opcodes.contains(WrOpcode::AtomicFetchAndAdd) {

@@ -63,7 +63,9 @@ fn send_from_bad_memory(side: &mut Side) {
     end.memory.set_word(0, 5);
     end.post(&end.request(WrOpcode::RdmaWrite, 1, &good, 0));
     end.post(&end.request(WrOpcode::RdmaWrite, 2, &bad, 64));
-    let _ = end.qp.post_send(&end.request(WrOpcode::RdmaWrite, 3, &good, 64));
+    let _ = end
+        .qp
+        .post_send(&end.request(WrOpcode::RdmaWrite, 3, &good, 64));
     assert_eq!(end.outcome(), (1, 0));
     assert_eq!(end.outcome(), (2, WcStatus::LocProtErr as u32));
     assert_eq!(end.outcome(), (3, FLUSHED));

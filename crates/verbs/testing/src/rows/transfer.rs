@@ -206,7 +206,11 @@ fn be_added_to(side: &mut Side) {
     end.memory.set_word(8, 5);
     let end = side.connect(end);
     let word = end.memory.atomic(0);
-    let own = if side.caps().atomic_cap == GLOBAL { ADDS } else { 0 };
+    let own = if side.caps().atomic_cap == GLOBAL {
+        ADDS
+    } else {
+        0
+    };
     for _ in 0..own {
         AtomicU64::fetch_add(word, 1, Ordering::SeqCst);
     }
