@@ -166,7 +166,7 @@ impl End {
                 return wc;
             }
             assert!(start.elapsed() < PATIENCE, "no completion");
-            std::thread::yield_now();
+            rest(start);
         }
     }
 
@@ -203,11 +203,22 @@ pub fn request(opcode: WrOpcode, id: u64, sges: &[Sge], remote_addr: u64, rkey: 
     }
 }
 
+/// One who has waited since `start` leaves the processors to those who have work.
+pub fn rest(start: Instant) {
+    const AWAKE: Duration = Duration::from_millis(1);
+    const ASLEEP: Duration = Duration::from_micros(200);
+    if start.elapsed() < AWAKE {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(ASLEEP);
+    }
+}
+
 /// Waits for something that another thread or process does.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(start.elapsed() < PATIENCE, "{what} did not happen");
-        std::thread::yield_now();
+        rest(start);
     }
 }

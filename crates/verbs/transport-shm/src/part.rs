@@ -65,6 +65,9 @@ pub struct SendSide {
     pub mtu: u64,
     /// The engine got [`Posted::Busy`] and waits for `resume`.
     pub busy: bool,
+    /// A request has failed and the engine is about to hear of it: nothing behind it is carried out, not
+    /// even past the ring, until the queue pair sends anew.
+    pub failed: bool,
 }
 
 impl SendSide {
@@ -143,6 +146,7 @@ impl Part {
                 patience: u64::MAX,
                 mtu: MTU_BYTES,
                 busy: false,
+                failed: false,
             }),
             recv: Mutex::new(RecvSide {
                 qp: None,

@@ -131,6 +131,9 @@ impl QpTransport for ShmQp {
             side.qkey = attr.qkey;
             side.ready = true;
         }
+        if change.to == QpState::Rts {
+            lock(&part.send).failed = false;
+        }
         if change.to == QpState::Rts && change.from == QpState::Rtr {
             lock(&part.send).next_sequence = attr.sq_psn & 0xFF_FFFF;
             part.next_datagram.store(attr.sq_psn, Ordering::Relaxed);

@@ -38,6 +38,10 @@ fn reached(a: u32, b: u32) -> bool {
 /// A request from the engine.
 pub fn post(node: &Node, part: &Part, wqe: &Wqe<'_>) -> Posted {
     let mut side = lock(&part.send);
+    if side.failed {
+        // The engine flushes it.
+        return Posted::Busy;
+    }
     if let Some(faults) = &part.faults {
         let packets = wqe.length.div_ceil(side.mtu).max(1);
         if !faults.arrives(wqe.seq, packets) {

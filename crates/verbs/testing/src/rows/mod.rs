@@ -65,6 +65,7 @@ rows! { $
         random_programs_end_as_the_oracle_says;
     protection:
         what_is_forbidden_is_refused_and_writes_nothing,
+        nothing_behind_a_failure_is_carried_out,
         rights_of_the_key_count,
         rights_of_the_queue_pair_count,
         an_atomic_beside_its_word_is_refused,

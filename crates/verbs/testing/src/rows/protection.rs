@@ -1,5 +1,7 @@
 //! What peers must not do, and what it leads to.
 
+use std::time::{Duration, Instant};
+
 use sluice_verbs::types::{EventType, MwType};
 use sluice_verbs::{
     Element, MwBind, QpAttr, QpState, QpType, SendWr, WcStatus, WrOpcode, access, qp_mask,
@@ -108,6 +110,60 @@ fn be_unharmed(side: &mut Side) {
             assert!(bytes.iter().all(|byte| *byte == 0), "{opcode:?} {wrong:?}");
             side.meet();
         }
+    }
+}
+
+pub const fn nothing_behind_a_failure_is_carried_out() -> Row {
+    Row::new(&[], post_behind_a_failure, be_unharmed_by_what_follows)
+}
+
+const FAILURES: usize = 20;
+
+fn post_behind_a_failure(side: &mut Side) {
+    // They are posted before, while and after the requester hears of the refusal.
+    const BEHIND: u64 = 200;
+    const BETWEEN: Duration = Duration::from_micros(10);
+    for _ in 0..FAILURES {
+        let end = side.connected(QpType::Rc, LEN);
+        end.memory.fill(0, 8, 1);
+        let sge = [end.sge(0, 8)];
+        let mut bad = end.request(WrOpcode::RdmaWrite, 0, &sge, 0);
+        bad.rkey ^= 0x100;
+        end.post(&bad);
+        for id in 1..=BEHIND {
+            let start = Instant::now();
+            while start.elapsed() < BETWEEN {
+                std::hint::spin_loop();
+            }
+            end.post(&end.request(WrOpcode::RdmaWrite, id, &sge, 0));
+        }
+        let mut has_failed = false;
+        for id in 0..=BEHIND {
+            let (ended, status) = end.outcome();
+            let wanted = match (has_failed, id) {
+                (true, _) => WcStatus::WrFlushErr,
+                (false, 0) => WcStatus::RemAccessErr,
+                (false, _) => WcStatus::Success,
+            };
+            let sent = end.completes_when_sent && !has_failed;
+            let is_right = status == wanted as u32 || sent;
+            assert!(ended == id && is_right, "{id}: {ended}, {status}");
+            has_failed |= status != 0;
+        }
+        until("the error state", || end.qp.state() == QpState::Err);
+        side.meet();
+        side.meet();
+    }
+}
+
+fn be_unharmed_by_what_follows(side: &mut Side) {
+    for _ in 0..FAILURES {
+        let end = side.connected(QpType::Rc, LEN);
+        side.meet();
+        is_ended(&end);
+        let bytes = end.memory.bytes(0, LEN);
+        assert!(bytes.iter().all(|byte| *byte == 0), "{:?}", &bytes[..8]);
+        side.meet();
     }
 }
 

@@ -330,6 +330,7 @@ pub(super) fn fail_first(
         return;
     };
     side.forget();
+    side.failed = true;
     let qp = side.qp.clone();
     drop(side);
     if let Some(qp) = qp {
