@@ -229,13 +229,13 @@ pub const ROWS: &[CmRow] = &[
         "verify",
         &["-T", "v", "-S", "65536", "-I", "100"],
     ),
-    perftest("ib_write_lat", "cm", &["-R", "-n", "1000"]),
+    perftest("ib_write_lat", "cm", &["-R", "-n", "300"]),
     perftest("ib_write_bw", "cm", &["-R", "-n", "1000"]),
-    perftest("ib_read_lat", "cm", &["-R", "-n", "1000"]),
+    perftest("ib_read_lat", "cm", &["-R", "-n", "300"]),
     perftest("ib_read_bw", "cm", &["-R", "-n", "1000"]),
-    perftest("ib_atomic_lat", "cm", &["-R", "-n", "1000"]),
+    perftest("ib_atomic_lat", "cm", &["-R", "-n", "300"]),
     perftest("ib_atomic_bw", "cm", &["-R", "-n", "1000"]),
-    perftest("ib_send_lat", "cm", &["-R", "-n", "1000"]),
+    perftest("ib_send_lat", "cm", &["-R", "-n", "300"]),
     perftest("ib_send_bw", "cm", &["-R", "-n", "1000"]),
     perftest("ib_send_bw", "cm-events", &["-R", "-e", "-n", "1000"]),
     perftest(
@@ -245,7 +245,7 @@ pub const ROWS: &[CmRow] = &[
     ),
     perftest("ib_write_bw", "cm-both-ways", &["-R", "-b", "-n", "1000"]),
     // It exchanges its parameters over a connection first.
-    perftest("ib_send_lat", "cm-ud", &["-R", "-c", "UD", "-n", "1000"]),
+    perftest("ib_send_lat", "cm-ud", &["-R", "-c", "UD", "-n", "300"]),
 ];
 
 /// The row with that name.
