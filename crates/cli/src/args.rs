@@ -1,5 +1,6 @@
 //! The command line: every subcommand and flag, with the help that the man pages repeat.
 
+mod ca;
 mod window;
 
 use std::ffi::{OsStr, OsString};
@@ -11,6 +12,7 @@ use sluice_bench_args::BenchArgs;
 use sluice_control::ports::Ports;
 use sluice_transport::fault::Faults;
 
+pub use ca::{CaArgs, CaCommand, CaHostArgs};
 pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
@@ -44,6 +46,7 @@ pub enum Command {
     Down(DownArgs),
     Gateway(GatewayArgs),
     Window(WindowArgs),
+    Ca(CaArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
 }

@@ -4,6 +4,7 @@
 
 mod args;
 mod bench;
+mod ca;
 mod commands;
 mod daemon;
 mod doctor;

@@ -1,5 +1,6 @@
 //! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
 
+mod ca;
 mod capture;
 mod finding;
 mod gateway;

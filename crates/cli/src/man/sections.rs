@@ -27,9 +27,10 @@ const SOCKETS: [Block; 3] = [
     ),
 ];
 /// Every page.
-pub static PAGES: [Page; 13] = [
+pub static PAGES: [Page; 14] = [
     super::gateway::PAGE,
     super::window::PAGE,
+    super::ca::PAGE,
     Page {
         name: "sluice",
         sections: &[
