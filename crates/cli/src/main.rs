@@ -18,6 +18,7 @@ mod launch;
 mod locate;
 mod man;
 mod run;
+mod service;
 mod stats;
 mod status;
 mod terminal;

@@ -6,6 +6,7 @@ mod finding;
 mod gateway;
 mod page;
 mod sections;
+mod service;
 mod statistics;
 mod verbs;
 mod verbs_status;
