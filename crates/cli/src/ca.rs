@@ -45,7 +45,7 @@ fn host(args: &CaHostArgs) -> Outcome {
     let folder = made.map_err(|error| failed(&error, &args.directory))?;
     let (shown, name) = (folder.display(), &args.name);
     print(&format!(
-        "{shown}: ca.pem, host.pem, host.key and sluiced.toml, valid for {} days\n\
+        "{shown}: ca.pem, host.pem, host.key, sluiced.toml and environment, valid for {} days\n\
          To {name}:  scp -pr {shown}/. root@{name}:/etc/sluice/\n\
          On {name}:  sluice up --system --config /etc/sluice/sluiced.toml\n\
          \x20           or, with its unit, systemctl enable --now sluiced\n",

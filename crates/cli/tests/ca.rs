@@ -59,6 +59,11 @@ fn a_hosts_folder_is_private_and_is_what_a_daemon_takes() {
     assert_eq!(mode(&folder), 0o700);
     assert_eq!(mode(&folder.join("host.key")), 0o600);
     assert_eq!(mode(&folder.join("sluiced.toml")), 0o600);
+    let environment = fs::read_to_string(folder.join("environment")).unwrap();
+    assert_eq!(
+        environment,
+        "SLUICED_OPTIONS=--config /etc/sluice/sluiced.toml\n"
+    );
     assert!(!folder.join("ca.key").exists());
     let config = Config::load(&folder.join("sluiced.toml")).unwrap();
     assert_eq!(Identity::load(&config).unwrap().problems(), [""; 0]);

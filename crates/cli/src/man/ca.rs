@@ -15,7 +15,7 @@ pub const PAGE: Page = Page {
                 ),
                 Entry(
                     "host DIR NAME [--peer NAME=ADDRESS]... [--days N]",
-                    "Makes the folder DIR/NAME with ca.pem, host.pem, host.key and sluiced.toml, which is all that \
+                    "Makes the folder DIR/NAME with ca.pem, host.pem, host.key, sluiced.toml and environment, by which sluiced.service reads it: all that \
                      the daemon of that host needs. What was made is read as the daemon will before it is \
                      left there.",
                 ),

@@ -101,7 +101,8 @@ pub fn issue_certificate(directory: &Path, name: &str, days: u32) -> Result<(), 
 }
 
 /// Makes the folder `NAME` (mode 0700) beside the authority's files, with what `/etc/sluice` of that
-/// host is to have: `ca.pem`, `host.pem`, `host.key` and a `sluiced.toml` that names them. That has a
+/// host is to have: `ca.pem`, `host.pem`, `host.key`, a `sluiced.toml` that names them, and `environment`,
+/// by which `sluiced.service` reads that. It has a
 /// `[[peer]]` for each of `peers`, or without any a `[discovery]`, by which hosts find each other.
 /// Returns the folder's path.
 ///
@@ -133,6 +134,7 @@ pub fn issue_folder(
         write_new(&file("ca.pem"), &certificate, 0o644)?;
         let text = configuration(name, peers);
         write_private(&file("sluiced.toml"), text.as_bytes())?;
+        write_private(&file("environment"), ENVIRONMENT.as_bytes())?;
         would_be_taken(&file("sluiced.toml"))
     };
     fill().inspect_err(|_| {
@@ -140,6 +142,9 @@ pub fn issue_folder(
     })?;
     Ok(folder)
 }
+
+/// Read by `sluiced.service` before `/etc/default/sluiced`.
+const ENVIRONMENT: &str = "SLUICED_OPTIONS=--config /etc/sluice/sluiced.toml\n";
 
 fn configuration(name: &str, peers: &[(String, SocketAddr)]) -> String {
     let mut text = format!(
