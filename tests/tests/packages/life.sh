@@ -10,6 +10,8 @@ fail() {
     printf 'FAILED: %s\n' "$*"
     exit 1
 }
+# In namespaces of its own it is the first process; elsewhere it would work on the host.
+(($$ == 1)) || fail "not in namespaces of its own"
 mount --make-rprivate /
 mount -t tmpfs layer "$dir"
 mkdir "$dir"/{upper,work,root}
