@@ -1,5 +1,7 @@
 //! The command line: every subcommand and flag, with the help that the man pages repeat.
 
+mod ca;
+mod service;
 mod window;
 
 use std::ffi::{OsStr, OsString};
@@ -11,6 +13,8 @@ use sluice_bench_args::BenchArgs;
 use sluice_control::ports::Ports;
 use sluice_transport::fault::Faults;
 
+pub use ca::{CaArgs, CaCommand, CaHostArgs};
+pub use service::{DisableArgs, EnableArgs};
 pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
@@ -44,6 +48,9 @@ pub enum Command {
     Down(DownArgs),
     Gateway(GatewayArgs),
     Window(WindowArgs),
+    Ca(CaArgs),
+    Enable(EnableArgs),
+    Disable(DisableArgs),
     Man(ManArgs),
     Completions(CompletionsArgs),
 }
@@ -134,6 +141,10 @@ pub struct RunArgs {
     /// Do not start a daemon; use one if it runs
     #[arg(long)]
     pub no_daemon: bool,
+
+    /// Tell the program that it is called so, as '@' does in a unit's ExecStart=
+    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
+    pub argv0: Option<OsString>,
 
     /// The daemon's control socket
     #[arg(long, value_name = "PATH")]

@@ -12,6 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// A program, its arguments and its environment in the form that execve(2) takes.
 pub struct Image {
+    program: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
 }
@@ -28,7 +29,7 @@ impl Image {
         let arguments = arguments
             .iter()
             .map(|argument| c_string(argument.as_bytes().to_vec()))
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
         let environment = environment
             .iter()
             .map(|(name, value)| {
@@ -39,9 +40,20 @@ impl Image {
             })
             .collect::<io::Result<_>>()?;
         Ok(Self {
+            program: arguments[0].clone(),
             arguments,
             environment,
         })
+    }
+
+    /// The same program, which is told that it is called `name`.
+    ///
+    /// # Errors
+    /// `EINVAL`: a NUL byte in it.
+    pub fn called(mut self, name: &OsStr) -> io::Result<Self> {
+        let name = CString::new(name.as_bytes());
+        self.arguments[0] = name.map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Ok(self)
     }
 
     /// Replaces this process; returns only if that failed.
@@ -58,7 +70,11 @@ impl Image {
         // SAFETY: both arrays end with a null pointer and point at NUL-terminated strings that
         // `self` owns; `new` made sure that there is a first argument.
         unsafe {
-            libc::execvpe(arguments[0], arguments.as_ptr(), environment.as_ptr());
+            libc::execvpe(
+                self.program.as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            );
         }
         io::Error::last_os_error()
     }

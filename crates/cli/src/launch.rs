@@ -53,11 +53,16 @@ pub fn stats_file(is_wanted: bool) -> Result<Option<StatsFile>, Failure> {
 /// program has ended and what `summary` makes of the file is printed.
 pub fn start(
     command: &[OsString],
+    argv0: Option<&OsStr>,
     environment: &Environment,
     stats_file: Option<StatsFile>,
     summary: impl FnOnce(&StatsFile) -> io::Result<String>,
 ) -> Outcome {
-    let image = Image::new(command, environment).map_err(|error| {
+    let image = Image::new(command, environment).and_then(|image| match argv0 {
+        Some(name) => image.called(name),
+        None => Ok(image),
+    });
+    let image = image.map_err(|error| {
         Failure::new(
             format!("cannot pass the arguments on: {}", reason(&error)),
             "remove the NUL byte from the arguments or the environment",

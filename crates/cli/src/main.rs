@@ -4,6 +4,7 @@
 
 mod args;
 mod bench;
+mod ca;
 mod commands;
 mod daemon;
 mod doctor;
@@ -17,6 +18,7 @@ mod launch;
 mod locate;
 mod man;
 mod run;
+mod service;
 mod stats;
 mod status;
 mod terminal;

@@ -1,10 +1,12 @@
 //! `sluice man`: the man pages, options from the command line's definition, the rest by hand.
 
+mod ca;
 mod capture;
 mod finding;
 mod gateway;
 mod page;
 mod sections;
+mod service;
 mod statistics;
 mod verbs;
 mod verbs_status;

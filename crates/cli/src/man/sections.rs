@@ -27,9 +27,12 @@ const SOCKETS: [Block; 3] = [
     ),
 ];
 /// Every page.
-pub static PAGES: [Page; 13] = [
+pub static PAGES: [Page; 16] = [
     super::gateway::PAGE,
     super::window::PAGE,
+    super::ca::PAGE,
+    super::service::ENABLE,
+    super::service::DISABLE,
     Page {
         name: "sluice",
         sections: &[

@@ -47,7 +47,8 @@ pub fn run(args: RunArgs) -> Outcome {
         &socket,
         stats_file.as_ref().map(StatsFile::path),
     );
-    launch::start(&args.command, &environment, stats_file, |file| {
+    let argv0 = args.argv0.as_deref();
+    launch::start(&args.command, argv0, &environment, stats_file, |file| {
         Ok(file.summary()?.text())
     })
 }

@@ -14,6 +14,7 @@ use crate::args::StatusArgs;
 use crate::daemon::{self, Target};
 use crate::error::Failure;
 use crate::error::Outcome;
+use crate::service::{self, Enabled};
 use crate::terminal::print;
 use crate::terminal::{self, Style, complain, harmless};
 
@@ -152,6 +153,7 @@ struct Output<'a> {
     format: u32,
     daemons: &'a [Answer],
     verbs: &'a Verbs,
+    services: &'a [Enabled],
 }
 
 /// Runs the command.
@@ -164,11 +166,12 @@ pub fn run(args: &StatusArgs) -> Outcome {
     loop {
         let answers = source.ask();
         let verbs = verbs::ask(all_verbs);
+        let services = service::enabled(Path::new("/"));
         let any_daemon = answers.iter().any(|answer| answer.document.is_some());
         // Verbs needs no daemon. Who has named one wants to hear of that.
         let any = any_daemon || !source.named && !verbs.processes.is_empty();
         let mut text = if args.json {
-            json(&answers, &verbs)?
+            json(&answers, &verbs, &services)?
         } else {
             let limit = (!args.wide).then(terminal::columns);
             let mut text = human(&answers, own, style, limit);
@@ -176,7 +179,12 @@ pub fn run(args: &StatusArgs) -> Outcome {
             if !text.is_empty() && !table.is_empty() {
                 text.push('\n');
             }
-            text + &table
+            text.push_str(&table);
+            let services = service::describe(&services);
+            if !text.is_empty() && !services.is_empty() {
+                text.push('\n');
+            }
+            text + &services
         };
         if args.watch && screen && !args.json {
             text = format!("{CLEAR}{text}");
@@ -203,11 +211,12 @@ pub fn run(args: &StatusArgs) -> Outcome {
     }
 }
 
-fn json(answers: &[Answer], verbs: &Verbs) -> Result<String, Failure> {
+fn json(answers: &[Answer], verbs: &Verbs, services: &[Enabled]) -> Result<String, Failure> {
     let output = Output {
         format: FORMAT,
         daemons: answers,
         verbs,
+        services,
     };
     serde_json::to_string_pretty(&output)
         .map(|text| text + "\n")
@@ -258,7 +267,7 @@ mod tests {
     #[test]
     fn json_passes_on_what_the_daemon_says_unchanged() {
         let answers = [answer(Some(r#"{"pid":3,"unknown":[1]}"#)), answer(None)];
-        let text = json(&answers, &Verbs::default()).unwrap();
+        let text = json(&answers, &Verbs::default(), &[]).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["daemons"][0]["status"]["unknown"][0], 1);
         assert_eq!(value["daemons"][0]["uid"], 1000);

@@ -50,7 +50,7 @@ pub fn run(args: &VerbsArgs) -> Outcome {
         trace_file,
         faults,
     );
-    launch::start(&args.command, &environment, stats_file, |file| {
+    launch::start(&args.command, None, &environment, stats_file, |file| {
         stats::table(fs::File::open(file.path())?)
     })
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use sluice_lab::link::Settings;
 use sluice_lab::pair::{End, Pair, SIDES};
 use sluice_lab::verdict::made;
+use sluice_peering::authority::{create_authority, issue_folder};
 use sluice_peering::{Config, Sought, Why};
 
 mod common;
@@ -142,5 +143,26 @@ fn a_link_that_fails_ends_the_session_and_a_link_that_comes_back_begins_one() {
     for node in [&mut alpha, &mut beta] {
         node.wait(HANDSHAKE);
     }
+    join((&mut alpha, "alpha"), (&mut beta, "beta"));
+}
+
+#[test]
+fn folders_that_an_authority_made_are_configurations_that_work_as_they_are() {
+    let Some(hosts) = Hosts::new("folders_that_an_authority_made") else {
+        return;
+    };
+    let lab = Lab::new();
+    let authority = lab.dir.path();
+    create_authority(authority).unwrap();
+    let node = |host: usize, name: &str| {
+        let folder = issue_folder(authority, name, 30, &[]).unwrap();
+        let config = Config::load(&folder.join("sluiced.toml")).unwrap();
+        let place = File::open(hosts.pair.host(SIDES[host]).namespace().path()).unwrap();
+        Node::in_place(config, Some(place))
+    };
+    let (mut alpha, mut beta) = (node(LEFT, "alpha"), node(RIGHT, "beta"));
+    let now = alpha.now();
+    let there = FOUR[RIGHT].parse().unwrap();
+    assert_eq!(alpha.get().seek(there, now), Sought::Asking);
     join((&mut alpha, "alpha"), (&mut beta, "beta"));
 }

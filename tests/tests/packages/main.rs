@@ -1,0 +1,180 @@
+//! What `scripts/package` makes of the build that the other suites test, and how it lives in a root of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use sluice_tests::job::{find_program, run};
+use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
+
+/// Making packages compresses some megabytes, on a machine that does other things.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn main() -> ExitCode {
+    let trials: Vec<Trial> = vec![
+        trial("packages/life", life),
+        trial("packages/contents", contents),
+    ];
+    suite::run(trials, 2).exit_code()
+}
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The folder of the programs that are tested, and that it is one that `scripts/package` takes.
+fn profile() -> Verdict<(PathBuf, String)> {
+    let sluice = sluice_tests::lab::find_sluice()?;
+    let folder = sluice.parent().map(Path::to_path_buf).unwrap_or_default();
+    let name = folder
+        .file_name()
+        .map(|name| name.to_string_lossy().into_owned());
+    match (folder.parent(), name) {
+        (Some(target), Some(name)) => Ok((target.to_owned(), name)),
+        _ => fail(format!("{} is in no target folder", sluice.display())),
+    }
+}
+
+fn package(out: &Path, more: &[&str]) -> Verdict {
+    for program in ["jq", "objcopy", "readelf", "strip"] {
+        if find_program(program).is_none() {
+            return skip(format!("no {program}"));
+        }
+    }
+    let has_nfpm = std::env::var_os("NFPM").is_some() || find_program("nfpm").is_some();
+    if !has_nfpm && find_program("go").is_none() {
+        return skip("no nfpm, and no Go to make it");
+    }
+    let (target, profile) = profile()?;
+    let mut command = Command::new(source().join("scripts/package"));
+    command
+        .args(["--profile", &profile, "--out"])
+        .arg(out)
+        .args(more)
+        .env("CARGO_TARGET_DIR", target);
+    run(command, out.parent().unwrap_or(out), "package", LIMIT)?.success()?;
+    Ok(())
+}
+
+/// The one file in the folder whose name ends so.
+fn only(folder: &Path, end: &str) -> Verdict<PathBuf> {
+    let files = fs::read_dir(folder)?.flatten().map(|entry| entry.path());
+    let found: Vec<PathBuf> = files
+        .filter(|path| path.to_string_lossy().ends_with(end))
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        other => fail(format!("{other:?} end with {end} in {}", folder.display())),
+    }
+}
+
+fn life() -> Verdict {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a root of its own takes root");
+    }
+    for program in ["dpkg", "unshare"] {
+        if find_program(program).is_none() {
+            return skip(format!("no {program}"));
+        }
+    }
+    let dir = tempfile::tempdir()?;
+    let (old, new, root) = (
+        dir.path().join("old"),
+        dir.path().join("new"),
+        dir.path().join("r"),
+    );
+    fs::create_dir(&root)?;
+    package(&old, &["--deb-only", "--version", "0.0.1"])?;
+    package(&new, &["--deb-only", "--version", "0.0.2"])?;
+    let mut command = Command::new("unshare");
+    command
+        .args([
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--net",
+            "bash",
+        ])
+        .arg(source().join("tests/tests/packages/life.sh"))
+        .args([only(&old, ".deb")?, only(&new, ".deb")?])
+        .arg(source().join("tests/apps/scripts/live_talk.py"))
+        .arg(&root);
+    let outcome = run(command, dir.path(), "life", LIMIT)?;
+    ensure(outcome.text().ends_with("all good\n"), || {
+        outcome.describe()
+    })
+}
+
+fn text_of(command: &mut Command) -> Verdict<String> {
+    let output = command.output()?;
+    ensure(output.status.success(), || {
+        format!("{command:?}: {output:?}")
+    })?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn contents() -> Verdict {
+    let dir = tempfile::tempdir()?;
+    let out = dir.path().join("out");
+    package(&out, &["--version", "0.0.1"])?;
+    let mut sums = Command::new("sha256sum");
+    let sums = text_of(sums.args(["--check", "SHA256SUMS"]).current_dir(&out))?;
+    ensure(sums.lines().count() == 7, || sums.clone())?;
+    // One layout: files and links of the archive are those of the .deb, and of the .rpm.
+    let normal = |list: &str| {
+        let mut names: Vec<String> = list
+            .lines()
+            .map(|name| name.trim_start_matches('.').to_owned())
+            .filter(|name| !name.ends_with('/') && !name.is_empty() && name != "/etc/sluice")
+            .collect();
+        names.sort();
+        names
+    };
+    let archive = text_of(
+        Command::new("tar")
+            .arg("-tzf")
+            .arg(only(&out, "linux-x86_64.tar.gz")?),
+    )?;
+    let archive = archive.replace("sluice-0.0.1-linux-x86_64/", "/");
+    let expected = normal(&archive);
+    for file in [
+        "/usr/bin/sluice",
+        "/usr/share/man/man8/sluiced.8.gz",
+        "/usr/lib/systemd/system/sluiced.service",
+    ] {
+        ensure(expected.iter().any(|name| name == file), || {
+            format!("no {file}: {expected:?}")
+        })?;
+    }
+    if find_program("dpkg-deb").is_some() {
+        let mut list = Command::new("sh");
+        list.args(["-c", "dpkg-deb --fsys-tarfile \"$1\" | tar -t", "sh"]);
+        let deb = text_of(list.arg(only(&out, "sluice_0.0.1-1_amd64.deb")?))?;
+        ensure(normal(&deb) == expected, || deb.clone())?;
+    }
+    if find_program("rpm").is_some() {
+        let rpm = only(&out, "sluice-0.0.1-1.x86_64.rpm")?;
+        let rpm = text_of(Command::new("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
+        ensure(normal(&rpm) == expected, || rpm.clone())?;
+    }
+    // The bill has what is linked in, and not what only tests use.
+    let bill: Value = serde_json::from_slice(&fs::read(only(&out, ".cdx.json")?)?)
+        .or_else(|error| fail(error.to_string()))?;
+    let has = |name: &str| {
+        let all = bill["components"].as_array();
+        all.into_iter()
+            .flatten()
+            .any(|component| component["name"] == name)
+    };
+    ensure(bill["bomFormat"] == "CycloneDX", || {
+        bill["bomFormat"].to_string()
+    })?;
+    ensure(
+        has("rustls") && has("sluice-lane") && !has("proptest") && !has("loom"),
+        || "the bill of materials has not what is linked in".to_owned(),
+    )
+}
