@@ -44,10 +44,6 @@ fn package(out: &Path, more: &[&str]) -> Verdict {
             return skip(format!("no {program}"));
         }
     }
-    let has_nfpm = std::env::var_os("NFPM").is_some() || find_program("nfpm").is_some();
-    if !has_nfpm && find_program("go").is_none() {
-        return skip("no nfpm, and no Go to make it");
-    }
     let (target, profile) = profile()?;
     let mut command = Command::new(source().join("scripts/package"));
     command
