@@ -1,6 +1,7 @@
 //! Sockets between two hosts that share a window: direct lanes, with no daemon on the path
 //! (docs/decisions/0041). The hosts are network namespaces with a `sluiced` each.
 
+mod late;
 mod scripts;
 mod stage;
 
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
     for side in SIDES {
         let name = format!("daemon-killed/{side:?}").to_lowercase();
         trials.push(trial(name, move || daemon_killed(side)));
+    }
+    for side in SIDES {
+        let name = format!("child-goes-on/{side:?}").to_lowercase();
+        trials.push(trial(name, move || late::child(side)));
     }
     trials.push(trial("half-close".to_owned(), || {
         scripts::both(scripts::HALF_CLOSE)

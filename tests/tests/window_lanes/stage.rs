@@ -70,6 +70,11 @@ impl Stage {
         Ok(())
     }
 
+    /// Connections of a host in the window.
+    pub fn lanes(&self, side: Side) -> Verdict<u64> {
+        Ok(self.window(side)?["lanes"].as_u64().unwrap_or(u64::MAX))
+    }
+
     /// Bytes of its slot that are in the hands of programs.
     pub fn lent(&self, side: Side) -> Verdict<u64> {
         Ok(self.window(side)?["lent_bytes"]
