@@ -11,7 +11,7 @@ use sluice_bench_args::BenchArgs;
 use sluice_control::ports::Ports;
 use sluice_transport::fault::Faults;
 
-pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
+pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowListArgs, WindowServeArgs};
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
 ///
