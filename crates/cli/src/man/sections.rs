@@ -352,6 +352,10 @@ pub static PAGES: [Page; 13] = [
                         "Socket programs on two hosts with a sluiced each:",
                         "sudo sluice bench fabric --quick",
                     ),
+                    Example(
+                        "The same where the two hosts share memory:",
+                        "sudo sluice bench windows --quick",
+                    ),
                 ],
             },
             Section {
