@@ -20,6 +20,8 @@ use super::pieces::Free;
 /// Time between two looks, and the longest while all stay mapped: each is a system call for each piece.
 const LOOK: Duration = Duration::from_millis(250);
 const LOOK_MAX: Duration = Duration::from_secs(8);
+/// Time between two looks where every connection that comes finds no room.
+const LOOK_URGENT: Duration = Duration::from_millis(20);
 
 /// A descriptor for a program that is to map this range of a window's memory: while any process has it, or
 /// maps it, [`is_mapped`] says so.
@@ -43,6 +45,8 @@ pub struct Leaving {
     all: Vec<Free>,
     pause: Duration,
     due: Instant,
+    /// The last look was then.
+    looked: Option<Instant>,
 }
 
 impl Leaving {
@@ -51,6 +55,7 @@ impl Leaving {
             all: Vec::new(),
             pause: LOOK,
             due: Instant::now(),
+            looked: None,
         }
     }
 
@@ -68,24 +73,30 @@ impl Leaving {
         (!self.all.is_empty()).then_some(self.due)
     }
 
-    /// Those that nobody has mapped any more. `is_urgent`: looks at once, because room is wanted.
+    /// Those that nobody has mapped any more. `is_urgent`: room is wanted, and the last look was
+    /// not just now.
     pub fn take_free(
         &mut self,
         now: Instant,
         is_urgent: bool,
         is_mapped: impl Fn(&Free) -> bool,
     ) -> Vec<Free> {
-        if self.all.is_empty() || self.due > now && !is_urgent {
+        let is_due = match self.looked {
+            Some(looked) if is_urgent => now >= looked + LOOK_URGENT,
+            _ => is_urgent || now >= self.due,
+        };
+        if self.all.is_empty() || !is_due {
             return Vec::new();
         }
+        self.looked = Some(now);
         let (kept, free): (Vec<Free>, Vec<Free>) = self.all.drain(..).partition(is_mapped);
         self.all = kept;
-        if free.is_empty() {
-            self.due = now + self.pause;
-            self.pause = (2 * self.pause).min(LOOK_MAX);
-        } else {
+        if !free.is_empty() {
             self.pause = LOOK;
             self.due = now + LOOK;
+        } else if !is_urgent {
+            self.due = now + self.pause;
+            self.pause = (2 * self.pause).min(LOOK_MAX);
         }
         free
     }
@@ -138,7 +149,7 @@ mod tests {
     #[test]
     fn a_piece_is_free_when_the_last_process_of_either_host_has_let_go() {
         let memory = memory();
-        let now = Instant::now();
+        let start = Instant::now();
         let (first, second) = (piece(4 * PAGE), piece(6 * PAGE));
         let [ours, theirs] =
             [(); 2].map(|()| descriptor(memory.raw(), &range(&first)).expect("a descriptor"));
@@ -146,19 +157,21 @@ mod tests {
         drop(ours);
         let mut child = holder(theirs);
         let mut leaving = Leaving::new();
-        leaving.add(vec![first, second], now);
-        let mut freed = |now| {
+        leaving.add(vec![first, second], start);
+        let mut freed = |look: u32| {
+            let now = start + look * LOOK_URGENT;
             let is_mapped = |piece: &Free| is_mapped(memory.raw(), &range(piece));
             let free = leaving.take_free(now, true, is_mapped);
             free.iter().map(|piece| piece.at).collect::<Vec<u64>>()
         };
-        assert_eq!(freed(now), [6 * PAGE], "its neighbour is nobody's");
+        assert_eq!(freed(0), [6 * PAGE], "its neighbour is nobody's");
         drop(mapped);
-        assert!(freed(now).is_empty(), "a process of the other host");
+        assert!(freed(1).is_empty(), "a process of the other host");
         drop(child.stdin.take());
         child.wait().expect("its end");
-        assert_eq!(freed(now), [4 * PAGE]);
-        assert!(freed(now).is_empty());
+        assert!(freed(1).is_empty(), "it has just been looked at");
+        assert_eq!(freed(2), [4 * PAGE]);
+        assert!(freed(3).is_empty());
     }
 
     #[test]
