@@ -15,7 +15,7 @@ use sluice_transport::fault::Faults;
 
 pub use ca::{CaArgs, CaCommand, CaHostArgs};
 pub use service::{DisableArgs, EnableArgs};
-pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowServeArgs};
+pub use window::{WindowArgs, WindowCommand, WindowCreateArgs, WindowListArgs, WindowServeArgs};
 
 /// Runs unmodified socket programs over the fastest path between their two ends.
 ///

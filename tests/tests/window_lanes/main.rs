@@ -1,6 +1,7 @@
 //! Sockets between two hosts that share a window: direct lanes, with no daemon on the path
 //! (docs/decisions/0041). The hosts are network namespaces with a `sluiced` each.
 
+mod late;
 mod scripts;
 mod stage;
 
@@ -33,12 +34,17 @@ fn main() -> ExitCode {
         let name = format!("daemon-killed/{side:?}").to_lowercase();
         trials.push(trial(name, move || daemon_killed(side)));
     }
+    for side in SIDES {
+        let name = format!("child-goes-on/{side:?}").to_lowercase();
+        trials.push(trial(name, move || late::child(side)));
+    }
     trials.push(trial("half-close".to_owned(), || {
         scripts::both(scripts::HALF_CLOSE)
     }));
     trials.push(trial("reset".to_owned(), || scripts::both(scripts::RESET)));
     trials.push(trial("users/nobody".to_owned(), nobody));
     trials.push(trial("churn".to_owned(), churn));
+    trials.push(trial("cut-and-healed".to_owned(), cut_and_healed));
     trials.push(trial("scribbler".to_owned(), scribbler));
     trials.push(trial("redis".to_owned(), redis));
     trials.push(trial("iperf3".to_owned(), iperf));
@@ -107,9 +113,58 @@ fn nobody() -> Verdict {
 
 /// Many connections that come and go at random, every byte checked, and nothing stays lent.
 fn churn() -> Verdict {
-    let stage = Stage::new(&["root"])?;
-    Churn::start(&stage.two, 200, 5, false)?.end(&stage.two, LIMIT)?;
+    // Room for all of them in one host's slot: half a MiB each.
+    let stage = Stage::with(&["root"], "1G")?;
+    Churn::start(&stage.two, 500, 4, false)?.end(&stage.two, LIMIT)?;
     stage.require_direct()?;
+    stage.await_all_back()
+}
+
+/// What the hosts say to each other in the window reads as ones for a while, as behind a link that is cut. Connections
+/// that are in it go on, those that come then have other ways, and later ones are in it again.
+fn cut_and_healed() -> Verdict {
+    const FEW: u32 = 1000;
+    let stage = Stage::new(&["root"])?;
+    let transfer = |records| Transfer {
+        server: "thread",
+        connections: CONNECTIONS,
+        records,
+    };
+    let Ends { client, server, .. } = stage.flow(transfer(0))?;
+    let old = CONNECTIONS as u64;
+    for side in SIDES {
+        stage.await_lanes(side, old)?;
+    }
+    let healed = stage.two.dir().join("healed");
+    let words = [&*healed.to_string_lossy()];
+    let cutter = stage.script(Side::Right, false, scripts::CUTTER, &words)?;
+    let cutter = stage.two.start_program(cutter, "cutter")?;
+    stage.await_cut()?;
+    let lent = SIDES.map(|side| stage.lent(side).ok());
+    stage.flow(transfer(FEW))?.check_complete(LIMIT)?;
+    for side in SIDES {
+        let lanes = stage.lanes(side)?;
+        ensure(lanes == old, || {
+            format!("{lanes} lanes of {side:?} while it is cut")
+        })?;
+    }
+    ensure(lent == SIDES.map(|side| stage.lent(side).ok()), || {
+        "memory was lent while it was cut".into()
+    })?;
+    std::fs::write(&healed, "")?;
+    let _ = cutter.finish(LIMIT)?.success()?;
+    stage.await_window()?;
+    let fabric = || SIDES.map(|side| stage.fabric_bytes(side).ok());
+    let before = fabric();
+    stage.flow(transfer(FEW))?.check_complete(LIMIT)?;
+    ensure(before == fabric(), || {
+        "bytes by the fabric when it is healed".into()
+    })?;
+    // Nothing of the old ones is lost, and they were in use all the time.
+    let _ = client.signal(Signal::KILL);
+    let _ = client.finish(LIMIT)?;
+    stream::check_cut(&server.finish(LIMIT)?.success()?, CONNECTIONS)?;
+    stage.two.require_ring_bytes()?;
     stage.await_all_back()
 }
 

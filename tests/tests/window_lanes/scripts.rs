@@ -91,6 +91,23 @@ while time.monotonic() < until:
         os.pwrite(memory, random.choice([b'\\0' * 8, b'\\xff' * 8, os.urandom(8), os.urandom(4096)]), min(at & ~7, size - 4096))
 ";
 
+/// Has everything that the hosts say to each other in the window read as ones, until there is a file.
+pub const CUTTER: &str = "
+import os, socket, struct, sys, time
+server = socket.socket(socket.AF_UNIX)
+server.connect(sys.argv[2])
+memory = None
+while memory is None:
+    number, fds, _, _ = socket.recv_fds(server, 8, 1)
+    if struct.unpack('<q', number)[0] == -1: memory = fds[0]
+magic, version, kind, hosts, slot_bytes = struct.unpack('<8s4Q', os.pread(memory, 40, 0))
+assert (magic, version, kind, hosts) == (b'SLUICEWN', 1, 1, 2)
+while not os.path.exists(sys.argv[3]):
+    for slot in range(hosts):
+        os.pwrite(memory, b'\\xff' * (hosts * 16384), 4096 + slot * slot_bytes)
+    time.sleep(0.001)
+";
+
 pub fn both(scripts: Scripts) -> Verdict {
     let stage = Stage::new(&["root"])?;
     let two = &stage.two;

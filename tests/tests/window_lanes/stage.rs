@@ -1,5 +1,6 @@
 //! Two hosts that share a window.
 
+use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -18,18 +19,25 @@ pub struct Stage {
     // Daemons end before the memory's server.
     pub two: Fleet<Pair>,
     socket: PathBuf,
+    /// The program of [`Stage::flow`], once it is there.
+    stream: OnceCell<PathBuf>,
     _server: Job,
 }
 
 impl Stage {
     /// Daemons that have found each other, and the window.
     pub fn new(users: &[&str]) -> Verdict<Stage> {
+        Stage::with(users, "256M")
+    }
+
+    /// The same with a window of that size.
+    pub fn with(users: &[&str], size: &str) -> Verdict<Stage> {
         // Not eager: by the fabric bytes would hardly go by rings, and by a window they do.
         let mut two = Fleet::new(Pair::new(Settings::default())?, 4, &[])?;
         let socket = two.dir().join("window.sock");
         let mut command = Command::new(&two.sluice);
         command.args(["window", "serve"]).arg(&socket);
-        command.args(["--size", "256M", "--hosts", "2"]);
+        command.args(["--size", size, "--hosts", "2"]);
         let mut server = two.start_program(command, "window")?;
         server.await_ready(LIMIT, "serve", || socket.exists())?;
         let users: Vec<String> = users.iter().map(|user| format!("{user:?}")).collect();
@@ -45,6 +53,7 @@ impl Stage {
         let stage = Stage {
             two,
             socket,
+            stream: OnceCell::new(),
             _server: server,
         };
         stage.await_window()?;
@@ -68,6 +77,30 @@ impl Stage {
             ensure(wait_until(LIMIT, is_there)?, || self.two.describe())?;
         }
         Ok(())
+    }
+
+    /// Waits until neither host sees the other one in the window.
+    pub fn await_cut(&self) -> Verdict {
+        let are_cut = || {
+            let is_alone = |side| {
+                let window = self.window(side).unwrap_or_default();
+                window["peers"].as_array().is_some_and(Vec::is_empty)
+            };
+            Ok(SIDES.into_iter().all(is_alone))
+        };
+        ensure(wait_until(LIMIT, are_cut)?, || self.two.describe())
+    }
+
+    /// Bytes that a host has sent and received by the fabric.
+    pub fn fabric_bytes(&self, side: Side) -> Verdict<[Option<u64>; 2]> {
+        let mut status = self.two.status(side)?;
+        let peer = status["fabric"]["peers"][0].take();
+        Ok(["sent_bytes", "received_bytes"].map(|name| peer[name].as_u64()))
+    }
+
+    /// Connections of a host in the window.
+    pub fn lanes(&self, side: Side) -> Verdict<u64> {
+        Ok(self.window(side)?["lanes"].as_u64().unwrap_or(u64::MAX))
     }
 
     /// Bytes of its slot that are in the hands of programs.
@@ -105,18 +138,24 @@ impl Stage {
     pub fn require_direct(&self) -> Verdict {
         self.two.require_ring_bytes()?;
         for side in SIDES {
-            let mut status = self.two.status(side)?;
-            let peer = status["fabric"]["peers"][0].take();
-            let is_idle = peer["sent_bytes"] == 0 && peer["received_bytes"] == 0;
-            ensure(is_idle, || format!("bytes by the fabric: {peer}"))?;
+            let bytes = self.fabric_bytes(side)?;
+            ensure(bytes == [Some(0); 2], || {
+                format!("bytes by the fabric: {bytes:?}")
+            })?;
         }
         Ok(())
     }
 
     pub fn flow(&self, transfer: Transfer) -> Verdict<Ends> {
-        let binary = stream::compile_plain(self.two.dir())?;
-        let server = self.two.program(Side::Right, true, &binary);
-        let client = self.two.program(Side::Left, true, &binary);
+        let binary = match self.stream.get() {
+            Some(binary) => binary,
+            None => {
+                let binary = stream::compile_plain(self.two.dir())?;
+                self.stream.get_or_init(|| binary)
+            }
+        };
+        let server = self.two.program(Side::Right, true, binary);
+        let client = self.two.program(Side::Left, true, binary);
         transfer.start(server, client, self.two.dir(), LIMIT)
     }
 

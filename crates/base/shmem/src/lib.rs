@@ -24,7 +24,7 @@ mod loom_area;
 #[cfg(all(test, loom))]
 mod loom_models;
 
-pub use ring::{Consumer, Producer};
+pub use ring::{Consumer, Producer, delay};
 
 /// The peer wrote something impossible into shared memory. The connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -132,6 +132,37 @@ impl Producer {
     }
 }
 
+/// For measurements: memory whose news takes longer, as behind a bridge.
+pub mod delay {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    static DELAY_NS: AtomicU32 = AtomicU32::new(0);
+
+    /// Every reader of this process waits for so many nanoseconds from the moment that it finds a new
+    /// position of a sender until it believes it. What is published meanwhile is found the next
+    /// time. Nothing else is later: not room for the sender, not who sleeps, not what goes by TCP.
+    pub fn set_ns(delay: u32) {
+        DELAY_NS.store(delay, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn wait() {
+        let delay_ns = DELAY_NS.load(Ordering::Relaxed);
+        if delay_ns != 0 {
+            spin(Duration::from_nanos(delay_ns.into()));
+        }
+    }
+
+    #[cold]
+    fn spin(delay: Duration) {
+        let begun = Instant::now();
+        while begun.elapsed() < delay {
+            core::hint::spin_loop();
+        }
+    }
+}
+
 /// The receiving end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -152,6 +183,7 @@ impl Consumer {
         let line = direction.sender();
         let tail = line.tail.load(Ordering::Acquire);
         if tail != self.tail {
+            delay::wait();
             let capacity = u64::from(direction.capacity());
             // The sender skips only while the ring is empty, that is when everything known
             // here was consumed, and only to the next start of the ring.

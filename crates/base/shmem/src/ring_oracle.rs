@@ -398,3 +398,23 @@ fn threads_exchange_a_long_stream() {
         }
     });
 }
+
+#[test]
+fn a_delayed_reader_takes_what_it_had_found_when_the_delay_is_over() {
+    const DELAY: std::time::Duration = std::time::Duration::from_millis(2);
+    let memory = Memory::new();
+    let direction = memory.direction();
+    let (mut producer, mut consumer) = (Producer::default(), Consumer::default());
+    // SAFETY: three bytes, and the ring has room for them.
+    unsafe { producer.store(&direction, 0, b"abc".as_ptr(), 3) };
+    producer.publish(&direction, 3);
+    super::delay::set_ns(DELAY.as_nanos() as u32);
+    let begun = std::time::Instant::now();
+    assert_eq!(consumer.available(&direction), Ok(3));
+    assert!(begun.elapsed() >= DELAY);
+    super::delay::set_ns(0);
+    let mut bytes = [0; 3];
+    // SAFETY: the bytes are available, and there is room for them.
+    unsafe { consumer.load(&direction, 0, bytes.as_mut_ptr(), 3) };
+    assert_eq!(&bytes, b"abc");
+}

@@ -14,6 +14,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod mount;
 pub mod netlink;
+pub mod ofd_lock;
 pub mod private;
 pub mod process;
 pub mod raw;

@@ -66,6 +66,21 @@ impl Ledger {
         ledger
     }
 
+    /// Bytes that a slot's ledger says to be lent, for whoever only looks. Without a ledger there are none.
+    pub fn lent_bytes(view: &impl View, header: &Header) -> u64 {
+        let (start, bytes) = header.geometry.heap();
+        if [0, 1].map(|word| view.look(In(start + 8 * word))) != header.id {
+            return 0;
+        }
+        let pages = bytes / PAGE_BYTES;
+        let own_pages = (LINE_BYTES + pages).div_ceil(PAGE_BYTES);
+        let mut noted = vec![0; pages as usize];
+        view.refresh(In(start + LINE_BYTES), pages);
+        view.read(In(start + LINE_BYTES), &mut noted);
+        let lent = noted.iter().skip(own_pages as usize);
+        lent.filter(|byte| *byte & LENT != 0).count() as u64 * PAGE_BYTES
+    }
+
     fn begin(&self, view: &impl View, header: &Header) {
         let at = |offset: u64| Out {
             slot: self.me,
@@ -151,6 +166,11 @@ mod tests {
         assert!(!first.take_back(&view, 2, kept, 3 * PAGE_BYTES));
         let mut second = open(&region, 1);
         assert_eq!(second.bytes(), (3 * PAGE_BYTES, room));
+        assert_eq!(
+            Ledger::lent_bytes(&view, region.header()),
+            3 * PAGE_BYTES,
+            "who only looks sees the same"
+        );
         // Pages that one peer had are never another's, whoever holds the slot.
         let mut pieces = vec![
             kept.0..kept.0 + 3 * PAGE_BYTES,
@@ -184,6 +204,7 @@ mod tests {
             geometry,
             id: [8, 9],
         };
+        assert_eq!(Ledger::lent_bytes(&region.view(0), &other), 0);
         assert_eq!(Ledger::open(&region.view(0), &other, 0).bytes().0, 0);
     }
 

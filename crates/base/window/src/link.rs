@@ -83,6 +83,8 @@ pub struct Link {
     generation: u64,
     /// The peer's generation that was answered; 0 for none.
     seen: u64,
+    /// The answer that was said last; 0 for none.
+    answered: u64,
     state: State,
     pulse: Pulse,
     beat: u64,
@@ -102,20 +104,26 @@ impl Link {
     /// alone.
     pub fn new(pair: Pair, generation: u64, view: &impl View) -> Link {
         assert!(generation != 0 && generation != ALL_ONES);
-        // In this order: whoever sees this generation sees no answer of an earlier one.
-        view.say(pair.hello_out(word::ANSWER), 0);
-        view.say(pair.hello_out(word::GENERATION), generation);
-        view.say(pair.hello_out(word::HELLO), HELLO);
-        Link {
+        let link = Link {
             pair,
             generation,
             seen: 0,
+            answered: 0,
             state: State::Calling,
             pulse: Pulse::default(),
             beat: 0,
             sender: Sender::new(pair),
             receiver: Receiver::new(pair),
-        }
+        };
+        link.call(view);
+        link
+    }
+
+    fn call(&self, view: &impl View) {
+        // In this order: whoever sees this generation sees no answer of an earlier one.
+        view.say(self.pair.hello_out(word::ANSWER), self.answered);
+        view.say(self.pair.hello_out(word::GENERATION), self.generation);
+        view.say(self.pair.hello_out(word::HELLO), HELLO);
     }
 
     pub fn pair(&self) -> Pair {
@@ -126,8 +134,15 @@ impl Link {
         self.state == State::Up
     }
 
-    /// A sign of life. To be called several times in [`SILENCE_NS`](crate::claim::SILENCE_NS).
+    /// A sign of life. To be called several times in [`SILENCE_NS`](crate::claim::SILENCE_NS). Until the
+    /// link is up it says everything again, for what is said while the way is cut is lost.
     pub fn beat(&mut self, view: &impl View) {
+        if self.state == State::Calling {
+            if self.answered != 0 {
+                self.answer(view, self.answered);
+            }
+            self.call(view);
+        }
         self.beat = self.beat.wrapping_add(1);
         view.say(self.pair.beat_out(), self.beat);
     }
@@ -204,6 +219,7 @@ impl Link {
         self.receiver = Receiver::new(self.pair);
         self.sender.reset(view);
         self.receiver.reset(view);
+        self.answered = theirs;
         view.say(self.pair.hello_out(word::ANSWER), theirs);
     }
 }

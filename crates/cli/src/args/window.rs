@@ -25,6 +25,8 @@ pub enum WindowCommand {
     Create(WindowCreateArgs),
     /// Say what a window is and who holds its slots
     Show(WindowShowArgs),
+    /// The same for all windows that sluiced has, or that its configuration names
+    List(WindowListArgs),
     /// Serve a window to virtual machines (QEMU's ivshmem-doorbell) and programs until interrupted
     Serve(WindowServeArgs),
 }
@@ -53,8 +55,23 @@ pub struct WindowCreateArgs {
 
 #[derive(Debug, Args)]
 pub struct WindowShowArgs {
-    /// The window
+    /// The window: a file, a device, or the socket of 'sluice window serve'
     pub file: PathBuf,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct WindowListArgs {
+    /// The configuration whose [[window]]s are meant [default: /etc/sluice/sluiced.toml if it is there]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// The daemon's control socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
 
     /// Print one JSON document
     #[arg(long)]

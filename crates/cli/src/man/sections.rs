@@ -355,6 +355,10 @@ pub static PAGES: [Page; 16] = [
                         "Socket programs on two hosts with a sluiced each:",
                         "sudo sluice bench fabric --quick",
                     ),
+                    Example(
+                        "The same where the two hosts share memory:",
+                        "sudo sluice bench windows --quick",
+                    ),
                 ],
             },
             Section {

@@ -16,9 +16,17 @@ pub const PAGE: Page = Page {
                 ),
                 Entry(
                     "show FILE [--json]",
-                    "Says what the window is and who holds which slot. A holder that gives no sign \
-                     of life for three quarters of a second is silent; after three seconds others \
-                     may take its slot.",
+                    "Says what the window is, how many doorbells there are, who holds which slot, and \
+                     how long ago the holder gave a sign of life. One that gives none \
+                     for three quarters of a second is silent; after three seconds others \
+                     may take its slot. Of a slot that sluiced holds it says how much is lent to \
+                     programs for direct lanes, and how many pieces of it processes have mapped. \
+                     FILE may be the socket of serve.",
+                ),
+                Entry(
+                    "list [--config FILE] [--socket PATH] [--json]",
+                    "Says the same of all windows that the sluiced of this user has, and those that \
+                     the configuration names. The status is 1 if one of them cannot be looked at.",
                 ),
                 Entry(
                     "serve SOCKET [--size SIZE] [--hosts N] [--vectors N]",
@@ -45,6 +53,7 @@ pub const PAGE: Page = Page {
                     "sluice window create /dev/shm/window --size 64M",
                 ),
                 Example("Who is in it:", "sluice window show /dev/shm/window"),
+                Example("Who is in those that sluiced has:", "sluice window list"),
                 Example(
                     "A window for a virtual machine and its host:",
                     "sluice window serve /run/window.sock --size 64M",

@@ -1,5 +1,6 @@
 //! `sluice window`: makes windows, shows who is in them, and serves one to virtual machines.
 
+mod seen;
 mod serve;
 mod show;
 
@@ -15,6 +16,7 @@ pub fn run(args: &WindowArgs) -> Outcome {
     match &args.command {
         WindowCommand::Create(args) => create(args),
         WindowCommand::Show(args) => show::run(&args.file, args.json),
+        WindowCommand::List(args) => show::list(args),
         WindowCommand::Serve(args) => serve::run(args),
     }
 }

@@ -1,112 +1,110 @@
-//! `sluice window show`.
+//! `sluice window show` and `sluice window list`.
 
-use std::fmt::Write as _;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sluice_window::claim::{BEAT_NS, Table, Word};
-use sluice_window::region::Region;
+use sluice_peering::config::Config;
 
-use super::{describe, failed};
-use crate::error::Failure;
-use crate::error::Outcome;
-use crate::terminal::harmless;
-use crate::terminal::print;
+use super::seen::{self, Seen};
+use crate::args::WindowListArgs;
+use crate::daemon;
+use crate::error::{Failure, Outcome};
+use crate::terminal::{complain, print};
 
-/// A holder that lives beats several times in this span.
-const WATCHED: Duration = Duration::from_nanos(3 * BEAT_NS);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Goes up when a field changes its meaning or goes away.
 const FORMAT: u32 = 1;
+/// Looked at if it is there and no other file is named.
+const USUAL_CONFIG: &str = "/etc/sluice/sluiced.toml";
 
 #[derive(Debug, Serialize)]
-struct Document {
+struct One<'a> {
     format: u32,
-    path: String,
-    kind: &'static str,
-    id: String,
-    bytes: u64,
-    slot_bytes: u64,
-    slots: Vec<Slot>,
+    #[serde(flatten)]
+    seen: &'a Seen,
 }
 
 #[derive(Debug, Serialize)]
-struct Slot {
-    number: u32,
-    /// `free`, `held`, or `silent`: held by somebody who gave no sign of life while it was
-    /// watched.
-    state: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
+struct All<'a> {
+    format: u32,
+    windows: &'a [Seen],
 }
 
 pub fn run(path: &Path, json: bool) -> Outcome {
-    let region = Region::open(path).map_err(|error| failed(&error))?;
-    let slots = watch(&region);
-    let text = if json {
-        let header = region.header();
-        let document = Document {
-            format: FORMAT,
-            path: path.display().to_string(),
-            kind: header.kind.name(),
-            id: format!("{:016x}{:016x}", header.id[0], header.id[1]),
-            bytes: header.geometry.region_bytes(),
-            slot_bytes: header.geometry.slot_bytes(),
-            slots,
-        };
-        serde_json::to_string_pretty(&document).map_err(|error| {
-            Failure::new(
-                format!("cannot write the window as JSON: {error}"),
-                "please report this",
-            )
-        })? + "\n"
-    } else {
-        let mut text = format!("{}: {}\n", path.display(), describe(&region));
-        for slot in &slots {
-            let name = slot.name.as_deref().unwrap_or("");
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "  slot {}: {} {}", slot.number, slot.state, name);
-        }
-        text.lines()
-            .map(|line| format!("{}\n", line.trim_end()))
-            .collect()
+    let seen = seen::look(path)?;
+    let one = One {
+        format: FORMAT,
+        seen: &seen,
     };
-    print(&text)?;
+    print(&if json { document(&one)? } else { seen.text() })?;
     Ok(0)
 }
 
-/// Looks at the slots until each holder has beaten, or long enough.
-fn watch(region: &Region) -> Vec<Slot> {
-    let generation = |slot| region.look(slot, Word::Generation);
-    let beat = |slot| region.look(slot, Word::Beat);
-    let hosts = 0..region.hosts();
-    let first: Vec<u64> = hosts.clone().map(beat).collect();
-    let is_quiet = |slot: u32| generation(slot) != 0 && beat(slot) == first[slot as usize];
-    let begun = Instant::now();
-    while hosts.clone().any(is_quiet) && begun.elapsed() < WATCHED {
-        std::thread::sleep(LOOK_AGAIN);
+/// The windows of a configuration and of the sluiced that runs. Status 1 if one cannot be looked at.
+pub fn list(args: &WindowListArgs) -> Outcome {
+    let mut paths = configured(args.config.as_deref())?;
+    paths.extend(used(args.socket.as_deref())?);
+    let mut windows = Vec::new();
+    let mut status = 0;
+    for path in &paths {
+        match seen::look(path) {
+            Ok(seen) => windows.push(seen),
+            Err(failure) => {
+                complain(&failure.to_string());
+                status = 1;
+            }
+        }
     }
-    hosts
-        .map(|slot| Slot {
-            number: slot,
-            state: match generation(slot) {
-                0 => "free",
-                _ if is_quiet(slot) => "silent",
-                _ => "held",
-            },
-            name: (generation(slot) != 0).then(|| name(region, slot)),
-        })
-        .collect()
+    let all = All {
+        format: FORMAT,
+        windows: &windows,
+    };
+    print(&if args.json {
+        document(&all)?
+    } else if paths.is_empty() {
+        "no windows: no sluiced here has one, and no configuration names one\n".to_owned()
+    } else {
+        windows.iter().map(Seen::text).collect()
+    })?;
+    Ok(status)
 }
 
-fn name(region: &Region, slot: u32) -> String {
-    let words = [Word::NameLow, Word::NameHigh].map(|word| region.look(slot, word));
-    let bytes: Vec<u8> = words
-        .iter()
-        .flat_map(|word| word.to_le_bytes())
-        .take_while(|byte| *byte != 0)
-        .collect();
-    // Whoever shares the window may have written it.
-    harmless(&String::from_utf8_lossy(&bytes))
+fn document(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| {
+        Failure::new(
+            format!("cannot write the window as JSON: {error}"),
+            "please report this",
+        )
+    })?;
+    Ok(text + "\n")
+}
+
+fn configured(named: Option<&Path>) -> Result<BTreeSet<PathBuf>, Failure> {
+    let usual = Path::new(USUAL_CONFIG);
+    let Some(path) = named.or_else(|| usual.exists().then_some(usual)) else {
+        return Ok(BTreeSet::new());
+    };
+    let config = Config::load(path).map_err(|error| {
+        Failure::new(
+            error.to_string(),
+            "correct it; 'sluice up --config FILE --check' says what else is wrong",
+        )
+    })?;
+    Ok(config.windows.into_iter().map(|it| it.path).collect())
+}
+
+/// What a sluiced says that it has; without one that runs, none.
+fn used(socket: Option<&Path>) -> Result<BTreeSet<PathBuf>, Failure> {
+    let path = daemon::socket_path(socket)?;
+    let status = match daemon::fetch_status(&path) {
+        Ok((_, status)) => status,
+        Err(state) if socket.is_some() => return Err(state.failure(&path)),
+        Err(_) => return Ok(BTreeSet::new()),
+    };
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap_or_default();
+    let windows = status["fabric"]["windows"].as_array();
+    let paths = windows.into_iter().flatten();
+    Ok(paths
+        .filter_map(|window| window["path"].as_str().map(PathBuf::from))
+        .collect())
 }

@@ -17,7 +17,7 @@ pub const REDIS_TESTS: [&str; 5] = ["set", "get", "lpush", "lpop", "hset"];
 ///
 /// 'sluice bench verbs' does the same for RDMA programs within one host, 'sluice bench roce' for
 /// RDMA programs on two hosts, 'sluice bench rxe' beside the kernel's software RDMA, 'sluice bench
-/// fabric' for socket programs on two hosts.
+/// fabric' for socket programs on two hosts, 'sluice bench windows' for such that share memory.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct BenchArgs {
@@ -129,6 +129,25 @@ pub enum BenchCommand {
         #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
         clients: Vec<u32>,
     },
+    /// Compares socket programs between two hosts that share memory with kernel TCP and Unix sockets
+    ///
+    /// The hosts are two network namespaces joined by a veth pair and by the memory of 'sluice window
+    /// serve', which this command makes and which end with it: it needs root. Runs sockperf, redis and
+    /// iperf3 over TCP, redis over a Unix socket, and all of them under 'sluice run' with direct lanes, as
+    /// they are and with memory in which a reader sees what is new later, and reports as 'sluice bench' does.
+    Windows {
+        #[command(flatten)]
+        common: CommonArgs,
+
+        /// Numbers of clients for the redis workload [default: 1, 10, 50 and 500]
+        #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=9_000))]
+        clients: Vec<u32>,
+
+        /// How much later a reader sees what is new in the memory, as behind a bridge: 1us, 500ns; 0
+        /// leaves that out
+        #[arg(long, value_name = "TIME", default_value = "1us", value_parser = delay_ns)]
+        window_delay: u32,
+    },
     /// Compares verbs programs over the kernel's own RoCEv2 (rdma_rxe) and over Sluice
     ///
     /// Runs perftest over two rxe devices joined by a veth pair, which this command makes in the
@@ -139,9 +158,51 @@ pub enum BenchCommand {
     Rxe(CommonArgs),
 }
 
+/// Nanoseconds, up to 1 ms, of a time as a person writes it.
+fn delay_ns(text: &str) -> Result<u32, String> {
+    const NS_MAX: u32 = 1_000_000;
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let factor = match &text[digits.len()..] {
+        "ns" => 1,
+        "us" => 1_000,
+        "" if digits == "0" => 1,
+        _ => return Err("give a time such as 1us or 500ns".to_owned()),
+    };
+    let number: Option<u32> = digits.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(factor))
+        .filter(|ns| *ns <= NS_MAX)
+        .ok_or_else(|| "give a time of at most 1000us".to_owned())
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum VariantArg {
     Tcp,
     Unix,
     Sluice,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_has_a_unit_and_a_bound() {
+        assert_eq!(delay_ns("1us"), Ok(1_000));
+        assert_eq!(delay_ns("500ns"), Ok(500));
+        assert_eq!(delay_ns("0"), Ok(0));
+        assert_eq!(delay_ns("1000us"), Ok(1_000_000));
+        for wrong in [
+            "",
+            "5",
+            "us",
+            "-1us",
+            "1ms",
+            "1001us",
+            "99999999999us",
+            "1µs",
+        ] {
+            assert!(delay_ns(wrong).is_err(), "{wrong}");
+        }
+    }
 }

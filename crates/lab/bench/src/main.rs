@@ -88,6 +88,18 @@ fn run(args: &BenchArgs) -> ExitCode {
             };
             (&suites::FABRIC, common, options)
         }
+        Some(BenchCommand::Windows {
+            common,
+            clients,
+            window_delay,
+        }) => {
+            let options = Options {
+                redis_clients: clients.clone(),
+                window_delay_ns: *window_delay,
+                ..verbs_options(common)
+            };
+            (&suites::WINDOWS, common, options)
+        }
         Some(BenchCommand::Rxe(common)) => (&suites::RXE, common, verbs_options(common)),
         None => (&suites::SOCKETS, &args.common, socket_options(args)),
     };
@@ -215,6 +227,7 @@ fn verbs_options(args: &CommonArgs) -> Options {
             (_, true) => 30,
             _ => 10,
         },
+        window_delay_ns: 0,
         repeats_max: usize::from(args.repeats),
     }
 }

@@ -61,6 +61,10 @@ pub enum Variant {
     VerbsShm,
     /// Both programs under `sluice run`, whose daemons offer rings to every reader that is awake.
     SluiceRings,
+    /// Both programs under `sluice run`, their connections in memory that both hosts share.
+    Window,
+    /// The same, and what is written there is seen later.
+    WindowDelayed,
     /// Programs as they are, whose connections the daemons capture over any device.
     SluiceCaptured,
     /// Programs as they are, with daemons that capture where that is faster.
@@ -95,6 +99,8 @@ impl Variant {
             Self::RxeOneDevice => "rxe, one device",
             Self::VerbsShm => "Sluice shm",
             Self::SluiceRings => "Sluice, all by rings",
+            Self::Window => "Sluice, window",
+            Self::WindowDelayed => "window, delayed",
             Self::SluiceCaptured => "Sluice, captured",
             Self::CaptureByDefault => "[capture] by default",
             Self::SkMsg => "SK_MSG",
@@ -116,16 +122,21 @@ impl Variant {
     }
 
     pub fn server_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ServerOnly | Self::SluiceRings)
+        matches!(self, Self::Sluice | Self::ServerOnly | Self::SluiceRings) || self.has_window()
     }
 
     pub fn client_accelerated(self) -> bool {
-        matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings)
+        matches!(self, Self::Sluice | Self::ClientOnly | Self::SluiceRings) || self.has_window()
     }
 
     /// Whether anything in it needs a daemon.
     pub fn needs_sluice(self) -> bool {
         self.server_accelerated() || self.client_accelerated() || self.has_capture()
+    }
+
+    /// Whether both hosts share memory, which the daemons' configuration names.
+    pub fn has_window(self) -> bool {
+        matches!(self, Self::Window | Self::WindowDelayed)
     }
 
     /// Whether the daemons' configuration has `[capture]`.

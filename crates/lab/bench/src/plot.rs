@@ -59,6 +59,8 @@ fn colour(variant: Variant) -> &'static str {
         Variant::RxeOneDevice => "#adb5bd",
         Variant::VerbsShm => "#2b8a3e",
         Variant::SluiceRings => "#f08c00",
+        Variant::Window => "#d9480f",
+        Variant::WindowDelayed => "#f08c00",
         Variant::SluiceCaptured => "#f08c00",
         Variant::CaptureByDefault => "#2b8a3e",
         Variant::SkMsg => "#2f7fc1",

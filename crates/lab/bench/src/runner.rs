@@ -58,15 +58,14 @@ pub fn run(
         verdicts: Vec::new(),
     };
     let with_sluice = options.variants.contains(&Variant::Sluice);
-    let session =
-        Session::start(installation::sluice()?, options.seconds, with_sluice).map_err(|error| {
-            match error {
-                BenchError::Failed(text) if with_sluice => BenchError::Failed(format!(
-                    "{text}\n(to measure without Sluice: --variants tcp,unix)"
-                )),
-                other => other,
-            }
+    let mut session = Session::start(installation::sluice()?, options.seconds, with_sluice)
+        .map_err(|error| match error {
+            BenchError::Failed(text) if with_sluice => BenchError::Failed(format!(
+                "{text}\n(to measure without Sluice: --variants tcp,unix)"
+            )),
+            other => other,
         })?;
+    session.window_delay_ns = options.window_delay_ns;
     let planned: Vec<Plan> = chosen
         .iter()
         .map(|workload| {

@@ -33,6 +33,8 @@ pub struct Session {
     bench: PathBuf,
     socket: PathBuf,
     pub seconds: u32,
+    /// How much later what is written to a window is seen, in nanoseconds, where a variant wants it.
+    pub window_delay_ns: u32,
     commands: RefCell<Vec<String>>,
     /// How many networks were made.
     networks: Cell<u32>,
@@ -59,6 +61,7 @@ impl Session {
             bench,
             socket,
             seconds,
+            window_delay_ns: 0,
             commands: RefCell::new(Vec::new()),
             networks: Cell::new(0),
             ports: RefCell::new(Vec::new()),

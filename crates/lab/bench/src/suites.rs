@@ -3,7 +3,7 @@
 use super::model::WorkloadReport;
 use super::network::{self, twins};
 use super::verdict::{self, Verdict};
-use super::workloads::{self, Workload, fabric, iwarp, roce, rxe, verbs};
+use super::workloads::{self, Workload, fabric, iwarp, roce, rxe, verbs, windows};
 
 /// Workloads that are run, judged and reported together.
 pub struct Suite {
@@ -83,6 +83,21 @@ pub static FABRIC: Suite = Suite {
     workloads: &fabric::ALL,
     obstacle: Some(network::obstacle),
     verdicts: verdict::fabric::across_hosts,
+};
+
+/// What `sluice bench windows` runs.
+pub static WINDOWS: Suite = Suite {
+    name: "windows",
+    title: "sluice bench windows",
+    about_costs: "CPU costs are user and system time of both programs, both sluiced and the \
+                  kernel's threads that carry frames. ",
+    floors: "between two network namespaces joined by a veth pair and by memory that both share, as \
+             ratios to kernel TCP there unless a unit is given; the same floors hold for delayed memory \
+             where none is named for it",
+    folder: "sluice-bench-windows",
+    workloads: &windows::ALL,
+    obstacle: Some(network::obstacle),
+    verdicts: verdict::windows::direct_lanes,
 };
 
 /// What `sluice bench rxe` runs.

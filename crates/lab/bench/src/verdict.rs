@@ -2,6 +2,7 @@
 
 pub mod fabric;
 pub mod verbs;
+pub mod windows;
 
 use serde::Serialize;
 

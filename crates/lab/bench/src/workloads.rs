@@ -13,6 +13,7 @@ pub mod rxe;
 mod sockperf;
 pub mod stall;
 pub mod verbs;
+pub mod windows;
 
 use super::error::Result;
 use super::model::{PointSpec, Sample, Variant};
@@ -33,6 +34,9 @@ pub struct Options {
     pub idle_seconds: u32,
     /// For how long the reader of the stall workload sleeps.
     pub stall_seconds: u32,
+    /// How much later what is written to a window is seen where it is delayed, nanoseconds; 0: not
+    /// measured.
+    pub window_delay_ns: u32,
     /// How many disturbed repetitions of a cell are measured again.
     pub repeats_max: usize,
 }

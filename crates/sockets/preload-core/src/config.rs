@@ -47,4 +47,8 @@ pub fn load() {
     if let Some(ops) = number(c"SLUICE_MIN_OPS") {
         MIN_OPS.store(ops, Ordering::Relaxed);
     }
+    // For `sluice bench windows` alone.
+    if let Some(ns) = number(c"SLUICE_WINDOW_DELAY_NS") {
+        sluice_shmem::delay::set_ns(ns);
+    }
 }

@@ -212,6 +212,8 @@ pub fn release(index: u32, generation: u32) {
     if link.fd < 0 || !link.is_ours() {
         return;
     }
+    // It may have been the last one in memory whose peer is gone, for which others may wait.
+    link.sweep();
     let message = ToDaemon::Release {
         end: index,
         generation,
@@ -294,47 +296,11 @@ fn receive_mail(word: &AtomicU32, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usiz
         return 0;
     }
     word.store(0, Ordering::SeqCst);
-    if ATTACHING.load(Ordering::Acquire) == 0
-        && let Some(table) = conn::table()
-    {
-        link.mapped.sweep(&table);
-    }
-    for (count, place) in mail.iter_mut().enumerate() {
-        let client = Client::from_socket(Fd::own(link.fd));
-        let received = client.receive();
-        // The descriptor stays ours.
-        let _ = client.into_socket().into_raw();
-        match received {
-            Ok(Some((FromDaemon::Lane(lane), mut received))) => {
-                let fds = [received.take_fd(0), received.take_fd(1)];
-                *place = Some(match link.assignment(&lane, fds) {
-                    Some(assignment) => {
-                        ATTACHING.fetch_add(1, Ordering::Relaxed);
-                        Mail::Lane(lane, assignment)
-                    }
-                    None if received.fds_truncated => Mail::Unusable(lane, Reason::NoDescriptors),
-                    None => Mail::Unusable(lane, Reason::NoMemory),
-                });
-            }
-            Ok(Some((FromDaemon::NoPeer { end, generation }, _))) => {
-                *place = Some(Mail::NoPeer { end, generation });
-            }
-            Ok(Some((FromDaemon::Welcome { client, .. }, _))) => link.client = Some(client),
-            Ok(Some((FromDaemon::Refused { reason }, _))) => {
-                log!(Warn, "daemon refused: {reason}");
-            }
-            Ok(Some((FromDaemon::PeerGone { peer }, _))) => link.mapped.peer_gone(Some(peer)),
-            Ok(Some(_)) => {}
-            Ok(None) => return count,
-            Err(ReceiveError::Message(_)) => {}
-            Err(ReceiveError::Closed | ReceiveError::System(_)) => {
-                log!(Warn, "daemon has gone");
-                link.forget();
-                return count;
-            }
-        }
-    }
-    MAIL_BATCH
+    // What comes may need the room, and after it nothing may come for long.
+    link.sweep();
+    let count = link.receive(mail);
+    link.sweep();
+    count
 }
 
 /// In a forked child: the connection is the parent's, so this process gets one of its own, over
@@ -463,6 +429,57 @@ impl Link {
         LINKED.store(false, Ordering::Relaxed);
         HIDDEN_FD.store(u32::MAX, Ordering::Relaxed);
         MAILBOX.store(&raw const LOST_MAIL as *mut AtomicU32, Ordering::Relaxed);
+    }
+
+    /// Takes messages until there is no more room for them or none is there; how many it took.
+    fn receive(&mut self, mail: &mut [Option<Mail>; MAIL_BATCH]) -> usize {
+        for (count, place) in mail.iter_mut().enumerate() {
+            let client = Client::from_socket(Fd::own(self.fd));
+            let received = client.receive();
+            // The descriptor stays ours.
+            let _ = client.into_socket().into_raw();
+            match received {
+                Ok(Some((FromDaemon::Lane(lane), mut received))) => {
+                    let fds = [received.take_fd(0), received.take_fd(1)];
+                    *place = Some(match self.assignment(&lane, fds) {
+                        Some(assignment) => {
+                            ATTACHING.fetch_add(1, Ordering::Relaxed);
+                            Mail::Lane(lane, assignment)
+                        }
+                        None if received.fds_truncated => {
+                            Mail::Unusable(lane, Reason::NoDescriptors)
+                        }
+                        None => Mail::Unusable(lane, Reason::NoMemory),
+                    });
+                }
+                Ok(Some((FromDaemon::NoPeer { end, generation }, _))) => {
+                    *place = Some(Mail::NoPeer { end, generation });
+                }
+                Ok(Some((FromDaemon::Welcome { client, .. }, _))) => self.client = Some(client),
+                Ok(Some((FromDaemon::Refused { reason }, _))) => {
+                    log!(Warn, "daemon refused: {reason}");
+                }
+                Ok(Some((FromDaemon::PeerGone { peer }, _))) => self.mapped.peer_gone(Some(peer)),
+                Ok(Some(_)) => {}
+                Ok(None) => return count,
+                Err(ReceiveError::Message(_)) => {}
+                Err(ReceiveError::Closed | ReceiveError::System(_)) => {
+                    log!(Warn, "daemon has gone");
+                    self.forget();
+                    return count;
+                }
+            }
+        }
+        MAIL_BATCH
+    }
+
+    /// Gives memory back that gone peers have left, if no connection uses it.
+    fn sweep(&mut self) {
+        if ATTACHING.load(Ordering::Acquire) == 0
+            && let Some(table) = conn::table()
+        {
+            self.mapped.sweep(&table);
+        }
     }
 
     fn is_ours(&self) -> bool {

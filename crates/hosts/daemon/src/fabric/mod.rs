@@ -409,7 +409,10 @@ impl Fabric {
     }
 
     /// What the program is told of a direct lane.
-    pub fn given_direct(&self, lane: &DirectLane) -> Option<Given<'_>> {
+    ///
+    /// # Errors
+    /// As [`Windows::given`].
+    pub fn given_direct(&self, lane: &DirectLane) -> Result<Given, Errno> {
         self.boards.windows.given(lane)
     }
 

@@ -1,5 +1,6 @@
 //! Ends whose other end may be on another host.
 
+use std::os::fd::RawFd;
 use std::time::Instant;
 
 use sluice_control::message::{FromDaemon, Lane};
@@ -144,10 +145,17 @@ impl Server {
 
     fn give_direct(&mut self, given: &GivenDirect) -> bool {
         let (announced, lane) = (&given.announced, &given.lane);
-        let Some(it) = self.fabric.as_ref().and_then(|it| it.given_direct(lane)) else {
+        let Some(fabric) = &self.fabric else {
             return false;
         };
-        let fds = if *it.given { &[][..] } else { &[it.memory] };
+        let it = match fabric.given_direct(lane) {
+            Ok(it) => it,
+            Err(error) => {
+                tracing::warn!(reason = %error, "no descriptor of a window for a program: {error}");
+                return false;
+            }
+        };
+        let fds: Vec<RawFd> = it.memory.iter().map(Fd::raw).collect();
         let message = FromDaemon::Lane(Lane {
             end: announced.key.end,
             generation: announced.generation,
@@ -157,7 +165,7 @@ impl Server {
             ring_bytes: it.geometry.ring_bytes(),
             // A piece is of two programs alone.
             side: u8::from(!lane.is_lender),
-            has_chunk_fd: !*it.given,
+            has_chunk_fd: it.memory.is_some(),
             has_board_fd: false,
             is_remote: false,
             is_direct: true,
@@ -167,7 +175,7 @@ impl Server {
             peer_pid: 0,
             cookie: announced.cookie,
         });
-        if !self.send(announced.key.client, &message, fds) {
+        if !self.send(announced.key.client, &message, &fds) {
             return false;
         }
         if let Some(fabric) = &mut self.fabric {

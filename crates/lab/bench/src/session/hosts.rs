@@ -32,6 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// of a second, which slows others on the device. What is measured is what comes after.
 const SETTLED: Duration = Duration::from_millis(300);
 
+/// Of the memory that hosts share.
+const WINDOW_SIZE: &str = "256M";
+
 /// The detail that says which part of the bytes that programs read and wrote went by rings.
 pub const RING_SHARE: &str = "ring_share";
 
@@ -60,6 +63,8 @@ pub struct Hosts<'a> {
     variant: Variant,
     // Before the network that they are in. Of Sluice, or what it is compared with; none of kernel TCP.
     daemons: Vec<Process>,
+    /// Serves the memory that both share, if they do; ends after the daemons.
+    window: Option<Process>,
     /// The programs' groups, where the variant takes the connections of programs in a group.
     groups: Vec<Cgroup>,
     /// What accelerated programs write when they end.
@@ -80,6 +85,7 @@ impl<'a> Hosts<'a> {
             session,
             variant,
             daemons: Vec::new(),
+            window: None,
             groups: Vec::new(),
             stats: folder.join("stats"),
             folder,
@@ -91,6 +97,9 @@ impl<'a> Hosts<'a> {
                     .groups
                     .push(Cgroup::new(&format!("bench-{}", side.name()))?);
             }
+        }
+        if variant.has_window() {
+            hosts.serve_window()?;
         }
         if variant.needs_sluice() {
             for side in SIDES {
@@ -177,6 +186,7 @@ impl<'a> Hosts<'a> {
             self.session
                 .watched(host, self.variant, servers, &self.daemon_groups(), &argv)?;
         self.note_lanes(lanes_before, &mut sample)?;
+        self.ensure_direct()?;
         Ok((output, sample))
     }
 
@@ -202,6 +212,50 @@ impl<'a> Hosts<'a> {
         Ok(())
     }
 
+    /// Fails if hosts that share memory have moved bytes by their daemons.
+    fn ensure_direct(&self) -> Result<()> {
+        if !self.variant.has_window() {
+            return Ok(());
+        }
+        for side in SIDES {
+            for way in ["sent", "received"] {
+                let pointer = format!("/fabric/peers/0/{way}_bytes");
+                let bytes = daemon_number(&self.socket(side), &pointer)?;
+                if bytes != 0 {
+                    return Err(BenchError::Failed(format!(
+                        "{bytes} bytes went by the daemons and not by the window"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where programs of both hosts can have a socket in the file system.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn window_socket(&self) -> PathBuf {
+        self.folder.join("window.sock")
+    }
+
+    fn serve_window(&mut self) -> Result<()> {
+        let words = words![
+            path_text(&self.session.sluice),
+            "window",
+            "serve",
+            path_text(&self.window_socket()),
+            "--size",
+            WINDOW_SIZE,
+        ];
+        let folder = self.session.scratch.path();
+        let mut server = Process::start_on(None, &words, folder, false)?;
+        server.wait_ready(&Ready::Unix(self.window_socket()))?;
+        self.window = Some(server);
+        Ok(())
+    }
+
     fn start(&self, side: Side, words: &[String], with_input: bool) -> Result<Process> {
         let argv = self.command_line(side, words);
         let folder = self.session.scratch.path();
@@ -217,7 +271,10 @@ impl<'a> Hosts<'a> {
         let mut argv = self.session.command_line_at(socket.as_deref(), words);
         if accelerated {
             let variable = format!("SLUICE_STATS_FILE={}", path_text(&self.stats));
-            argv.splice(0..0, words!["env", variable]);
+            let delay = format!("SLUICE_WINDOW_DELAY_NS={}", self.session.window_delay_ns);
+            let is_delayed = self.variant == Variant::WindowDelayed;
+            let delay = is_delayed.then_some(delay);
+            argv.splice(0..0, words!["env", variable].into_iter().chain(delay));
         }
         match self.groups.get(side as usize) {
             Some(group) => cgroup::within(group, &argv),
@@ -243,7 +300,16 @@ impl<'a> Hosts<'a> {
         let group = self.groups.get(side as usize);
         let text = match group.map(|group| path_text(group.path())) {
             // Nobody else is on this network, so nobody has to prove anything.
-            None => configuration(side, own, other, "authentication = \"none\""),
+            None => {
+                let text = configuration(side, own, other, "authentication = \"none\"");
+                if self.variant.has_window() {
+                    let path = path_text(&self.window_socket());
+                    let user = rustix::process::geteuid().as_raw();
+                    text + &format!("[[window]]\npath = \"{path}\"\nusers = [\"{user}\"]\n")
+                } else {
+                    text
+                }
+            }
             // But what captures wants it.
             Some(group) => {
                 let key = self.file(side, "key");
@@ -307,8 +373,12 @@ impl<'a> Hosts<'a> {
         let deadline = Instant::now() + PATIENCE;
         for (side, other) in [(SIDES[0], SIDES[1]), (SIDES[1], SIDES[0])] {
             let log = self.file(side, "log");
-            let said = format!("{} is up", other.name());
-            while !fs::read_to_string(&log).is_ok_and(|text| text.contains(&said)) {
+            let mut said = vec![format!("{} is up", other.name())];
+            if self.variant.has_window() {
+                said.push(format!("{} shares the window", other.name()));
+            }
+            let has_said = |text: &str| said.iter().all(|words| text.contains(words));
+            while !fs::read_to_string(&log).is_ok_and(|text| has_said(&text)) {
                 for daemon in &mut self.daemons {
                     daemon.ensure_running()?;
                 }
@@ -328,6 +398,7 @@ impl<'a> Hosts<'a> {
 impl Drop for Hosts<'_> {
     fn drop(&mut self) {
         self.daemons.clear();
+        self.window = None;
         self.groups.clear();
         // Best effort: the scratch folder, which it is in, goes at the end.
         let _ = fs::remove_dir_all(&self.folder);

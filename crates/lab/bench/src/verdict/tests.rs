@@ -14,6 +14,7 @@ pub fn options() -> Options {
         idle_connections: 1_000,
         idle_seconds: 10,
         stall_seconds: 30,
+        window_delay_ns: 1_000,
         repeats_max: 0,
     }
 }

@@ -2,12 +2,14 @@
 //! each, the links to peers that have one, too, and the pieces that lanes lie in.
 
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sluice_peering::config::window::{WINDOWS_MAX, Window as Choice};
 use sluice_shmem::mapping::{Access, Mapping};
+use sluice_sys::errno::Errno;
 use sluice_sys::memfd::{self, SEAL_SHRINK};
 use sluice_sys::unix::Fd;
 use sluice_window::Kind;
@@ -21,10 +23,12 @@ use sluice_window::region::Region;
 use crate::matching::ClientId;
 use crate::peer::PeerName;
 
+mod leaving;
 pub mod pieces;
 
+use leaving::Leaving;
 pub use pieces::{DirectLane, Ended, Loan};
-use pieces::{Pieces, Place};
+use pieces::{Free, Pieces, Place};
 
 /// Time between two attempts to get a window, and the longest after some.
 const RETRY: Duration = Duration::from_secs(1);
@@ -52,6 +56,7 @@ pub struct Windows {
     /// What peers have said last, for windows of which this host has no slot yet.
     seats: HashMap<PeerName, Vec<Seat>>,
     pieces: Pieces,
+    leaving: Leaving,
 }
 
 #[derive(Debug)]
@@ -106,6 +111,7 @@ impl Windows {
             users: HashMap::new(),
             seats: HashMap::new(),
             pieces: Pieces::default(),
+            leaving: Leaving::new(),
         }
     }
 
@@ -115,12 +121,14 @@ impl Windows {
             Some(shared) => Some(shared.due),
             None => window.retry_at,
         };
-        self.all.iter().filter_map(due).min()
+        let all = self.all.iter().filter_map(due);
+        all.chain(self.leaving.next_deadline()).min()
     }
 
     /// Claims, beats, and looks after peers. Whether peers are to be told of a new seat.
     pub fn turn(&mut self, now: Instant) -> bool {
         let now_ns = self.ns(now);
+        self.give_back(now, false);
         let mut is_new = false;
         for window in &mut self.all {
             is_new |= window.turn(now, now_ns, &self.name);
@@ -225,16 +233,20 @@ impl Windows {
     /// A lane for a program here and the peer's program of that number. Its header is all zero.
     pub fn lend(&mut self, client: ClientId, name: &PeerName, theirs: u32) -> Option<DirectLane> {
         let place = self.common(client, name)?;
+        let ends = (client, name, theirs);
+        if let Some(lane) = self.lend_at(place, ends) {
+            return Some(lane);
+        }
+        self.give_back(Instant::now(), true);
+        self.lend_at(place, ends)
+    }
+
+    fn lend_at(&mut self, place: Place, ends: (ClientId, &PeerName, u32)) -> Option<DirectLane> {
         let shared = self.all.get_mut(place.window)?.shared.as_mut()?;
         let view = shared.region.view(place.own);
         let ledger = &mut shared.held.as_mut()?.ledger;
-        self.pieces.lend(
-            &view,
-            ledger,
-            place,
-            (client, name, theirs),
-            self.ring_bytes,
-        )
+        self.pieces
+            .lend(&view, ledger, place, ends, self.ring_bytes)
     }
 
     /// What the peer is told of a lane that was lent.
@@ -263,21 +275,26 @@ impl Windows {
             .map_err(Some)
     }
 
-    /// What the program is told: the memory, where the piece begins in it, its number, its shape, and
-    /// whether the program has it.
-    pub fn given(&self, lane: &DirectLane) -> Option<Given<'_>> {
-        let (place, at, geometry, given) = self.pieces.find(lane)?;
-        let shared = self.all.get(place.window)?.shared.as_ref()?;
+    /// What the program is told of the lane's piece.
+    ///
+    /// # Errors
+    /// The program has not got the memory yet, and there is no descriptor for it.
+    pub fn given(&self, lane: &DirectLane) -> Result<Given, Errno> {
+        let found = self.pieces.find(lane);
+        let (place, at, geometry, given) = found.ok_or(Errno::INVAL)?;
+        let shared = self.all.get(place.window).and_then(|it| it.shared.as_ref());
+        let shared = shared.ok_or(Errno::INVAL)?;
         let slot = if lane.is_lender {
             place.own
         } else {
             place.slot
         };
-        Some(Given {
-            memory: shared.memory.raw(),
-            offset: shared.region.header().geometry.slot_at(slot) + at,
+        let range = shared.range(slot, at, geometry.chunk_bytes());
+        let descriptor = || leaving::descriptor(shared.memory.raw(), &range);
+        Ok(Given {
+            memory: (!*given).then(descriptor).transpose()?,
+            offset: range.start,
             geometry,
-            given,
         })
     }
 
@@ -335,12 +352,25 @@ impl Windows {
 
     /// Gives back what nobody uses.
     fn sweep(&mut self) {
-        for free in self.pieces.take_free() {
-            let Some(shared) = self
-                .all
-                .get_mut(free.place.window)
-                .and_then(|it| it.shared.as_mut())
-            else {
+        let now = Instant::now();
+        self.leaving.add(self.pieces.take_free(), now);
+        self.give_back(now, false);
+    }
+
+    fn give_back(&mut self, now: Instant, is_urgent: bool) {
+        let all = &mut self.all;
+        let is_mapped = |piece: &Free| {
+            let shared = all
+                .get(piece.place.window)
+                .and_then(|it| it.shared.as_ref());
+            shared.is_some_and(|shared| {
+                let range = shared.range(piece.place.own, piece.at, piece.bytes);
+                leaving::is_mapped(shared.memory.raw(), &range)
+            })
+        };
+        for free in self.leaving.take_free(now, is_urgent, is_mapped) {
+            let window = all.get_mut(free.place.window);
+            let Some(shared) = window.and_then(|it| it.shared.as_mut()) else {
                 continue;
             };
             let held = shared.held.as_mut();
@@ -378,11 +408,13 @@ impl Windows {
 
 /// See [`Windows::given`].
 #[derive(Debug)]
-pub struct Given<'a> {
-    pub memory: RawFd,
+pub struct Given {
+    /// For the program to map the piece from, if it has not got it yet. Nobody else may have a copy: it
+    /// says for how long the piece is in use.
+    pub memory: Option<Fd>,
+    /// Where the piece begins in the memory.
     pub offset: u64,
     pub geometry: sluice_shmem::geometry::Geometry,
-    pub given: &'a bool,
 }
 
 /// One window, for people.
@@ -431,6 +463,12 @@ impl Window {
 }
 
 impl Shared {
+    /// Where bytes of a slot are in the memory.
+    fn range(&self, slot: u32, at: u64, bytes: u64) -> Range<u64> {
+        let start = self.region.header().geometry.slot_at(slot) + at;
+        start..start + bytes
+    }
+
     fn turn(&mut self, now: Instant, now_ns: u64, path: &Path, name: &str) -> bool {
         let path = path.display();
         if let Some(claim) = &mut self.claim {
@@ -506,6 +544,10 @@ fn open(path: &Path, name: &str) -> Result<Shared, String> {
     // Programs map it: nobody may be able to make it shorter under them.
     let stat = memfd::check_foreign(memory.raw(), 1, SEAL_SHRINK)
         .map_err(|_| "its memory is not sealed: use `sluice window serve`".to_owned())?;
+    // As it is for each program: without, nobody knows when a piece is free again.
+    leaving::descriptor(memory.raw(), &(0..stat.bytes)).map_err(|error| {
+        format!("its memory cannot be opened again (/proc has to be mounted): {error}")
+    })?;
     let bytes = usize::try_from(stat.bytes).map_err(|error| error.to_string())?;
     let mapping = Mapping::shared(memory.raw(), bytes, Access::ReadWrite)
         .map_err(|error| error.to_string())?;

@@ -21,7 +21,7 @@ pub const WORKLOAD: Workload = Workload {
 };
 
 pub const GROUP: &str = "throughput";
-const STREAMS: [u32; 2] = [1, 4];
+pub const STREAMS: [u32; 2] = [1, 4];
 
 /// The parts of the CPU time, by their names in the tables.
 type Part = (&'static str, fn(&Sample) -> f64);
@@ -43,7 +43,7 @@ fn cells(options: &Options) -> Vec<Cell> {
     STREAMS.map(cell).into()
 }
 
-fn points(streams: u32) -> Vec<PointSpec> {
+pub fn points(streams: u32) -> Vec<PointSpec> {
     let label = counted(streams, "stream");
     let mut points = vec![iperf::point(GROUP, label.clone())];
     let group = format!("CPU time by part, {label}");
@@ -53,7 +53,7 @@ fn points(streams: u32) -> Vec<PointSpec> {
     points
 }
 
-fn measure(session: &Session, variant: Variant, streams: u32) -> Result<Vec<Sample>> {
+pub fn measure(session: &Session, variant: Variant, streams: u32) -> Result<Vec<Sample>> {
     let hosts = Hosts::new(session, variant)?;
     let (address, port) = (hosts.address(), session.free_port()?);
     let server = hosts.server(&iperf::server(address, port), &iperf::listening(1))?;

@@ -52,7 +52,7 @@ fn cells(options: &Options) -> Vec<Cell> {
         run: Box::new(move |session, variant| {
             let sample = match label {
                 SLEEPING => sleeping(session, variant)?,
-                _ => sockperf(session, variant, label == POLLING)?,
+                _ => sockperf(session, variant, label == POLLING, None)?,
             };
             Ok(vec![sample])
         }),
@@ -60,7 +60,13 @@ fn cells(options: &Options) -> Vec<Cell> {
     shapes.map(cell).into()
 }
 
-fn sockperf(session: &Session, variant: Variant, polling: bool) -> Result<Sample> {
+/// sockperf's ping-pong; `processors`: which ones server and client are bound to.
+pub fn sockperf(
+    session: &Session,
+    variant: Variant,
+    polling: bool,
+    processors: Option<[u32; 2]>,
+) -> Result<Sample> {
     let hosts = Hosts::new(session, variant)?;
     let (address, port) = (hosts.address(), session.free_port()?);
     let mut server = words!["sockperf", "server", "-i", address, "-p", port, "--tcp"];
@@ -70,6 +76,10 @@ fn sockperf(session: &Session, variant: Variant, polling: bool) -> Result<Sample
     if polling && variant != Variant::Tcp {
         server.push("--nonblocked".to_owned());
         client.push("--nonblocked".to_owned());
+    }
+    if let Some([of_server, of_client]) = processors {
+        server.splice(0..0, words!["taskset", "-c", of_server]);
+        client.splice(0..0, words!["taskset", "-c", of_client]);
     }
     let server = hosts.server(&server, &Ready::Listens(port))?;
     let (output, mut sample) = hosts.measured(&[&server], &client)?;

@@ -64,6 +64,16 @@ fn cells(options: &Options) -> Vec<Cell> {
 }
 
 fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Sample>> {
+    measure_tests(session, variant, clients, &TESTS)
+}
+
+/// Starts a server and runs these tests against it, one after the other.
+pub fn measure_tests(
+    session: &Session,
+    variant: Variant,
+    clients: u32,
+    tests: &[&str],
+) -> Result<Vec<Sample>> {
     let hosts = Hosts::new(session, variant)?;
     let capture = Capture::begin(&hosts, variant)?;
     let at = SocketAddrV4::new(hosts.address(), session.free_port()?);
@@ -75,7 +85,14 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
         "--dir",
         path_text(&session.folder("redis")?)
     ]);
-    let server = hosts.server(&server, &Ready::Listens(at.port()))?;
+    let unix = (variant == Variant::Unix).then(|| path_text(&hosts.folder().join("redis.sock")));
+    if let Some(path) = &unix {
+        server.extend(words!["--unixsocket", path]);
+    }
+    let mut server = hosts.server(&server, &Ready::Listens(at.port()))?;
+    if let Some(path) = &unix {
+        server.wait_ready(&Ready::Unix(path.into()))?;
+    }
     let proxies = (variant == Variant::TwoProxies)
         .then(|| Proxies::start(&hosts, at))
         .transpose()?;
@@ -85,7 +102,11 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
     let near = hosts.host(Side::Client);
     near.inside(|| Ok(within_host::fill(at)))??;
     let client = |test: &str, requests: f64| {
-        let mut words = words!["redis-benchmark", "-h", at.ip(), "-p", at.port()];
+        let mut words = words!["redis-benchmark"];
+        match &unix {
+            Some(path) => words.extend(words!["-s", path]),
+            None => words.extend(words!["-h", at.ip(), "-p", at.port()]),
+        }
         words.extend(within_host::benchmark_words(test, clients, requests));
         words
     };
@@ -94,8 +115,8 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
     let pilot = pilot.read(|text| parse::redis(text, "GET"))?;
     let requests = within_host::requests_for(pilot.requests_per_s, session.seconds);
     let misses_before = near.inside(|| Ok(within_host::get_misses(at)))??;
-    let mut samples = Vec::with_capacity(TESTS.len());
-    for test in TESTS {
+    let mut samples = Vec::with_capacity(tests.len());
+    for &test in tests {
         let (output, sample) = hosts.measured(&servers, &client(test, requests))?;
         samples.push(within_host::sample(&output, sample, test, requests)?);
     }
@@ -103,6 +124,6 @@ fn measure(session: &Session, variant: Variant, clients: u32) -> Result<Vec<Samp
         return Err(BenchError::Failed(within_host::KEYS_MISSING.to_owned()));
     }
     // Those of the pilot and of each test.
-    capture.ensure(&hosts, u64::from(clients) * (1 + TESTS.len() as u64))?;
+    capture.ensure(&hosts, u64::from(clients) * (1 + tests.len() as u64))?;
     Ok(samples)
 }
