@@ -448,6 +448,12 @@ impl Connection {
         (self.send.nxt - self.send.una).saturating_sub(gone)
     }
 
+    /// The position that a segment without data has: one that the peer takes also when its window
+    /// ends before what was sent (RFC 9293 §3.8.6, §3.10.7.4).
+    fn acceptable(&self) -> u64 {
+        self.send.nxt.min(self.send.edge.max(self.send.una))
+    }
+
     fn clock(&self, now: Instant) -> u32 {
         self.clock_offset.wrapping_add((now.0 / MILLISECOND) as u32)
     }
@@ -466,7 +472,7 @@ impl Connection {
         if !matches!(self.state, State::SynSent | State::TimeWait | State::Closed) {
             let mut reset = Transmit::default();
             reset.header.flags = Flags::RST.with(Flags::ACK);
-            reset.header.sequence = self.send.numbers.wire(self.send.nxt);
+            reset.header.sequence = self.send.numbers.wire(self.acceptable());
             reset.header.acknowledgement = self.receive.numbers.wire(self.receive.next);
             self.reset = Some(reset);
         }
