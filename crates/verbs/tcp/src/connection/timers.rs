@@ -114,7 +114,7 @@ impl Connection {
     }
 
     /// Something waits for the peer's window, and nothing is in flight: when to try all the same.
-    /// What has not been asked is not silent: only from now on does the peer's patience count.
+    /// A peer that was not asked is not silent: its silence counts from now on.
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if self.timers.persist.is_none() && !self.persist_now {
             self.progress = now;
