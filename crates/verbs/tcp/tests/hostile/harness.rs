@@ -94,6 +94,12 @@ fn content(number: u32) -> u8 {
     (number.wrapping_mul(0x9e37_79b9) >> 11) as u8
 }
 
+/// The sequence number of the first byte: a SYN stands before it (RFC 9293 §3.4).
+fn first_number(header: &Header) -> u32 {
+    let syn = u32::from(header.flags.has(Flags::SYN));
+    header.sequence.wrapping_add(syn)
+}
+
 /// What the caller of a connection does, and what it was promised.
 struct Caller {
     tcp: Connection,
@@ -170,7 +176,7 @@ impl Caller {
                 assert!(offset < self.read + self.ring.len() as u64, "beyond");
                 let number = theirs.wrapping_add(1).wrapping_add(offset as u32);
                 assert_eq!(
-                    segment.header.sequence.wrapping_add(index),
+                    first_number(&segment.header).wrapping_add(index),
                     number,
                     "in its place"
                 );
@@ -332,8 +338,8 @@ pub fn lying_peer(data: &[u8]) {
             _ => {
                 let lie = lie(&mut chance, &caller, theirs, &mut stamp, options);
                 // One that is no SYN of this peer does not change whose numbers they are.
-                let at = lie.header.sequence;
-                let other = lie.header.flags.has(Flags::SYN) && at != theirs;
+                let at = first_number(&lie.header);
+                let other = lie.header.flags.has(Flags::SYN) && lie.header.sequence != theirs;
                 if other && caller.tcp.state() == State::SynSent {
                     continue;
                 }
