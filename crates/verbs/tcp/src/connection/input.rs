@@ -47,7 +47,9 @@ impl Connection {
         let edge = una + (u64::from(header.window) << send.scale);
         // Without data and without progress it is a duplicate or an update of the window.
         let progress = una > send.una || una == send.una && bytes > 0;
-        if !progress || una > send.nxt || edge < send.edge || send.edge < send.nxt {
+        // A window that was said further on in the stream is the newer one (RFC 9293 §3.10.7.4).
+        let stale = (receive.next, una) < send.updated;
+        if !progress || stale || una > send.nxt || edge < send.edge || send.edge < send.nxt {
             return None;
         }
         match (&mut self.timestamps, header.options.timestamps) {
