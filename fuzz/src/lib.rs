@@ -16,6 +16,8 @@ pub mod lane_words;
 pub mod opennic_card;
 pub mod opennic_message;
 pub mod roce_packets;
+#[path = "../../crates/verbs/tcp/tests/hostile/harness.rs"]
+pub mod tcp_segments;
 pub mod verbs_directory;
 pub mod verbs_peer;
 pub mod verbs_records;
@@ -36,7 +38,7 @@ fn patience() -> Duration {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("control_message", control_message::run),
     ("cm_message", cm_message::run),
     ("rsocket_message", rsocket_message::run),
@@ -45,6 +47,7 @@ pub const TARGETS: [Target; 15] = [
     ("program_file", program_file::run),
     ("iwarp_formats", iwarp_formats::run),
     ("iwarp_stream", iwarp_stream::run),
+    ("tcp_segments", tcp_segments::run),
     ("lane_words", lane_words::run),
     ("verbs_records", verbs_records::run),
     ("verbs_directory", verbs_directory::run),

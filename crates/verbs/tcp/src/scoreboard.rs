@@ -226,14 +226,24 @@ impl Scoreboard {
                 segment.sacked = false;
             }
         }
-        self.lose_from(0);
+        for index in 0..self.segments.len() {
+            self.lose(index);
+        }
     }
 
-    /// What ends behind `edge` is lost: it was sent beyond the window.
-    pub fn lose_from(&mut self, edge: u64) {
+    /// The window has opened, and what ends behind its old `edge` was thrown away. What was sent less
+    /// than a round trip ago was not: it had not arrived when the peer said so.
+    pub fn lose_from(&mut self, edge: u64, now: Instant) {
+        let trip = if self.min_rtt == u64::MAX {
+            0
+        } else {
+            self.min_rtt
+        };
         let first = self.segments.partition_point(|s| s.end <= edge);
         for index in first..self.segments.len() {
-            self.lose(index);
+            if self.segments[index].sent.after(trip) <= now {
+                self.lose(index);
+            }
         }
     }
 

@@ -1,62 +1,10 @@
 //! Opening and closing, and peers and strangers that lie.
 
-use sluice_tcp::{Config, Connection, End, Instant, SECOND, Segment, State, Transmit, refuse};
+mod ends;
+
+use ends::{NOW, honest, pair, plain, segment, talk, talk_at};
+use sluice_tcp::{Config, Connection, End, Segment, State, refuse};
 use sluice_wire::tcp::{Flags, Header};
-
-const NOW: Instant = Instant(SECOND);
-
-fn segment(sent: &Transmit) -> Segment {
-    Segment {
-        header: sent.header,
-        bytes: (sent.payload.end - sent.payload.start) as u32,
-        ecn: sent.ecn,
-    }
-}
-
-fn plain() -> Config {
-    Config {
-        timestamps: false,
-        ecn: false,
-        ..Config::default()
-    }
-}
-
-/// Hands over what both have to say until neither has anything.
-fn talk(a: &mut Connection, b: &mut Connection) {
-    for _ in 0..1000 {
-        let mut quiet = true;
-        while let Some(sent) = a.transmit(NOW) {
-            b.receive(NOW, &segment(&sent));
-            quiet = false;
-        }
-        while let Some(sent) = b.transmit(NOW) {
-            a.receive(NOW, &segment(&sent));
-            quiet = false;
-        }
-        if quiet {
-            return;
-        }
-    }
-    panic!("they talk without end");
-}
-
-fn pair(config: Config) -> (Connection, Connection) {
-    let mut a = Connection::connect(config, u32::MAX - 5, 1, NOW);
-    let syn = a.transmit(NOW).expect("a SYN");
-    let mut b = Connection::accept(config, &segment(&syn), 0x8000_0000, 2, NOW).expect("a SYN");
-    talk(&mut a, &mut b);
-    assert_eq!(
-        (a.state(), b.state()),
-        (State::Established, State::Established)
-    );
-    (a, b)
-}
-
-/// A segment with the numbers that `to` expects from `from`, to be spoiled.
-fn honest(from: &mut Connection) -> Segment {
-    from.write(1);
-    segment(&from.transmit(NOW).expect("a byte"))
-}
 
 #[test]
 fn streams_end_one_after_the_other_or_at_once() {
@@ -222,7 +170,7 @@ fn a_closed_window_is_probed_and_opens_again() {
     }
     for _ in 0..10 {
         b.read(u64::MAX);
-        talk(&mut a, &mut b);
+        talk_at(now, &mut a, &mut b);
     }
     assert_eq!(b.readable(), 10_000);
 }

@@ -129,6 +129,23 @@ pub fn sum(start: u16, bytes: &[u8]) -> u16 {
     total as u16
 }
 
+/// The same from 0, four bytes at a time (RFC 1071 §2): payloads are long.
+pub fn sum_wide(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(4);
+    let rest = sum(0, words.remainder());
+    let wide = |word: &[u8]| {
+        word.first_chunk()
+            .map_or(0, |word| u32::from_ne_bytes(*word))
+    };
+    // 2³² words fit.
+    let mut total: u64 = words.map(|word| u64::from(wide(word))).sum();
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    // The order of bytes matters only for where the halves of the result stand.
+    sum(rest, &(total as u16).to_ne_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +191,17 @@ mod tests {
         assert_eq!(sum(0, &[0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7]), 0xddf2);
         assert_eq!(sum(0, &[0x12]), 0x1200);
         assert_eq!(sum(0xffff, &[0, 1]), 1);
+    }
+
+    #[test]
+    fn the_wide_sum_is_the_sum() {
+        let bytes: [u8; 300] = core::array::from_fn(|at| ((at * 89) ^ (at >> 2)) as u8 | 0x80);
+        for start in 0..4 {
+            for end in start..bytes.len() {
+                let bytes = &bytes[start..end];
+                assert_eq!(sum_wide(bytes), sum(0, bytes), "{start}..{end}");
+            }
+        }
+        assert_eq!(sum_wide(&[0xff; 4096]), 0xffff);
     }
 }

@@ -1,7 +1,7 @@
 //! TCP headers and the options that connections of today use (RFC 9293 §3.1, 7323, 2018).
 
 use crate::error::{Error, Result};
-use crate::ipv4::sum;
+use crate::ipv4::{sum, sum_wide};
 
 /// TCP's number among the protocols of IP.
 pub const TCP: u8 = 6;
@@ -300,7 +300,11 @@ pub fn checksum(source: &[u8], destination: &[u8], header: &[u8], payload: &[u8]
     let mut total = sum(sum(0, source), destination);
     total = sum(total, &length.to_be_bytes());
     total = sum(total, &u16::from(TCP).to_be_bytes());
-    !sum(sum(total, header), payload)
+    // Over a segment that came in, the header is all of it.
+    for part in [header, payload] {
+        total = sum(total, &sum_wide(part).to_be_bytes());
+    }
+    !total
 }
 
 #[cfg(test)]

@@ -7,7 +7,11 @@
 //! Needs root. Both ends poll, each on a thread of its own, which wants two free processors: of
 //! many short measurements the median is given, and the best twentieth, which is what is left
 //! when nobody else runs. With no seconds there is no rate; with an MTU and a payload only that
-//! payload is measured, over IPv4: `sluice bench roce` asks so. "send" and "flush" are the time that one packet's calls take.
+//! payload is measured, over IPv4: `sluice bench roce` asks so. "send" and "flush" are the time that one packet's calls take,
+//! and of the rate it is told what processor time the sender's thread, which never waits, took for a packet
+//! that it sent, and the receiver's for one that came, where looking in vain is not counted.
+
+#![allow(unsafe_code)]
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -125,6 +129,18 @@ fn latency(
     format!("one way {trip:.2} µs, best {trip_best:.2}; of which send {send:.2}, flush {flush:.2}")
 }
 
+/// The processor time of this thread.
+fn processor() -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes a timespec, which `time` is.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0, "clock_gettime");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// As many packets as go in one direction.
 fn rate(a: &mut XdpPort, b: &mut XdpPort, there: &Path, payload: usize, time: Duration) -> String {
     const BATCH: usize = 32;
@@ -134,15 +150,22 @@ fn rate(a: &mut XdpPort, b: &mut XdpPort, there: &Path, payload: usize, time: Du
     let received = AtomicU64::new(0);
     let before = a.counters();
     let mut times = Vec::new();
-    thread::scope(|scope| {
-        scope.spawn(|| {
+    let (sending, taking) = thread::scope(|scope| {
+        let taking = scope.spawn(|| {
+            let (mut taking, mut before) = (Duration::ZERO, processor());
             while !stop.load(Ordering::Relaxed) {
                 let mut count = 0;
                 b.receive(&mut |_| count += 1);
                 received.fetch_add(count, Ordering::Relaxed);
+                let now = processor();
+                if count > 0 {
+                    taking += now - before;
+                }
+                before = now;
             }
+            taking
         });
-        let start = Instant::now();
+        let (start, begun) = (Instant::now(), processor());
         while start.elapsed() < time {
             let (window, seen) = (Instant::now(), received.load(Ordering::Relaxed));
             while window.elapsed() < WINDOW {
@@ -156,20 +179,25 @@ fn rate(a: &mut XdpPort, b: &mut XdpPort, there: &Path, payload: usize, time: Du
             let count = received.load(Ordering::Relaxed) - seen;
             times.push(window.elapsed().as_secs_f64() / count as f64);
         }
+        let sending = processor() - begun;
         thread::sleep(Duration::from_millis(10));
         stop.store(true, Ordering::Relaxed);
+        (sending, taking.join().expect("it counts"))
     });
     let after = a.counters();
     let sent = after.sent - before.sent;
     let received = received.load(Ordering::Relaxed);
     let (median, best) = quantiles(times);
     format!(
-        "{:.3} M packets/s ({:.2} Gb/s), best {:.3} ({:.2}); {:.0} packets a call, {:.1} % lost",
+        "{:.3} M packets/s ({:.2} Gb/s), best {:.3} ({:.2}); {:.0} packets a call, {:.1} % lost; \
+         processor time {:.0} ns a packet sent and {:.0} ns a packet taken",
         1e-6 / median,
         payload as f64 * 8e-9 / median,
         1e-6 / best,
         payload as f64 * 8e-9 / best,
         sent as f64 / (after.send_calls - before.send_calls) as f64,
         (sent - received.min(sent)) as f64 * 100.0 / sent as f64,
+        sending.as_nanos() as f64 / sent as f64,
+        taking.as_nanos() as f64 / received as f64,
     )
 }

@@ -47,7 +47,9 @@ impl Connection {
         let edge = una + (u64::from(header.window) << send.scale);
         // Without data and without progress it is a duplicate or an update of the window.
         let progress = una > send.una || una == send.una && bytes > 0;
-        if !progress || una > send.nxt || edge < send.edge || send.edge < send.nxt {
+        // A window that was said further on in the stream is the newer one (RFC 9293 §3.10.7.4).
+        let stale = (receive.next, una) < send.updated;
+        if !progress || stale || una > send.nxt || edge < send.edge || send.edge < send.nxt {
             return None;
         }
         match (&mut self.timestamps, header.options.timestamps) {
@@ -200,7 +202,9 @@ impl Connection {
             .numbers
             .position(header.sequence, self.receive.next)
         else {
-            self.challenge(now);
+            if !flags.has(Flags::RST) {
+                self.challenge(now);
+            }
             return None;
         };
         if self.state == State::SynReceived && flags.has(Flags::SYN) && start == 0 {
@@ -215,6 +219,7 @@ impl Connection {
             self.acknowledge_now = true;
         }
         let is_reset = flags.has(Flags::RST);
+        let mut newest = self.timestamps;
         if let Some(known) = self.timestamps
             && !is_reset
         {
@@ -229,7 +234,7 @@ impl Connection {
             if value.wrapping_sub(known.recent).cast_signed() >= 0 && start <= self.receive.said
                 || now.since(known.recent_at) >= TIMESTAMP_AGE
             {
-                self.timestamps = Some(super::Timestamps {
+                newest = Some(super::Timestamps {
                     recent: value,
                     recent_at: now,
                 });
@@ -288,6 +293,8 @@ impl Connection {
             self.challenge(now);
             return None;
         };
+        // Not before all else is found right: a stranger could make all that the peer says old.
+        self.timestamps = newest;
         self.congestion_echo(segment, bytes);
         self.acknowledgement(now, segment, start, una);
         if self.end.is_some() {
@@ -355,10 +362,7 @@ impl Connection {
 
     /// The peer has said what its window is.
     fn edge_moved(&mut self, now: Instant) {
-        if self.send.edge > self.send.nxt {
-            self.timers.persist = None;
-            (self.persisted, self.persist_now) = (0, false);
-        } else {
+        if self.send.edge <= self.send.una {
             // A closed window that is confirmed is no silence (RFC 9293 §3.8.6.1).
             self.progress = now;
         }
@@ -379,7 +383,7 @@ impl Connection {
             same_window = edge == self.send.edge;
             if edge > self.send.edge && self.send.edge < self.send.nxt {
                 // What was sent beyond the window was thrown away.
-                self.board.lose_from(self.send.edge);
+                self.board.lose_from(self.send.edge, now);
             }
             self.send.edge = edge;
             self.send.window_max = self.send.window_max.max(window);

@@ -218,6 +218,8 @@ pub struct Connection {
     acknowledge_now: bool,
     probe_now: bool,
     persist_now: bool,
+    /// [`Self::acceptable`] was last in the window, though more was sent.
+    inside: bool,
     reset: Option<Transmit>,
     challenges: (Instant, u32),
     counters: Counters,
@@ -294,6 +296,7 @@ impl Connection {
             acknowledge_now: false,
             probe_now: false,
             persist_now: false,
+            inside: false,
             reset: None,
             challenges: (now, 0),
             counters: Counters::default(),
@@ -448,6 +451,19 @@ impl Connection {
         (self.send.nxt - self.send.una).saturating_sub(gone)
     }
 
+    /// The position that a segment without data has. If all that was sent lies in the peer's window
+    /// as far as it is known, that is the next one. Else the peer may have thrown away what lies
+    /// beyond, and takes nothing behind its window (RFC 9293 §3.10.7.4); or it has more room than we
+    /// heard of, has taken it, and takes nothing before. No RFC says which; by turns one is right.
+    fn acceptable(&mut self) -> u64 {
+        let edge = self.send.edge.max(self.send.una);
+        if self.send.nxt <= edge {
+            return self.send.nxt;
+        }
+        self.inside = !self.inside;
+        if self.inside { edge } else { self.send.nxt }
+    }
+
     fn clock(&self, now: Instant) -> u32 {
         self.clock_offset.wrapping_add((now.0 / MILLISECOND) as u32)
     }
@@ -466,7 +482,9 @@ impl Connection {
         if !matches!(self.state, State::SynSent | State::TimeWait | State::Closed) {
             let mut reset = Transmit::default();
             reset.header.flags = Flags::RST.with(Flags::ACK);
-            reset.header.sequence = self.send.numbers.wire(self.send.nxt);
+            self.inside = false;
+            let position = self.acceptable();
+            reset.header.sequence = self.send.numbers.wire(position);
             reset.header.acknowledgement = self.receive.numbers.wire(self.receive.next);
             self.reset = Some(reset);
         }

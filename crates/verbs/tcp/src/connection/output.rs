@@ -28,8 +28,8 @@ impl Connection {
         match range {
             Some(range) => Some(self.segment(range, options)),
             None if self.acknowledge_now => {
-                let nothing = self.send.nxt..self.send.nxt;
-                Some(self.segment(nothing, options))
+                let next = self.acceptable();
+                Some(self.segment(next..next, options))
             }
             None => None,
         }
@@ -101,6 +101,8 @@ impl Connection {
         if !self.fits(bytes) {
             return None;
         }
+        self.timers.persist = None;
+        (self.persisted, self.persist_now) = (0, false);
         Some(self.sent(nxt..nxt + bytes + u64::from(ends), now))
     }
 

@@ -113,8 +113,11 @@ impl Connection {
         }
     }
 
+    /// Something waits for the peer's window, and nothing is in flight: when to try all the same.
+    /// A peer that was not asked is not silent: its silence counts from now on.
     pub(super) fn arm_persist(&mut self, now: Instant) {
         if self.timers.persist.is_none() && !self.persist_now {
+            self.progress = now;
             let doubled = self.rtt.timeout().checked_shl(self.persisted.min(16));
             self.timers.persist = Some(now.after(doubled.unwrap_or(RTO_MAX).min(RTO_MAX)));
         }
