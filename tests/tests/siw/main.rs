@@ -61,7 +61,6 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The guest, with siw in the place of rxe.
 /// What the guest's kernel says when siw tells it that a connection has ended before it has said that it
 /// began (`cm_close_handler`), which can be a race of siw with its own reply. Its connection manager stands
 /// still from then on.
@@ -85,6 +84,7 @@ fn row(name: String, run: impl Fn() -> Verdict + Send + 'static) -> Trial {
     })
 }
 
+/// The guest, with siw in the place of rxe.
 fn borrow() -> Verdict<Borrowed> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("guest/siw");
     let told = command(script).arg("--folder").output()?;

@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sluice_transport_shm::{ShmTransport, arena};
@@ -51,11 +52,10 @@ pub struct Pair {
 
 impl Pair {
     pub fn start(test: &str, way: Way) -> Pair {
-        let directory = std::env::temp_dir().join(format!(
-            "slv-{}-{}-{way:?}",
-            std::process::id(),
-            test.replace("::", "-")
-        ));
+        // Short: sockets are in it, whose names have 107 bytes.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("slv-{}-{number}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let (left, right) = UnixStream::pair().unwrap();
         let start = |role: &str, socket: UnixStream| {
