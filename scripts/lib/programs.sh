@@ -7,11 +7,13 @@
 TAB=$'\t'
 
 # Builds all of them, or those that cargo's arguments choose, and writes a list with a line for each:
-# folder, kind (lib, bin, test) and name of the target, path; with tabs between.
+# folder, kind (lib, bin, test) and name of the target, path; with tabs between. What clippy has to say of the
+# workspace is an error: the compiler that cargo is told to use is clippy's, so that nothing is read twice.
 build_programs() { # list, arguments of cargo test...
     local list=$1
     shift
-    cargo test --workspace --no-run --message-format=json-render-diagnostics "$@" >"$list.json" ||
+    RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/lib/clippy-rustc \
+        cargo test --workspace --no-run --message-format=json-render-diagnostics "$@" >"$list.json" ||
         return
     jq -r --arg root "$PWD/" '
         select(.reason == "compiler-artifact" and .profile.test and .executable != null)
