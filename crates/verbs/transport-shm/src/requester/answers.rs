@@ -262,6 +262,16 @@ fn take_answer(
     // A refusal acknowledges everything before it.
     let before = header.sequence.wrapping_sub(1) & SEQUENCE_MASK;
     acknowledged(&part, before, header.short, after);
+    if part.tap.is_some() {
+        let first = {
+            let side = lock(&part.send);
+            side.qp.clone().zip(side.queue.front().copied())
+        };
+        // Waits for a `post` under way, which says to the trace what it has posted: that comes first.
+        if let Some((qp, entry)) = first {
+            qp.with_wqe(entry.seq, |_| ());
+        }
+    }
     let mut side = lock(&part.send);
     if !is_ours(&side) {
         return;
