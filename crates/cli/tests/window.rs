@@ -3,7 +3,8 @@
 mod common;
 
 use std::os::fd::AsRawFd;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 use common::{Scratch, stderr, stdout, wait_for};
 use sluice_sys::ofd_lock;
@@ -64,22 +65,27 @@ fn what_is_no_window_is_named() {
     }
 }
 
+/// `sluice window serve` at that socket, and a connection to it.
+fn served(scratch: &Scratch, socket: &Path) -> (Child, Client) {
+    let words = ["window", "serve", socket.to_str().unwrap(), "--size", "1M"];
+    let server = scratch.sluice(words).stdout(Stdio::null()).spawn().unwrap();
+    let mut connected = None;
+    wait_for("the server", || {
+        connected = Client::connect(socket).ok();
+        connected.is_some()
+    });
+    (server, connected.unwrap())
+}
+
 /// A served window with a holder that lends, one piece that is mapped, and a ledger that lies.
 #[test]
 fn what_is_lent_and_mapped_in_a_served_window_is_shown() {
     let scratch = Scratch::new();
     let socket = scratch.path("ivshmem.sock");
     let path = socket.to_str().unwrap();
-    let words = ["window", "serve", path, "--size", "1M"];
-    let mut server = scratch.sluice(words).stdout(Stdio::null()).spawn().unwrap();
-    let mut connected = None;
-    wait_for("the server", || {
-        connected = Client::connect(&socket).ok();
-        connected.is_some()
-    });
-    let client = connected.unwrap();
+    let (mut server, client) = served(&scratch, &socket);
     let memory = client.memory().as_raw_fd();
-    let region = Region::open(std::path::Path::new(&format!("/proc/self/fd/{memory}"))).unwrap();
+    let region = Region::open(Path::new(&format!("/proc/self/fd/{memory}"))).unwrap();
     let Claimed::Held(hold) = Claim::new(7, "alpha", Some(1)).poll(&region, 0) else {
         panic!("an empty window has a free slot");
     };
@@ -193,18 +199,11 @@ fn without_windows_there_are_none() {
 fn a_served_window_is_one_for_all_peers_and_ends_cleanly() {
     let scratch = Scratch::new();
     let socket = scratch.path("ivshmem.sock");
-    let words = ["window", "serve", socket.to_str().unwrap(), "--size", "1M"];
-    let mut server = scratch.sluice(words).stdout(Stdio::null()).spawn().unwrap();
-    let mut connected = None;
-    wait_for("the server", || {
-        connected = Client::connect(&socket).ok();
-        connected.is_some()
-    });
-    let first = connected.unwrap();
+    let (mut server, first) = served(&scratch, &socket);
     let second = Client::connect(&socket).unwrap();
     let open = |client: &Client| {
         let path = format!("/proc/self/fd/{}", client.memory().as_raw_fd());
-        Region::open(std::path::Path::new(&path)).unwrap()
+        Region::open(Path::new(&path)).unwrap()
     };
     assert_eq!(open(&first).header(), open(&second).header());
     // The size is sealed.

@@ -204,7 +204,7 @@ pub fn request(opcode: WrOpcode, id: u64, sges: &[Sge], remote_addr: u64, rkey: 
 }
 
 /// One who has waited since `start` leaves the processors to those who have work.
-pub fn rest(start: Instant) {
+fn rest(start: Instant) {
     const AWAKE: Duration = Duration::from_millis(1);
     const ASLEEP: Duration = Duration::from_micros(200);
     if start.elapsed() < AWAKE {

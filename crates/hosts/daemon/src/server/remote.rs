@@ -65,29 +65,30 @@ impl Server {
         }
     }
 
+    /// The program of this end was told of its lane to another host, or did not take the message.
+    fn lane_told(&mut self, key: EndKey, is_given: bool) {
+        if is_given {
+            self.matcher.pair_remote(key);
+            self.counters.matches_across_hosts += 1;
+        } else {
+            self.counters.lanes_refused_unread += 1;
+            self.release_from_peers(key);
+        }
+    }
+
     /// Hears what the sluiced of other hosts say, and tells programs of their lanes to them.
     pub(super) fn turn_fabric(&mut self) {
         let Some(fabric) = &mut self.fabric else {
             return;
         };
         for lane in fabric.turn(Instant::now()) {
-            if self.give_lane(&lane) {
-                self.matcher.pair_remote(lane.announced.key);
-                self.counters.matches_across_hosts += 1;
-            } else {
-                self.counters.lanes_refused_unread += 1;
-                self.release_from_peers(lane.announced.key);
-            }
+            let is_given = self.give_lane(&lane);
+            self.lane_told(lane.announced.key, is_given);
         }
         let given = self.fabric.as_mut().map(Fabric::take_given_direct);
         for given in given.into_iter().flatten() {
-            if self.give_direct(&given) {
-                self.matcher.pair_remote(given.announced.key);
-                self.counters.matches_across_hosts += 1;
-            } else {
-                self.counters.lanes_refused_unread += 1;
-                self.release_from_peers(given.announced.key);
-            }
+            let is_given = self.give_direct(&given);
+            self.lane_told(given.announced.key, is_given);
         }
         let gone = self.fabric.as_mut().map(Fabric::take_gone);
         for (client, peer) in gone.into_iter().flatten() {
