@@ -5,6 +5,8 @@
 # workspace; cargo says which programs it has made, and they are run from here.
 
 TAB=$'\t'
+# What cargo knows as another compiler it compiles for anew: each step says the same one.
+CLIPPY_RUSTC=$PWD/scripts/lib/clippy-rustc
 
 # Builds all of them, or those that cargo's arguments choose, and writes a list with a line for each:
 # folder, kind (lib, bin, test) and name of the target, path; with tabs between. What clippy has to say of the
@@ -12,7 +14,7 @@ TAB=$'\t'
 build_programs() { # list, arguments of cargo test...
     local list=$1
     shift
-    RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/lib/clippy-rustc \
+    RUSTC_WORKSPACE_WRAPPER=$CLIPPY_RUSTC \
         cargo test --workspace --no-run --message-format=json-render-diagnostics "$@" >"$list.json" ||
         return
     jq -r --arg root "$PWD/" '

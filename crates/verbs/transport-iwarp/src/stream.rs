@@ -244,6 +244,8 @@ impl Stream {
                 (Sent::Blocked, _) => return,
                 (Sent::Broken, Some(memory)) => {
                     self.out = Outgoing::default();
+                    // The peer may have said why, before it closed.
+                    while self.receive(now, memory) {}
                     self.lost(memory);
                     return;
                 }

@@ -364,6 +364,7 @@ impl Connection {
                 self.sender.fail_read(Some(place.msn), status);
             }
             Some(Kind::Send { place, .. }) => self.sender.fail_send(place.msn, status),
+            Some(Kind::Write(place)) => self.sender.fail_write(place, status),
             // One of those that are done with, or none of ours.
             Some(_) => {}
             None if matches!(message.cause, Cause::Protection(_) | Cause::Operation(_)) => {

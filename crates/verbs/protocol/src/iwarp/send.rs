@@ -295,6 +295,24 @@ impl Sender {
         }
     }
 
+    /// The WRITE that is under way to that place ends so: a peer may refuse its first bytes while the last
+    /// have not left.
+    pub fn fail_write(&mut self, place: Tagged, status: Status) {
+        let released = self.released;
+        let found = |entry: &&mut Entry| {
+            let under_way = match entry.progress {
+                Progress::Sending(bytes) => bytes > 0,
+                Progress::Immediate => true,
+                Progress::Sent { end, .. } => end > released,
+                _ => false,
+            };
+            under_way && !entry.hidden && writes_to(&entry.request, place)
+        };
+        if let Some(entry) = self.queue.iter_mut().find(found) {
+            entry.progress = Progress::Done(status);
+        }
+    }
+
     /// All that has not ended ends now, and nothing is owed any more.
     pub fn flush(&mut self) {
         for entry in &mut self.queue {
@@ -317,6 +335,16 @@ const fn is_send(request: &Request) -> bool {
         request.operation,
         Operation::Send | Operation::SendInvalidate(_)
     )
+}
+
+const fn writes_to(request: &Request, place: Tagged) -> bool {
+    match request.operation {
+        Operation::Write(remote) | Operation::WriteImmediate(remote, _) => {
+            let offset = place.offset.wrapping_sub(remote.address);
+            remote.rkey == place.stag && offset < request.length as u64
+        }
+        _ => false,
+    }
 }
 
 /// What names a request to the peer where it has to be named: the low bits of its number, which

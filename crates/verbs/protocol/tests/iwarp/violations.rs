@@ -475,6 +475,54 @@ fn being_told_ends_the_request_at_fault() {
     }
 }
 
+/// A peer may refuse a WRITE whose last bytes have not left; one that has left altogether was done.
+#[test]
+fn being_told_ends_the_write_under_way() {
+    let begun = [Status::RemoteAccess, Status::Flushed];
+    let left = [Status::Success, Status::Flushed];
+    // Frames given out, of which the first so many have left; what was refused; how both end.
+    let cases = [
+        (1, 1, write(KEY, BASE), begun),
+        (3, 2, write(KEY, BASE + 299), begun),
+        (3, 3, write(KEY, BASE), left),
+        (0, 0, write(KEY, BASE), [Status::Flushed; 2]),
+        (1, 1, write(KEY, BASE + 300), [Status::Flushed; 2]),
+        (1, 1, write(KEY, BASE - 1), [Status::Flushed; 2]),
+        (1, 1, write(KEY ^ 1, BASE), [Status::Flushed; 2]),
+    ];
+    for (given, gone, kind, wanted) in cases {
+        let mut connection = Connection::new(&Config {
+            mulpdu: 128,
+            ..config(settings(false))
+        });
+        let mut ledger = Ledger::new(0);
+        for seq in 0..2 {
+            let write = request(seq, Operation::Write(REGION), 300);
+            connection.post(write).unwrap();
+        }
+        let frames: Vec<_> = core::iter::from_fn(|| connection.transmit())
+            .take(given)
+            .collect();
+        if let Some(last) = usize::checked_sub(gone, 1) {
+            connection.released(frames[last].end);
+        }
+        let header = ulpdu(false, kind, &[]);
+        let message = Terminate {
+            cause: Cause::Protection(Rdmap::AccessRights),
+            culprit: Culprit::new(&header, 100),
+        };
+        let mut buffer = [0; Terminate::BYTES_MAX];
+        let used = message.emit(&mut buffer).unwrap();
+        let kind = Kind::Terminate(at(1, 0));
+        let bytes = framed(&ulpdu(true, kind, &buffer[..used]), false);
+        connection.receive(NOW, &bytes, &mut ledger);
+        assert_eq!(connection.failure(), Some(&Failure::Peer(message)));
+        let ended = core::iter::from_fn(|| connection.completion());
+        let statuses: Vec<_> = ended.map(|done| done.status).collect();
+        assert_eq!(statuses, wanted, "{given} {gone} {message:?}");
+    }
+}
+
 /// READs wait for each other, at most as many as were agreed on, and what is behind them too.
 #[test]
 fn no_more_reads_than_ord() {
