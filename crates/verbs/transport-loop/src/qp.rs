@@ -23,7 +23,8 @@ pub struct Part {
     responder: Mutex<Responder>,
 }
 
-/// What `post` and answers look at: never locked over a call into the engine.
+/// What `post` and answers look at: never locked over a call into the engine, nor while a responder is locked
+/// for, since that one looks at it.
 #[derive(Default)]
 struct State {
     /// None when it is being destroyed.
@@ -52,6 +53,12 @@ impl Part {
 
     fn is_in(&self, group: &Gid) -> bool {
         lock(&self.state).groups.contains(group)
+    }
+
+    /// A connection begins.
+    fn begin(&self) {
+        let mut state = lock(&self.state);
+        (state.sent, state.open) = Default::default();
     }
 
     /// The peer has answered, unless that is for a connection of before. Answers come in order.
@@ -133,8 +140,7 @@ impl QpTransport for LoopQp {
         lock(&self.0.state).attr = *change.attr;
         match change.to {
             QpState::Rtr => {
-                let mut state = lock(&self.0.state);
-                (state.sent, state.open) = Default::default();
+                self.0.begin();
                 lock(&self.0.responder).start(change.attr.rq_psn);
             }
             QpState::Err | QpState::Reset => lock(&self.0.responder).stop(&self.0.node),
