@@ -42,7 +42,7 @@ pub fn circles(root_file: &Path) -> Vec<String> {
 fn circles_of(text: &str) -> Vec<String> {
     let mut modules = Crate::default();
     let file = syn::parse_file(text).expect("the text is Rust");
-    modules.items(&file.items, Path::new(""), &Vec::new());
+    modules.items(&file.items, (Path::new(""), Path::new("")), &Vec::new());
     modules.circles()
 }
 
@@ -54,11 +54,12 @@ impl Crate {
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| {
             panic!("{}: {error}", file.display());
         });
-        self.items(&parsed.items, folder, module);
+        let beside = file.with_file_name("");
+        self.items(&parsed.items, (folder, &beside), module);
     }
 
-    /// Notes the items of a module whose own modules are in `folder`.
-    fn items(&mut self, items: &[Item], folder: &Path, module: &Name) {
+    /// Notes the items of a module whose own modules are in `folder`; `path` attributes are seen from `beside`.
+    fn items(&mut self, items: &[Item], (folder, beside): (&Path, &Path), module: &Name) {
         self.named.entry(module.clone()).or_default();
         for item in items {
             match item {
@@ -69,9 +70,9 @@ impl Crate {
                     name.push(ident.clone());
                     let below = folder.join(&ident);
                     match &inner.content {
-                        Some((_, items)) => self.items(items, &below, &name),
+                        Some((_, items)) => self.items(items, (&below, &below), &name),
                         None => {
-                            let file = file_of(&inner.attrs, folder, &ident);
+                            let file = file_of(&inner.attrs, (folder, beside), &ident);
                             self.read(&file, &below, &name);
                         }
                     }
@@ -369,14 +370,14 @@ fn ident(item: &Item) -> Option<&syn::Ident> {
     })
 }
 
-fn file_of(attributes: &[Attribute], folder: &Path, module: &str) -> PathBuf {
+fn file_of(attributes: &[Attribute], (folder, beside): (&Path, &Path), module: &str) -> PathBuf {
     for attribute in attributes {
         if attribute.path().is_ident("path")
             && let syn::Meta::NameValue(pair) = &attribute.meta
             && let syn::Expr::Lit(literal) = &pair.value
             && let syn::Lit::Str(path) = &literal.lit
         {
-            return folder.join(path.value());
+            return beside.join(path.value());
         }
     }
     let file = folder.join(format!("{module}.rs"));

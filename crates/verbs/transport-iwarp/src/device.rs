@@ -206,8 +206,9 @@ impl QpTransport for IwarpQp {
         true
     }
 
-    fn posted(&self, handed: &Handed) -> Option<SendDone> {
-        self.part.posted(handed.seq)
+    fn posted(&self, _handed: &Handed, after: &mut Aftermath) -> Option<SendDone> {
+        self.part.posted(after);
+        None
     }
 
     fn modify(&self, _qp: &Qp, change: &QpChange<'_>, after: &mut Aftermath) -> Result<()> {

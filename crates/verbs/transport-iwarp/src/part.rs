@@ -166,11 +166,11 @@ impl Part {
         fence(Ordering::SeqCst);
     }
 
-    /// Requests wait in the records: sends what can be sent at once. The end of the last of them, if it
-    /// has ended and nothing else has.
-    pub fn posted(&self, seq: u64) -> Option<SendDone> {
+    /// Requests wait in the records: sends what can be sent at once, and tells the engine what has ended with
+    /// that. With the machine in hand: who has it next may find that the peer refused a request, and what had left
+    /// before would be flushed.
+    pub fn posted(&self, after: &mut Aftermath) {
         self.note();
-        let mut done = None;
         while self.is_noted() {
             let Some(mut machine) = try_lock(&self.machine) else {
                 break;
@@ -191,13 +191,12 @@ impl Part {
                 if first && let Some(helper) = self.helper.upgrade() {
                     helper.call(self);
                 }
-                return done;
+                return;
             }
             let left = machine.send(Instant::from_nanos(posted_ns));
             machine.gather.returned(now_ns());
-            done = done.or_else(|| machine.take_only(seq));
+            machine.report_ended(after);
             self.tell(&mut machine);
-            let left = left || machine.has_news();
             drop(machine);
             fence(Ordering::SeqCst);
             if left {
@@ -205,7 +204,6 @@ impl Part {
                 break;
             }
         }
-        done
     }
 
     /// Something is to be done by a thread that may tell the engine.
@@ -435,12 +433,6 @@ impl Machine {
         stream.has_failed() || stream.connection.is_stalled()
     }
 
-    /// Whether there is something that the engine does not know.
-    fn has_news(&mut self) -> bool {
-        self.note_completions();
-        !self.ended.is_empty()
-    }
-
     fn note_completions(&mut self) {
         let Some(stream) = &mut self.stream else {
             return;
@@ -452,19 +444,6 @@ impl Machine {
                 vendor_err: 0,
             };
             self.ended.push((done.seq, done_as));
-        }
-    }
-
-    /// The end of `seq`, if that is all that there is to tell.
-    fn take_only(&mut self, seq: u64) -> Option<SendDone> {
-        self.note_completions();
-        match self.ended[..] {
-            [(ended, done)] if ended == seq && self.requests.is_only(seq) => {
-                self.ended.clear();
-                self.requests.end(seq);
-                Some(done)
-            }
-            _ => None,
         }
     }
 
@@ -505,8 +484,8 @@ impl Machine {
         more
     }
 
-    /// Tells the engine what has happened.
-    fn report(&mut self, after: &mut Aftermath) {
+    /// Tells the engine which requests have ended.
+    fn report_ended(&mut self, after: &mut Aftermath) {
         self.note_completions();
         let Some(qp) = &self.qp else {
             self.ended.clear();
@@ -515,7 +494,14 @@ impl Machine {
         for (seq, done) in self.ended.drain(..) {
             self.requests.complete(qp, seq, done, after);
         }
-        let Some(stream) = &self.stream else { return };
+    }
+
+    /// Tells the engine what has happened.
+    fn report(&mut self, after: &mut Aftermath) {
+        self.report_ended(after);
+        let (Some(qp), Some(stream)) = (&self.qp, &self.stream) else {
+            return;
+        };
         if self.told || !stream.is_over() {
             return;
         }

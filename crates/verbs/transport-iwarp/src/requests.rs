@@ -47,23 +47,10 @@ impl Requests {
         pinned == Some(true)
     }
 
-    /// Whether the protocol has it and no other.
-    pub fn is_only(&self, seq: u64) -> bool {
-        let records = self.0.as_ref();
-        records.is_some_and(|records| records.held() == 1 && records.first() == Some(seq))
-    }
-
     /// The request has ended, and so have all before it: tells the engine.
     pub fn complete(&mut self, qp: &Qp, seq: u64, done: SendDone, after: &mut Aftermath) {
         if let Some(records) = &mut self.0 {
             qp.complete_lent(records, seq, done, after);
-        }
-    }
-
-    /// The request has ended, and so have all before it; somebody else tells the engine.
-    pub fn end(&mut self, seq: u64) {
-        if let Some(records) = &mut self.0 {
-            records.ended(seq);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use sluice_transport_iwarp::IwarpTransport;
 use sluice_verbs::iw_cm::{Event, EventSink, IwCm, Offer};
-use sluice_verbs::{Device, Transport};
+use sluice_verbs::{Device, Error, Transport};
 use sluice_verbs_testing::{PATIENCE, Row, Side, Site, Thread, rows};
 
 /// What a transport says of its streams.
@@ -82,8 +82,15 @@ impl Site for Connected {
             assert_eq!(answer, (stream, Event::Accepted(offer())));
             return Some(stream);
         }
-        let address = free_address();
-        let listener = cm.listen(address, false).unwrap();
+        // Somebody else may take the port that was free.
+        let (address, listener) = loop {
+            let address = free_address();
+            match cm.listen(address, false) {
+                Ok(listener) => break (address, listener),
+                Err(Error::System(errno)) if errno.0 == libc::EADDRINUSE => {}
+                Err(why) => panic!("{address}: {why}"),
+            }
+        };
         self.swap([u64::from(address.port()), 0, 0, 0]);
         let (stream, event) = self.event(|event| !matches!(event, Event::Closed));
         match event {

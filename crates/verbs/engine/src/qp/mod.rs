@@ -526,10 +526,12 @@ impl Qp {
     /// Requests have been lent to the transport.
     #[inline]
     fn tell_of(&self, handed: Handed) {
-        if handed.count > 0
-            && let Some(done) = self.transport.posted(&handed)
-        {
-            settled(|after| self.complete_send(handed.seq, done, after));
+        if handed.count > 0 {
+            settled(|after| {
+                if let Some(done) = self.transport.posted(&handed, after) {
+                    self.complete_send(handed.seq, done, after);
+                }
+            });
         }
     }
 

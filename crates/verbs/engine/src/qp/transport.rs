@@ -40,8 +40,8 @@ pub trait QpTransport: Send + Sync {
 
     /// Requests wait in the records, without any lock. Who calls this may be another thread than the one
     /// that posted the next requests, and come later than the requests do. What it gives is the end of the last request,
-    /// if it has ended already and the engine has not been told.
-    fn posted(&self, _handed: &Handed) -> Option<SendDone> {
+    /// if it has ended already and the engine has not been told; others are told by [`Qp::complete_lent`].
+    fn posted(&self, _handed: &Handed, _after: &mut Aftermath) -> Option<SendDone> {
         None
     }
 

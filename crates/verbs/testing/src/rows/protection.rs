@@ -86,7 +86,7 @@ fn try_what_is_forbidden(side: &mut Side) {
                 let right = sent || status == wanted as u32;
                 assert!(
                     ended == id && right,
-                    "{opcode:?} {wrong:?}: {ended}, {status}"
+                    "{opcode:?} of {len} {wrong:?}: {ended}, {status}"
                 );
             }
             until("the error state", || end.qp.state() == QpState::Err);

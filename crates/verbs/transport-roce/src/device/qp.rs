@@ -77,7 +77,7 @@ impl QpTransport for RoceQp {
         true
     }
 
-    fn posted(&self, handed: &Handed) -> Option<SendDone> {
+    fn posted(&self, handed: &Handed, _after: &mut Aftermath) -> Option<SendDone> {
         self.node.lanes.posted(&self.part, handed)
     }
 
