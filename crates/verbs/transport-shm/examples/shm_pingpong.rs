@@ -1,5 +1,5 @@
 //! Latency and bandwidth between two processes, through the engine's interface, beside memcpy
-//! of the same size. `cargo run --release --example pingpong [kernel]`
+//! of the same size. `cargo run --release --example shm_pingpong [kernel]`
 #![allow(unsafe_code)]
 
 #[path = "../tests/common/mod.rs"]

@@ -1,7 +1,7 @@
 //! What a packet costs between two network namespaces: one-way latency and packet rate of
 //! [`UdpPort`] over a pair of virtual Ethernet devices, both ends polling. Needs root.
 //!
-//! `cargo run --release -p sluice-packet --example pingpong [segmentation: on|off]`
+//! `cargo run --release -p sluice-packet --example packet_pingpong [segmentation: on|off]`
 #![allow(unsafe_code)]
 
 #[path = "../tests/netns/mod.rs"]
