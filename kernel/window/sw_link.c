@@ -12,20 +12,41 @@ static void tell(const struct sw_link *link, const struct sw_view *view, u64 off
 	sw_say(view, link->peer, (u64)view->me * SW_PEER_BYTES + offset, value);
 }
 
+static void call(const struct sw_link *link, const struct sw_view *view)
+{
+	/* In this order: whoever sees this generation sees no answer of an earlier one. */
+	tell(link, view, SW_AT_ANSWER, link->answered);
+	tell(link, view, SW_AT_GENERATION, link->generation);
+	tell(link, view, SW_AT_HELLO, SW_HELLO_WORD);
+}
+
+/* Both mailboxes are made empty, and then the peer is told that they are. */
+static void answer(struct sw_link *link, const struct sw_view *view, u64 theirs)
+{
+	memset(&link->sender, 0, sizeof(link->sender));
+	memset(&link->receiver, 0, sizeof(link->receiver));
+	tell(link, view, SW_AT_TAIL, 0);
+	tell(link, view, SW_AT_HEAD, 0);
+	link->answered = theirs;
+	tell(link, view, SW_AT_ANSWER, theirs);
+}
+
 void sw_link_begin(struct sw_link *link, const struct sw_view *view, u32 peer)
 {
 	memset(link, 0, sizeof(*link));
 	link->peer = peer;
 	link->state = SW_LINK_CALLING;
 	link->generation = sw_fresh();
-	/* In this order: whoever sees this generation sees no answer of an earlier one. */
-	tell(link, view, SW_AT_ANSWER, 0);
-	tell(link, view, SW_AT_GENERATION, link->generation);
-	tell(link, view, SW_AT_HELLO, SW_HELLO_WORD);
+	call(link, view);
 }
 
 void sw_link_beat(struct sw_link *link, const struct sw_view *view)
 {
+	if (link->state == SW_LINK_CALLING) {
+		if (link->answered)
+			answer(link, view, link->answered);
+		call(link, view);
+	}
 	tell(link, view, SW_AT_BEAT, ++link->beat);
 }
 
@@ -45,12 +66,7 @@ static enum sw_event poll_calling(struct sw_link *link, const struct sw_view *vi
 		link->seen = theirs;
 		if (!same)
 			return SW_OTHER_VERSION;
-		/* Both mailboxes are made empty, and then the peer is told that they are. */
-		memset(&link->sender, 0, sizeof(link->sender));
-		memset(&link->receiver, 0, sizeof(link->receiver));
-		tell(link, view, SW_AT_TAIL, 0);
-		tell(link, view, SW_AT_HEAD, 0);
-		tell(link, view, SW_AT_ANSWER, theirs);
+		answer(link, view, theirs);
 	}
 	if (!same || hear(link, view, SW_AT_ANSWER) != link->generation)
 		return SW_NOTHING;

@@ -94,8 +94,9 @@ struct sw_link {
 	u32 peer;
 	enum sw_link_state state;
 	u64 generation;
-	/* The peer's generation that was answered; 0: none. */
+	/* The peer's generation that was looked at, and the one that was answered; 0: none. */
 	u64 seen;
+	u64 answered;
 	struct sw_pulse pulse;
 	u64 beat;
 	struct sw_sender sender;
@@ -104,6 +105,7 @@ struct sw_link {
 
 /* Says hello, with a fresh generation. After the end another link begins here. */
 void sw_link_begin(struct sw_link *link, const struct sw_view *view, u32 peer);
+/* A sign of life. Until the link is up it says everything again: what is said while the way is cut is lost. */
 void sw_link_beat(struct sw_link *link, const struct sw_view *view);
 /* One event at a time. */
 enum sw_event sw_link_poll(struct sw_link *link, const struct sw_view *view, u64 now_ns);

@@ -29,6 +29,9 @@ pub fn trials() -> Vec<Trial> {
             messages(kind)
         }));
         trials.push(trial(format!("protocol/ends/{kind}"), move || ends(kind)));
+        trials.push(trial(format!("protocol/lost_words/{kind}"), move || {
+            lost_words(kind)
+        }));
         trials.push(trial(format!("protocol/claims/{kind}"), move || {
             claims(kind)
         }));
@@ -317,6 +320,29 @@ fn ends(kind: Kind) -> Verdict {
     view.say(pair.hello_out(0), sluice_window::link::HELLO ^ (3 << 48));
     both.c.expect("poll 1", "version")?;
     both.c.expect("poll 1", "nothing")
+}
+
+/// What the kernel says while the way is cut is lost: it says it again with each beat.
+fn lost_words(kind: Kind) -> Verdict {
+    let mut both = Both::seated(kind)?;
+    let view = both.view();
+    let theirs = both.region.view(0);
+    let lose = || (0..3).for_each(|word| theirs.say(Pair::new(0, 1).hello_out(word), 0));
+    both.c.expect("begin 1", "ok")?;
+    lose();
+    let mut link = Link::new(Pair::new(1, 0), 1, &view);
+    sure(link.poll(&view, 0).is_none(), "a hello that was lost")?;
+    // Its answer to ours.
+    both.c.expect("poll 1", "nothing")?;
+    lose();
+    both.c.expect("pulse 1", "ok")?;
+    // Ours, and that we have its answer.
+    let up = link.poll(&view, 0);
+    sure(matches!(up, Some(Event::Up { .. })), format!("{up:?}"))?;
+    both.c.expect("poll 1", "up")?;
+    let sent = link.sender.send(&view, 7, b"ab");
+    sure(matches!(sent, Ok(Sent::Yes)), format!("{sent:?}"))?;
+    both.c.expect("receive 1", "7 6162")
 }
 
 /// Slots of the dead are taken over, in both directions, and those of the living are not.
