@@ -1,6 +1,7 @@
 //! The rules of the house that a machine can hold: who may depend on whom,
-//! licences, and file sizes.
+//! licences, file sizes, and where documents lead.
 
+mod documents;
 mod modules;
 
 use std::collections::{BTreeMap, BTreeSet};
