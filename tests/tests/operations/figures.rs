@@ -18,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("figures/format", format),
         trial("figures/refusals", refusals),
+        trial("figures/health", health),
     ]
 }
 
@@ -126,4 +127,28 @@ fn refusals() -> Verdict {
     drop(silent);
     let outcome = two.take_daemon(Side::Left)?.stop(LIMIT)?;
     ensure(outcome.status.success(), || outcome.describe())
+}
+
+/// `/healthz` is answered by the thread that serves programs, or not at all.
+fn health() -> Verdict {
+    let mut two = lab::set_up(&["--metrics", &METRICS_PORT.to_string()])?;
+    two.write_config(Side::Left, &two.head(Side::Left, KEY, DEVICE)?)?;
+    two.start(Side::Left)?;
+    let answer = ask(
+        &two,
+        Side::Left,
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+    )?;
+    ensure(
+        answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nok\n"),
+        || answer.clone(),
+    )?;
+    let head = ask(&two, Side::Left, b"HEAD /healthz HTTP/1.1\r\n\r\n")?;
+    ensure(
+        head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"),
+        || head.clone(),
+    )?;
+    let posted = ask(&two, Side::Left, b"POST /healthz HTTP/1.1\r\n\r\n")?;
+    ensure(posted.starts_with("HTTP/1.1 405 "), || posted.clone())?;
+    Ok(())
 }

@@ -23,6 +23,8 @@ const SCRAPE_MAX: Duration = Duration::from_secs(10);
 const REQUEST_BYTES_MAX: usize = 8192;
 /// Figures are asked for at most so often; in between, scrapes get the last ones.
 const FRESH: Duration = Duration::from_millis(500);
+/// Of answers that are for people.
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// How long accepting stops when there is no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -118,6 +120,11 @@ enum Stage {
         format: Format,
         has_body: bool,
     },
+    /// The same figures, of which it says no more than that they came: who gives them is the thread that
+    /// serves programs.
+    Health {
+        has_body: bool,
+    },
     /// An answer, and how much of it has gone.
     Answer(Vec<u8>, usize),
     Over,
@@ -167,7 +174,8 @@ impl Thread {
             self.scrapes
                 .retain(|it| !matches!(it.stage, Stage::Over) && it.until > now);
             let mut stages = self.scrapes.iter().map(|scrape| &scrape.stage);
-            if !self.is_asked && stages.any(|it| matches!(it, Stage::Figures { .. })) {
+            let waits = |it: &Stage| matches!(it, Stage::Figures { .. } | Stage::Health { .. });
+            if !self.is_asked && stages.any(waits) {
                 self.is_asked = true;
                 ring(&self.wanted);
             }
@@ -194,7 +202,7 @@ impl Thread {
                 Stage::Request(_) => PollFlags::IN,
                 Stage::Answer(..) => PollFlags::OUT,
                 // Its end would be told in any case, over and over.
-                Stage::Figures { .. } | Stage::Over => continue,
+                Stage::Figures { .. } | Stage::Health { .. } | Stage::Over => continue,
             };
             fds.push(PollFd::new(&scrape.stream, interest));
         }
@@ -235,9 +243,17 @@ impl Scrape {
         if let Stage::Request(_) = self.stage {
             self.read();
         }
-        if let (Stage::Figures { format, has_body }, Some(figures)) = (&self.stage, figures) {
-            let body = render(figures, *format);
-            let answer = response("200 OK", format.content_type(), &body, *has_body);
+        let answer = match (&self.stage, figures) {
+            (Stage::Figures { format, has_body }, Some(figures)) => {
+                let body = render(figures, *format);
+                Some(response("200 OK", format.content_type(), &body, *has_body))
+            }
+            (Stage::Health { has_body }, Some(_)) => {
+                Some(response("200 OK", PLAIN_TEXT, "ok\n", *has_body))
+            }
+            _ => None,
+        };
+        if let Some(answer) = answer {
             self.stage = Stage::Answer(answer, 0);
         }
         if let Stage::Answer(..) = self.stage {
@@ -261,6 +277,9 @@ impl Scrape {
             match request::parse(bytes) {
                 Some(Request::Metrics { format, has_body }) => {
                     return self.stage = Stage::Figures { format, has_body };
+                }
+                Some(Request::Health { has_body }) => {
+                    return self.stage = Stage::Health { has_body };
                 }
                 Some(Request::Wrong(status)) => {
                     return self.stage = Stage::Answer(refusal(status), 0);
@@ -293,7 +312,7 @@ impl Scrape {
 
 fn refusal(status: &str) -> Vec<u8> {
     let body = format!("{status}; the figures are at /metrics\n");
-    response(status, "text/plain; charset=utf-8", &body, true)
+    response(status, PLAIN_TEXT, &body, true)
 }
 
 fn response(status: &str, content_type: &str, body: &str, has_body: bool) -> Vec<u8> {
@@ -309,4 +328,30 @@ fn response(status: &str, content_type: &str, body: &str, has_body: bool) -> Vec
          {allow}Connection: close\r\n\r\n{body}"
     )
     .into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// The exporter's own thread always answers: that it does says nothing about who serves programs.
+    #[test]
+    fn health_waits_for_the_server() {
+        let exporter = Exporter::start((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let mut stream = TcpStream::connect(exporter.address()).unwrap();
+        stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+        let wanted = exporter.wanted();
+        poll(&mut [PollFd::new(&wanted, PollFlags::IN)], None).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let early = stream.read(&mut [0; 1]).unwrap_err();
+        assert_eq!(early.kind(), io::ErrorKind::WouldBlock);
+        stream.set_nonblocking(false).unwrap();
+        exporter.answer(Vec::new);
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nok\n"), "{answer}");
+    }
 }

@@ -8,6 +8,8 @@ use super::text::Format;
 pub enum Request {
     /// `GET /metrics`, or `HEAD`.
     Metrics { format: Format, has_body: bool },
+    /// `GET /healthz`, or `HEAD`: does the daemon work?
+    Health { has_body: bool },
     /// To be answered with this status.
     Wrong(&'static str),
 }
@@ -32,8 +34,10 @@ pub fn parse(bytes: &[u8]) -> Option<Request> {
         "HEAD" => false,
         _ => return Some(Request::Wrong("405 Method Not Allowed")),
     };
-    if target.split('?').next() != Some("/metrics") {
-        return Some(Request::Wrong("404 Not Found"));
+    match target.split('?').next() {
+        Some("/metrics") => {}
+        Some("/healthz") => return Some(Request::Health { has_body }),
+        _ => return Some(Request::Wrong("404 Not Found")),
     }
     let accept = lines.filter_map(|line| line.split_once(':'));
     let accept = accept.filter(|(name, _)| name.eq_ignore_ascii_case("accept"));
@@ -83,6 +87,17 @@ mod tests {
         assert_eq!(format(plain), Format::Prometheus);
         let never = "Accept: application/openmetrics-text;q=x\r\n";
         assert_eq!(format(never), Format::Prometheus);
+    }
+
+    #[test]
+    fn health_is_asked_for_by_its_path() {
+        let asked = |line: &str| parse(format!("{line} HTTP/1.1\r\n\r\n").as_bytes());
+        let health = |has_body| Some(Request::Health { has_body });
+        assert_eq!(asked("GET /healthz"), health(true));
+        assert_eq!(asked("GET /healthz?verbose"), health(true));
+        assert_eq!(asked("HEAD /healthz"), health(false));
+        let other = Some(Request::Wrong("404 Not Found"));
+        assert_eq!(asked("GET /healthz/x"), other);
     }
 
     #[test]
