@@ -13,7 +13,7 @@ use sluice_tests::job::{Job, wait_until};
 use sluice_tests::programs::require;
 use sluice_tests::suite::{Verdict, ensure, fail, trial};
 
-use crate::lab::{self, Two, exchange_by, scrape};
+use crate::lab::{self, Two, ask, exchange_by, scrape};
 use crate::service::bounding;
 
 pub fn trials() -> Vec<Trial> {
@@ -174,6 +174,8 @@ fn two_nodes() -> Verdict {
         let peers = || status(side).unwrap_or_default()["fabric"]["peers"].clone();
         let knows = wait_until(LIMIT, || Ok(peers()[0]["name"] == side.other().name()))?;
         ensure(knows, describe)?;
+        let health = ask(&two, side, b"GET /healthz HTTP/1.1\r\n\r\n")?;
+        ensure(health.starts_with("HTTP/1.1 200 "), || health.clone())?;
         let figures = scrape(&two, side, "text/plain")?;
         ensure(figures.contains("sluice_peer_up"), || figures.clone())?;
     }

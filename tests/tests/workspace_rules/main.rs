@@ -1,7 +1,8 @@
 //! The rules of the house that a machine can hold: who may depend on whom,
-//! licences, file sizes, and where documents lead.
+//! licences, file sizes, where documents lead, and manifests.
 
 mod documents;
+mod kubernetes;
 mod modules;
 
 use std::collections::{BTreeMap, BTreeSet};
