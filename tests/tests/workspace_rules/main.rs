@@ -1,6 +1,8 @@
 //! The rules of the house that a machine can hold: who may depend on whom,
-//! licences, file sizes, where documents lead, and manifests.
+//! licences, file sizes, where documents lead, manifests, and
+//! what README shows.
 
+mod chart;
 mod dependencies;
 mod documents;
 mod kubernetes;
