@@ -271,10 +271,8 @@ fn a_second_version_is_found() {
     assert_eq!(find(&[skip("a@1"), skip("a@2")]), 0);
 }
 
-/// Whoever has the oldest Rust that we name can build all of it.
-#[test]
-fn no_dependency_asks_for_a_newer_rust_than_we_do() {
-    let metadata = metadata();
+/// The Rust that all our crates name.
+fn oldest_rust(metadata: &Metadata) -> &str {
     let mut ours = BTreeSet::new();
     for package in metadata.members() {
         let version = package.rust_version.as_deref();
@@ -283,6 +281,38 @@ fn no_dependency_asks_for_a_newer_rust_than_we_do() {
     let [oldest] = ours.into_iter().collect::<Vec<_>>()[..] else {
         panic!("crates of ours name several Rusts");
     };
+    oldest
+}
+
+/// What people read, what they install, and what continuous integration and images build with.
+#[test]
+fn the_oldest_rust_is_the_same_wherever_it_is_named() {
+    let metadata = metadata();
+    let oldest = oldest_rust(&metadata);
+    let image = format!("rust:{oldest}-bookworm");
+    let mut wrong = Vec::new();
+    for (path, words) in [
+        ("README.md", format!("Rust {oldest} or newer")),
+        ("CONTRIBUTING.md", format!("Rust ({oldest} or newer)")),
+        ("docs/releasing.md", format!("`Cargo.toml` is {oldest},")),
+        ("scripts/setup", format!("RUST_NEEDED={oldest}\n")),
+        (".github/workflows/ci.yml", image.clone()),
+        (".devcontainer/devcontainer.json", image.clone()),
+        ("packaging/container/Containerfile", image),
+    ] {
+        let text = fs::read_to_string(root().join(path)).unwrap_or_default();
+        if !text.contains(&words) {
+            wrong.push(format!("{path} has no {words:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whoever has the oldest Rust that we name can build all of it.
+#[test]
+fn no_dependency_asks_for_a_newer_rust_than_we_do() {
+    let metadata = metadata();
+    let oldest = oldest_rust(&metadata);
     let newer: Vec<String> = metadata
         .packages
         .iter()
