@@ -111,10 +111,10 @@ fn borrow() -> Verdict<Borrowed> {
     Ok(lab)
 }
 
-fn rping(lab: &Borrowed, arguments: &[&str]) -> Verdict<Job> {
-    let mut command = lab.guest.command(&lab.host, "rping");
+fn in_guest(lab: &Borrowed, program: &str, arguments: &[&str]) -> Verdict<Job> {
+    let mut command = lab.guest.command(&lab.host, program);
     command.args(arguments);
-    Job::start(command, lab.path(), "rping in the guest")
+    Job::start(command, lab.path(), &format!("{program} in the guest"))
 }
 
 /// rping's server in the guest, and a connection to it.
@@ -123,7 +123,7 @@ fn server(lab: &Borrowed, family: u8, size: usize) -> Verdict<(Job, TcpStream)> 
     let port = PORT.to_string();
     let size = size.to_string();
     let arguments = ["-s", "-V", "-a", any, "-p", &port, "-S", &size];
-    let mut server = rping(lab, &arguments)?;
+    let mut server = in_guest(lab, "rping", &arguments)?;
     lab.guest
         .await_rdma_listener(&lab.host, &mut server, PORT, LIMIT)?;
     let address = SocketAddr::new(lab.guest.address(family), PORT);
@@ -168,8 +168,9 @@ fn siw_asks(family: u8, crc: bool) -> Verdict {
         let listener = lab.host.inside(|| TcpListener::bind((here, PORT)))?;
         let rounds = ROUNDS.to_string();
         let (port, size, here) = (PORT.to_string(), size.to_string(), here.to_string());
-        let client = rping(
+        let client = in_guest(
             &lab,
+            "rping",
             &[
                 "-c", "-V", "-a", &here, "-p", &port, "-S", &size, "-C", &rounds,
             ],

@@ -9,7 +9,7 @@ use sluice_tests::suite::{Verdict, fail};
 use sluice_tests::verbs::cm::{self, PortSpace};
 use sluice_tests::verbs::sluice_verbs;
 
-use crate::{ATTEMPTS, LIMIT, PORT, SIZES, borrow, row, rping};
+use crate::{ATTEMPTS, LIMIT, PORT, SIZES, borrow, in_guest, row};
 
 const ROUNDS: &str = "20";
 /// For a client whose server sleeps (see [`crate::PAUSE`]): it says nothing for good.
@@ -26,16 +26,99 @@ pub fn trials() -> Vec<Trial> {
             trials.push(row(name, move || serves(family, crc)));
         }
     }
+    let all = std::env::var_os("SLUICE_ROWS").is_some_and(|rows| rows == "all");
+    // One each way in the usual run.
+    for tool in &PERFTEST[..if all { PERFTEST.len() } else { 1 }] {
+        trials.push(row(format!("sluice-asks-siw/{tool}"), move || {
+            measures(tool)
+        }));
+    }
+    for tool in &ASKED[..if all { ASKED.len() } else { 1 }] {
+        trials.push(row(format!("siw-asks-sluice/{tool}"), move || {
+            is_measured(tool)
+        }));
+    }
     trials
 }
 
-/// rping here, over the device.
-fn here(lab: &Borrowed, crc: bool, arguments: &[&str], label: &str) -> Verdict<Job> {
+/// Those of perftest that siw has operations for.
+const PERFTEST: [&str; 6] = [
+    "ib_read_lat",
+    "ib_read_bw",
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_write_lat",
+    "ib_write_bw",
+];
+/// Without `ib_write_lat`, whose client in the guest stops before its first WRITE: it has acknowledged our last SEND and
+/// says nothing more, on either connection.
+const ASKED: [&str; 5] = [
+    "ib_send_bw",
+    "ib_send_lat",
+    "ib_read_lat",
+    "ib_read_bw",
+    "ib_write_bw",
+];
+const MEASURED: [&str; 4] = ["-R", "-n", "100", "-p"];
+
+/// A program of perftest here, and its server in the guest. Both say what they found out to the other over the
+/// same connection, so that neither ends well alone.
+fn measures(tool: &str) -> Verdict {
+    let lab = borrow()?;
+    let port = PORT.to_string();
+    let arguments = [&MEASURED[..], &[&port]].concat();
+    let to = lab.guest.address(4).to_string();
+    let mut seen = String::new();
+    for _ in 0..ATTEMPTS {
+        let mut server = in_guest(&lab, tool, &arguments)?;
+        lab.guest
+            .await_rdma_listener(&lab.host, &mut server, PORT, LIMIT)?;
+        let arguments = [&arguments[..], &[&to]].concat();
+        let client = here(&lab, true, tool, &arguments)?;
+        match client.finish(ATTEMPT) {
+            Ok(outcome) if outcome.status.success() => {
+                server.finish(LIMIT)?;
+                return Ok(());
+            }
+            ended => seen = format!("{ended:?}\n{}", server.describe()),
+        }
+    }
+    fail(format!("{seen}\n{}", lab.guest.console()))
+}
+
+/// The other way round.
+fn is_measured(tool: &str) -> Verdict {
+    let lab = borrow()?;
+    let port = PORT.to_string();
+    let arguments = [&MEASURED[..], &[&port]].concat();
+    let runtime = lab.host.runtime().to_owned();
+    let to = lab.host.v4().to_string();
+    let mut seen = String::new();
+    for _ in 0..ATTEMPTS {
+        let mut server = here(&lab, true, tool, &arguments)?;
+        server.await_ready(LIMIT, "rdma_cm listener", || {
+            cm::listens(&runtime, PortSpace::Tcp, PORT)
+        })?;
+        let arguments = [&arguments[..], &[&to]].concat();
+        let client = in_guest(&lab, tool, &arguments)?;
+        match client.finish(ATTEMPT) {
+            Ok(outcome) if outcome.status.success() => {
+                server.finish(LIMIT)?;
+                return Ok(());
+            }
+            ended => seen = format!("{ended:?}\n{}", server.describe()),
+        }
+    }
+    fail(format!("{seen}\n{}", lab.guest.console()))
+}
+
+/// A program here, over the device.
+fn here(lab: &Borrowed, crc: bool, program: &str, arguments: &[&str]) -> Verdict<Job> {
     let device = ["--device".to_owned(), "iwarp".to_owned()];
-    let mut command = sluice_verbs("rping", arguments, &device)?;
+    let mut command = sluice_verbs(program, arguments, &device)?;
     command.env("SLUICE_VERBS_CRC", if crc { "1" } else { "0" });
     lab.host.place(&mut command);
-    Job::start(command, lab.path(), label)
+    Job::start(command, lab.path(), &format!("{program} here"))
 }
 
 /// siw's server misses what comes at once, so a client that gets no answer is asked again.
@@ -49,13 +132,13 @@ fn asks(family: u8, crc: bool) -> Verdict {
         let mut done = false;
         for _ in 0..ATTEMPTS {
             let arguments = ["-s", "-V", "-a", any, "-p", &port, "-S", &size];
-            let mut server = rping(&lab, &arguments)?;
+            let mut server = in_guest(&lab, "rping", &arguments)?;
             lab.guest
                 .await_rdma_listener(&lab.host, &mut server, PORT, LIMIT)?;
             let arguments = [
                 "-c", "-V", "-a", &to, "-p", &port, "-S", &size, "-C", ROUNDS,
             ];
-            let client = here(&lab, crc, &arguments, "rping here")?;
+            let client = here(&lab, crc, "rping", &arguments)?;
             match client.finish(ATTEMPT) {
                 Ok(outcome) if outcome.status.success() => {
                     // It ends with an error of its own when the client has gone.
@@ -84,7 +167,7 @@ fn serves(family: u8, crc: bool) -> Verdict {
         let arguments = [
             "-s", "-V", "-a", &at, "-p", &port, "-S", &size, "-C", ROUNDS,
         ];
-        let mut server = here(&lab, crc, &arguments, "rping's server here")?;
+        let mut server = here(&lab, crc, "rping", &arguments)?;
         let runtime = lab.host.runtime().to_owned();
         server.await_ready(LIMIT, "rdma_cm listener", || {
             cm::listens(&runtime, PortSpace::Tcp, PORT)
@@ -92,7 +175,7 @@ fn serves(family: u8, crc: bool) -> Verdict {
         let arguments = [
             "-c", "-V", "-a", &at, "-p", &port, "-S", &size, "-C", ROUNDS,
         ];
-        let client = rping(&lab, &arguments)?.finish(LIMIT)?;
+        let client = in_guest(&lab, "rping", &arguments)?.finish(LIMIT)?;
         if !client.status.success() {
             let seen = [client.describe(), server.describe(), lab.guest.console()];
             return fail(format!("{size} bytes: {}", seen.join("\n")));
