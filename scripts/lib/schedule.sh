@@ -10,15 +10,22 @@ declare -A GROUPS_OF=() # of steps that share a group only one runs; "alone" is 
 
 # The number of each step that runs now.
 declare -A running=()
+# The number that was noted there last.
+noted=
 
 # Steps that run end with this script, however it ends.
 end_running() {
-    local number
-    for number in "${running[@]}"; do
+    local number numbers=("${running[@]}")
+    # A signal may come when one has begun and is not noted yet.
+    if [[ ${!:-} != "$noted" ]]; then
+        numbers+=("$!")
+        kill -TERM "$!" 2>/dev/null || true
+    fi
+    for number in "${numbers[@]}"; do
         pkill -TERM -s "$number" || true
     done
-    ((${#running[@]} == 0)) || sleep 1
-    for number in "${running[@]}"; do
+    ((${#numbers[@]} == 0)) || sleep 1
+    for number in "${numbers[@]}"; do
         pkill -KILL -s "$number" || true
     done
 }
@@ -56,6 +63,7 @@ side_by_side() { # at once, command, names of two lists of the same steps
             may_begin "$step" "${left[@]}" || continue
             setsid "$command" --inside "$step" >"$LOGS/$step.report" 2>&1 </dev/null &
             running[$step]=$!
+            noted=$!
             without waiting "$step"
         done
         if ((${#running[@]} == 0)); then
