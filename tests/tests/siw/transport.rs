@@ -26,14 +26,12 @@ pub fn trials() -> Vec<Trial> {
             trials.push(row(name, move || serves(family, crc)));
         }
     }
-    let all = std::env::var_os("SLUICE_ROWS").is_some_and(|rows| rows == "all");
-    // One each way in the usual run.
-    for tool in &PERFTEST[..if all { PERFTEST.len() } else { 1 }] {
+    for tool in PERFTEST {
         trials.push(row(format!("sluice-asks-siw/{tool}"), move || {
             measures(tool)
         }));
     }
-    for tool in &ASKED[..if all { ASKED.len() } else { 1 }] {
+    for tool in PERFTEST.into_iter().filter(|tool| *tool != STOPS) {
         trials.push(row(format!("siw-asks-sluice/{tool}"), move || {
             is_measured(tool)
         }));
@@ -50,31 +48,45 @@ const PERFTEST: [&str; 6] = [
     "ib_write_lat",
     "ib_write_bw",
 ];
-/// Without `ib_write_lat`, whose client in the guest stops before its first WRITE: it has acknowledged our last SEND and
-/// says nothing more, on either connection.
-const ASKED: [&str; 5] = [
-    "ib_send_bw",
-    "ib_send_lat",
-    "ib_read_lat",
-    "ib_read_bw",
-    "ib_write_bw",
-];
+/// Its client in the guest stops before its first WRITE: it has acknowledged our last SEND and says nothing more, on
+/// either connection.
+const STOPS: &str = "ib_write_lat";
+/// One each way.
+pub const USUAL_TOOLS: [&str; 2] = ["sluice-asks-siw/ib_read_lat", "siw-asks-sluice/ib_send_bw"];
 const MEASURED: [&str; 4] = ["-R", "-n", "100", "-p"];
 
-/// A program of perftest here, and its server in the guest. Both say what they found out to the other over the
-/// same connection, so that neither ends well alone.
+/// A program of perftest here, and its server in the guest.
 fn measures(tool: &str) -> Verdict {
     let lab = borrow()?;
     let port = PORT.to_string();
-    let arguments = [&MEASURED[..], &[&port]].concat();
     let to = lab.guest.address(4).to_string();
-    let mut seen = String::new();
-    for _ in 0..ATTEMPTS {
-        let mut server = in_guest(&lab, tool, &arguments)?;
+    answered(&lab, || {
+        let mut server = in_guest(&lab, tool, &[&MEASURED[..], &[&port]].concat())?;
         lab.guest
             .await_rdma_listener(&lab.host, &mut server, PORT, LIMIT)?;
-        let arguments = [&arguments[..], &[&to]].concat();
-        let client = here(&lab, true, tool, &arguments)?;
+        let client = here(&lab, true, tool, &[&MEASURED[..], &[&port, &to]].concat())?;
+        Ok((server, client))
+    })
+}
+
+/// The other way round.
+fn is_measured(tool: &str) -> Verdict {
+    let lab = borrow()?;
+    let port = PORT.to_string();
+    let to = lab.host.v4().to_string();
+    answered(&lab, || {
+        let server = listening(&lab, true, tool, &[&MEASURED[..], &[&port]].concat())?;
+        let client = in_guest(&lab, tool, &[&MEASURED[..], &[&port, &to]].concat())?;
+        Ok((server, client))
+    })
+}
+
+/// A server and a client, which are started anew as long as siw sleeps through what its peer says. The server may end
+/// with an error of its own when the client has gone.
+fn answered(lab: &Borrowed, start: impl Fn() -> Verdict<(Job, Job)>) -> Verdict {
+    let mut seen = String::new();
+    for _ in 0..ATTEMPTS {
+        let (server, client) = start()?;
         match client.finish(ATTEMPT) {
             Ok(outcome) if outcome.status.success() => {
                 server.finish(LIMIT)?;
@@ -86,30 +98,14 @@ fn measures(tool: &str) -> Verdict {
     fail(format!("{seen}\n{}", lab.guest.console()))
 }
 
-/// The other way round.
-fn is_measured(tool: &str) -> Verdict {
-    let lab = borrow()?;
-    let port = PORT.to_string();
-    let arguments = [&MEASURED[..], &[&port]].concat();
+/// A server here, once it listens.
+fn listening(lab: &Borrowed, crc: bool, program: &str, arguments: &[&str]) -> Verdict<Job> {
+    let mut server = here(lab, crc, program, arguments)?;
     let runtime = lab.host.runtime().to_owned();
-    let to = lab.host.v4().to_string();
-    let mut seen = String::new();
-    for _ in 0..ATTEMPTS {
-        let mut server = here(&lab, true, tool, &arguments)?;
-        server.await_ready(LIMIT, "rdma_cm listener", || {
-            cm::listens(&runtime, PortSpace::Tcp, PORT)
-        })?;
-        let arguments = [&arguments[..], &[&to]].concat();
-        let client = in_guest(&lab, tool, &arguments)?;
-        match client.finish(ATTEMPT) {
-            Ok(outcome) if outcome.status.success() => {
-                server.finish(LIMIT)?;
-                return Ok(());
-            }
-            ended => seen = format!("{ended:?}\n{}", server.describe()),
-        }
-    }
-    fail(format!("{seen}\n{}", lab.guest.console()))
+    server.await_ready(LIMIT, "rdma_cm listener", || {
+        cm::listens(&runtime, PortSpace::Tcp, PORT)
+    })?;
+    Ok(server)
 }
 
 /// A program here, over the device.
@@ -126,11 +122,9 @@ fn asks(family: u8, crc: bool) -> Verdict {
     let lab = borrow()?;
     let any = if family == 6 { "::" } else { "0.0.0.0" };
     let port = PORT.to_string();
+    let to = lab.guest.address(family).to_string();
     for size in SIZES.map(|size| size.to_string()) {
-        let to = lab.guest.address(family).to_string();
-        let mut seen = String::new();
-        let mut done = false;
-        for _ in 0..ATTEMPTS {
+        answered(&lab, || {
             let arguments = ["-s", "-V", "-a", any, "-p", &port, "-S", &size];
             let mut server = in_guest(&lab, "rping", &arguments)?;
             lab.guest
@@ -138,20 +132,8 @@ fn asks(family: u8, crc: bool) -> Verdict {
             let arguments = [
                 "-c", "-V", "-a", &to, "-p", &port, "-S", &size, "-C", ROUNDS,
             ];
-            let client = here(&lab, crc, "rping", &arguments)?;
-            match client.finish(ATTEMPT) {
-                Ok(outcome) if outcome.status.success() => {
-                    // It ends with an error of its own when the client has gone.
-                    server.finish(LIMIT)?;
-                    done = true;
-                    break;
-                }
-                ended => seen = format!("{ended:?}\n{}", server.describe()),
-            }
-        }
-        if !done {
-            return fail(format!("{size} bytes: {seen}\n{}", lab.guest.console()));
-        }
+            Ok((server, here(&lab, crc, "rping", &arguments)?))
+        })?;
     }
     Ok(())
 }
@@ -167,11 +149,7 @@ fn serves(family: u8, crc: bool) -> Verdict {
         let arguments = [
             "-s", "-V", "-a", &at, "-p", &port, "-S", &size, "-C", ROUNDS,
         ];
-        let mut server = here(&lab, crc, "rping", &arguments)?;
-        let runtime = lab.host.runtime().to_owned();
-        server.await_ready(LIMIT, "rdma_cm listener", || {
-            cm::listens(&runtime, PortSpace::Tcp, PORT)
-        })?;
+        let server = listening(&lab, crc, "rping", &arguments)?;
         let arguments = [
             "-c", "-V", "-a", &at, "-p", &port, "-S", &size, "-C", ROUNDS,
         ];

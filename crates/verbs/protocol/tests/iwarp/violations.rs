@@ -412,6 +412,18 @@ fn a_send_waits_for_its_receive() {
     assert!(said.culprit.is_some(), "the sender learns which one");
 }
 
+/// The peer gives the connection up; how the requests end.
+fn ended_by(connection: &mut Connection, message: Terminate, ledger: &mut Ledger) -> Vec<Status> {
+    let mut buffer = [0; Terminate::BYTES_MAX];
+    let used = message.emit(&mut buffer).unwrap();
+    let kind = Kind::Terminate(at(1, 0));
+    let bytes = framed(&ulpdu(true, kind, &buffer[..used]), false);
+    connection.receive(NOW, &bytes, ledger);
+    assert_eq!(connection.failure(), Some(&Failure::Peer(message)));
+    let ended = core::iter::from_fn(|| connection.completion());
+    ended.map(|done| done.status).collect()
+}
+
 #[test]
 fn being_told_ends_the_request_at_fault() {
     let ask = ulpdu(true, Kind::ReadRequest(at(2, 0)), &read(KEY, 0, 8));
@@ -460,14 +472,7 @@ fn being_told_ends_the_request_at_fault() {
             cause,
             culprit: culprit.map(|bytes| Culprit::new(bytes, bytes.len() as u16).unwrap()),
         };
-        let mut buffer = [0; Terminate::BYTES_MAX];
-        let used = message.emit(&mut buffer).unwrap();
-        let kind = Kind::Terminate(at(1, 0));
-        let bytes = framed(&ulpdu(true, kind, &buffer[..used]), false);
-        connection.receive(NOW, &bytes, &mut ledger);
-        assert_eq!(connection.failure(), Some(&Failure::Peer(message)));
-        let ended = core::iter::from_fn(|| connection.completion());
-        let statuses: Vec<_> = ended.map(|done| done.status).collect();
+        let statuses = ended_by(&mut connection, message, &mut ledger);
         assert_eq!(statuses, wanted);
         // It is not answered.
         assert_eq!(connection.transmit(), None);
@@ -511,14 +516,7 @@ fn being_told_ends_the_write_under_way() {
             cause: Cause::Protection(Rdmap::AccessRights),
             culprit: Culprit::new(&header, 100),
         };
-        let mut buffer = [0; Terminate::BYTES_MAX];
-        let used = message.emit(&mut buffer).unwrap();
-        let kind = Kind::Terminate(at(1, 0));
-        let bytes = framed(&ulpdu(true, kind, &buffer[..used]), false);
-        connection.receive(NOW, &bytes, &mut ledger);
-        assert_eq!(connection.failure(), Some(&Failure::Peer(message)));
-        let ended = core::iter::from_fn(|| connection.completion());
-        let statuses: Vec<_> = ended.map(|done| done.status).collect();
+        let statuses = ended_by(&mut connection, message, &mut ledger);
         assert_eq!(statuses, wanted, "{given} {gone} {message:?}");
     }
 }
