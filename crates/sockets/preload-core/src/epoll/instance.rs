@@ -376,7 +376,9 @@ pub fn write_blocked(conn: &Conn) {
 pub fn forget_socket(fd: i32) {
     // sluiced, which has been given the socket, may have it open for a moment longer than the
     // program. The kernel would go on to report it, with the data of who is gone.
-    let is_given = crate::conn::get(fd).is_some_and(|conn| conn.end.state() == EndState::Announced);
+    let state = crate::conn::get(fd).map(|conn| conn.end.state());
+    let is_given = state == Some(EndState::Announced);
+    let was_given = is_given || state == Some(EndState::Attached);
     for (_, this) in instances() {
         if this.item_count.load(Ordering::Acquire) == 0 {
             continue;
@@ -391,11 +393,18 @@ pub fn forget_socket(fd: i32) {
             else {
                 break;
             };
+            let is_inherited = this.is_inherited.load(Ordering::Relaxed);
             match twin_of(fd) {
-                Some(twin) if !is_removed => state.rename(number, twin),
+                Some(twin) if !is_removed => {
+                    if was_given && !is_tagged && !is_inherited {
+                        // Only by the number that is closed now the kernel could be told to forget it.
+                        state.adopt(this.epfd(), number);
+                    }
+                    state.rename(this, number, twin);
+                }
                 _ => {
                     let is_known = is_tagged || is_given && !is_removed;
-                    if is_known && !this.is_inherited.load(Ordering::Relaxed) {
+                    if is_known && !is_inherited {
                         // Another process that has the socket keeps the registration alive.
                         untag(this.epfd(), fd);
                     }
@@ -408,11 +417,13 @@ pub fn forget_socket(fd: i32) {
 
 /// Another descriptor of this process for the connection of `fd`.
 fn twin_of(fd: i32) -> Option<i32> {
-    let conn = crate::conn::get(fd)?;
-    if conn.end.refs() < 2 {
+    let entry = fds::get(fd);
+    let (Entry::Conn { index, generation } | Entry::Settled { index, generation }) = entry else {
+        return None;
+    };
+    if crate::conn::from_entry(fd, index, generation)?.end.refs() < 2 {
         return None;
     }
-    let entry = fds::get(fd);
     let mut twin = None;
     fds::for_each(0, i32::MAX, |other, same| {
         if other != fd && same == entry {

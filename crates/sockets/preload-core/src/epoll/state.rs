@@ -9,6 +9,7 @@ use super::writers::Writers;
 use crate::conn::Conn;
 use crate::real::{errno, real, set_errno};
 use core::ffi::c_int;
+use sluice_lane::clock::now_ns;
 use sluice_lane::reason::Reason;
 use sluice_shmem::board::Board;
 use sluice_shmem::chunk::Chunk;
@@ -20,6 +21,10 @@ use std::collections::VecDeque;
 /// integer looks like this.
 const TAG: u64 = 0xd15c_51e7_0000_0000;
 const TAG_MASK: u64 = 0xffff_ffff_0000_0000;
+
+/// For how long a number is not given again that the kernel may still report for who is gone. sluiced
+/// has a socket that it was given for milliseconds.
+const RETIREMENT_NS: u64 = 60_000_000_000;
 
 /// The lanes of one chunk that an instance watches, at least one. The instance takes the bits of
 /// its ready line, so this goes with the last lane: another peer's chunk may come to lie at the
@@ -79,6 +84,9 @@ pub(super) struct State {
     pub writers: Writers,
     /// Items that `by_fd` does not know, because the descriptor they were added by is closed.
     renamed: u32,
+    /// Numbers of such that had our tag and are gone, and when; the oldest first. While another process
+    /// has the socket the kernel goes on to report them.
+    retired: VecDeque<(u64, u32)>,
 }
 
 impl State {
@@ -98,6 +106,7 @@ impl State {
             calls: 0,
             writers: Writers::new(),
             renamed: 0,
+            retired: VecDeque::new(),
         }
     }
 
@@ -140,7 +149,9 @@ impl State {
 
     /// The item's connection goes on under the name `twin`. The kernel, and epoll_ctl, know the
     /// registration by the closed number still (epoll(7), questions and answers, 6).
-    pub fn rename(&mut self, number: u32, twin: i32) {
+    pub fn rename(&mut self, this: &Instance, number: u32, twin: i32) {
+        // What stands under our tag is ours to report, with or without a lane.
+        this.start_to_heed_rings(self);
         let Some(item) = self.item(number) else {
             return;
         };
@@ -189,7 +200,7 @@ impl State {
     pub fn add(&mut self, this: &Instance, item: Item) {
         let fd = item.fd as usize;
         let kind = item.kind;
-        let number = match self.free.pop() {
+        let number = match self.free.pop().or_else(|| self.unretire()) {
             Some(number) => {
                 self.items[number as usize] = Some(item);
                 number
@@ -275,10 +286,11 @@ impl State {
         let Some(item) = self.items[number as usize].take() else {
             return;
         };
-        if self.number(item.fd) == Some(number) {
-            self.by_fd[item.fd as usize] = 0;
-        } else {
+        let is_renamed = self.number(item.fd) != Some(number);
+        if is_renamed {
             self.renamed = self.renamed.saturating_sub(1);
+        } else {
+            self.by_fd[item.fd as usize] = 0;
         }
         if item.is_queued {
             self.queue.retain(|queued| *queued != number);
@@ -289,8 +301,22 @@ impl State {
         if item.kind != Kind::Socket {
             self.children.retain(|child| *child != number);
         }
-        self.free.push(number);
+        if is_renamed && item.is_tagged {
+            self.retired.push_back((now_ns(), number));
+        } else {
+            self.free.push(number);
+        }
         this.set_item_count(-1);
+    }
+
+    /// A number that was retired long ago.
+    fn unretire(&mut self) -> Option<u32> {
+        let (since_ns, number) = *self.retired.front()?;
+        if now_ns().saturating_sub(since_ns) < RETIREMENT_NS {
+            return None;
+        }
+        self.retired.pop_front();
+        Some(number)
     }
 
     fn unwatch(&mut self, number: u32) {
@@ -389,9 +415,9 @@ impl State {
         self.enqueue(number);
     }
 
-    /// Whether any connection here has a lane.
+    /// Whether any connection here has a lane, or had one that the kernel alone cannot report.
     pub fn has_lanes(&self) -> bool {
-        !self.watched.is_empty() || !self.children.is_empty()
+        !self.watched.is_empty() || !self.children.is_empty() || self.renamed > 0
     }
 
     /// Whether a sender has named an item since [`State::collect`].
