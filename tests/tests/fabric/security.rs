@@ -24,7 +24,7 @@ use sluice_wire::{Frame, Headers, Psn, Qpn};
 
 use crate::attacks::{Seen, everything, under_attack};
 use crate::hosts::{Two, Way};
-use crate::matrix::complete;
+use crate::matrix::{complete, complete_by_lanes};
 use crate::programs::WAYS;
 use crate::wire::Raw;
 
@@ -86,8 +86,7 @@ fn certified(authorities: [&str; 2]) -> Verdict<Two> {
 fn certificates() -> Verdict {
     let two = certified(["authority"; 2])?;
     two.await_links()?;
-    complete(&two, "thread", [true; 2])?;
-    two.require_ring_bytes()
+    complete_by_lanes(&two)
 }
 
 /// Two do not: both daemons say why, and programs use TCP.
@@ -189,8 +188,7 @@ fn forged_keys(way: Way) -> Verdict {
     }
     .set_up()?;
     let between = two.hosts.between()?;
-    under_attack(between, guesses, || complete(&two, "thread", [true; 2]))?;
-    two.require_ring_bytes()?;
+    under_attack(between, guesses, || complete_by_lanes(&two))?;
     for side in SIDES {
         let counts = network_counts(&two, side)?;
         let losses = &two.peer_status(side)["link_losses"];
