@@ -1,8 +1,11 @@
 //! Two hosts with a daemon each, that are eager: connections get lanes at once.
 
 use sluice_tests::fleet::{Fleet, KEY};
-use sluice_tests::hosts::{Pair, SIDES, Settings};
+use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
 use sluice_tests::suite::Verdict;
+
+/// What [`Way::device`] is for a window, which has a path of its own in each stage.
+pub const WINDOW: &str = "window";
 
 pub type Two = Fleet<Pair>;
 
@@ -19,7 +22,17 @@ impl Way {
     /// Both daemons run, and have found each other.
     pub fn set_up(self) -> Verdict<Two> {
         let mut two = self.hosts()?;
-        two.start_both(self.device)?;
+        if self.device == WINDOW {
+            let path = two.dir().join("shared-window");
+            let file = path.display().to_string();
+            // More hosts than two: a daemon that was killed holds its slot for three seconds.
+            let words = ["window", "create", &file, "--size", "256M", "--hosts", "6"];
+            let create = two.sluice(Side::Left, &words);
+            two.run_program(create, "window-create")?;
+            two.start_both(&format!("window:{file}"))?;
+        } else {
+            two.start_both(self.device)?;
+        }
         Ok(two)
     }
 

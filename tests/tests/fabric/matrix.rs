@@ -48,9 +48,9 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Each kind once: everybody on both devices, one way of ending, one of being half accelerated.
+/// Each kind once: everybody on all devices, one way of ending, one of being half accelerated.
 pub fn is_usual(name: &str) -> bool {
-    const ROWS: [&str; 7] = [
+    const ROWS: [&str; 9] = [
         "stream/both/roce-udp/ipv4/thread/kill-nobody",
         "stream/both/roce/ipv6/prefork/kill-nobody",
         "stream/both/roce/ipv6/fork/kill-nobody",
@@ -58,6 +58,8 @@ pub fn is_usual(name: &str) -> bool {
         "stream/both/roce/ipv6/thread/kill-server",
         "stream/client/roce-udp/ipv4/thread/kill-nobody",
         "stream/server/roce-udp/ipv4/prefork/kill-nobody",
+        "stream/both/window/ipv4/thread/kill-nobody",
+        "stream/both/window/ipv4/prefork/kill-client",
     ];
     ROWS.contains(&name)
 }

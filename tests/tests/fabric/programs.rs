@@ -6,11 +6,11 @@ use sluice_tests::programs::between;
 use sluice_tests::programs::iperf;
 use sluice_tests::suite::{Verdict, ensure, trial};
 
-use crate::hosts::Way;
+use crate::hosts::{WINDOW, Way};
 use crate::tools::Stage;
 
-/// Both devices, and both versions of IP.
-pub const WAYS: [Way; 2] = [
+/// All devices, and both versions of IP.
+pub const WAYS: [Way; 3] = [
     Way {
         device: "roce-udp",
         family: 4,
@@ -19,6 +19,11 @@ pub const WAYS: [Way; 2] = [
     Way {
         device: "roce",
         family: 6,
+        faults: false,
+    },
+    Way {
+        device: WINDOW,
+        family: 4,
         faults: false,
     },
 ];
@@ -40,6 +45,7 @@ pub fn is_usual(name: &str) -> bool {
     [
         "redis/roce-udp/ipv4",
         "redis/roce/ipv6",
+        "redis/window/ipv4",
         "iperf3/roce-udp/ipv4",
         "sockperf/roce-udp/ipv4",
     ]
@@ -55,8 +61,8 @@ fn iperf(way: Way) -> Verdict {
     for more in [&[][..], &["-R"]] {
         let port = port.to_string();
         let words = ["-c", &address, "-p", &port, "-P", "4", "-n", "200M", "-J"];
-        let outcome = stage.run("iperf3", &[&words[..], more].concat())?;
-        iperf::received(&outcome)?;
+        let words = [&words[..], more].concat();
+        iperf::received(&iperf::run(|| stage.run("iperf3", &words))?)?;
     }
     let _ = server.stop(LIMIT)?;
     stage.two.require_ring_bytes()

@@ -25,7 +25,10 @@ pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for side in SIDES {
         let name = |what| format!("killed/{what}/{side:?}").to_lowercase();
-        trials.push(trial(name("stream"), move || daemon_killed(side)));
+        trials.push(trial(name("stream"), move || daemon_killed(WAYS[0], side)));
+        trials.push(trial(name("stream-window"), move || {
+            daemon_killed(WAYS[2], side)
+        }));
         trials.push(trial(name("under-load"), move || killed_under_load(side)));
     }
     for seconds in [1, 5, 10, 100] {
@@ -51,9 +54,10 @@ pub fn trials() -> Vec<Trial> {
 
 /// What every run has. The rest takes minutes.
 pub fn is_usual(name: &str) -> bool {
-    const ROWS: [&str; 8] = [
+    const ROWS: [&str; 9] = [
         "killed/stream/left",
         "killed/stream/right",
+        "killed/stream-window/left",
         "killed/under-load/right",
         "cut/1-s",
         "cut/5-s",
@@ -65,8 +69,8 @@ pub fn is_usual(name: &str) -> bool {
 }
 
 /// What each end gets is an exact prefix; new connections have rings when the daemon is back.
-fn daemon_killed(side: Side) -> Verdict {
-    let mut two = WAYS[0].set_up()?;
+fn daemon_killed(way: Way, side: Side) -> Verdict {
+    let mut two = way.set_up()?;
     let Ends { client, server, .. } = flow(&two, "thread", [true; 2], 0)?;
     // Any moment of the transfer will do.
     std::thread::sleep(Duration::from_millis(700));

@@ -28,7 +28,12 @@ pub fn trials() -> Vec<Trial> {
         let name = format!("nginx/{who}/{}/ipv{}", way.device, way.family);
         trial(name, move || nginx(way, is_accelerated))
     };
-    vec![row(WAYS[0], true), row(WAYS[1], true), row(WAYS[0], false)]
+    vec![
+        row(WAYS[0], true),
+        row(WAYS[1], true),
+        row(WAYS[2], true),
+        row(WAYS[0], false),
+    ]
 }
 
 pub fn is_usual(name: &str) -> bool {

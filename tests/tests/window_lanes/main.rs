@@ -224,11 +224,14 @@ fn iperf() -> Verdict {
     let host = two.host(Side::Right);
     host.await_listener(&mut server, Protocol::Tcp, number, LIMIT)?;
     for more in [&[][..], &["-R"]] {
-        let mut command = two.program(Side::Left, true, &program);
-        command.args(["-c", &address, "-p", &port, "-P", "4", "-n", "200M", "-J"]);
-        command.args(more);
-        let job = two.start_program(command, "iperf3")?;
-        iperf::received(&job.finish(LIMIT)?.success()?)?;
+        let client = || {
+            let mut command = two.program(Side::Left, true, &program);
+            command.args(["-c", &address, "-p", &port, "-P", "4", "-n", "200M", "-J"]);
+            command.args(more);
+            let job = two.start_program(command, "iperf3")?;
+            job.finish(LIMIT)?.success()
+        };
+        iperf::received(&iperf::run(client)?)?;
     }
     let _ = server.stop(LIMIT)?;
     stage.require_direct()?;

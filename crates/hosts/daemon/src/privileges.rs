@@ -42,7 +42,7 @@ pub fn needed(needs: &Needs<'_>) -> u64 {
         Some(None | Some(Device::Roce)) => all.extend([NetRaw, NetAdmin, Bpf, Perfmon, IpcLock]),
         // Registered memory is locked.
         Some(Some(Device::Hardware(_))) => all.push(IpcLock),
-        Some(Some(Device::RoceUdp | Device::Shm)) | None => {}
+        Some(Some(Device::RoceUdp | Device::Shm | Device::Window(_))) | None => {}
     }
     let others = needs
         .socket

@@ -96,6 +96,8 @@ pub enum Device {
     RoceUdp,
     /// Shared memory, for daemons on one host.
     Shm,
+    /// Memory that the hosts share: the window in this file.
+    Window(PathBuf),
     /// An RDMA device of the system, by its name.
     Hardware(String),
 }
@@ -107,6 +109,7 @@ impl fmt::Display for Device {
             Self::Roce => f.write_str("roce"),
             Self::RoceUdp => f.write_str("roce-udp"),
             Self::Shm => f.write_str("shm"),
+            Self::Window(path) => write!(f, "window:{}", path.display()),
             Self::Hardware(name) => write!(f, "hw:{name}"),
         }
     }

@@ -1,16 +1,21 @@
 //! Which device.
 #![allow(unsafe_code)]
 
+use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::error::Error;
+
+/// What the name of a window's device begins with.
+const WINDOW: &str = "window:";
 
 /// Tells our library which devices to show. It looks when the process asks for devices the first
 /// time.
 pub const DEVICES_VARIABLE: &str = "SLUICE_VERBS_DEVICES";
 
-/// A device, as a user names it: `shm`, `roce`, `roce-udp` or `hw:NAME`.
+/// A device, as a user names it: `shm`, `roce`, `roce-udp`, `window:PATH` or `hw:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// Our library, over shared memory: peers are processes of this host.
@@ -19,6 +24,8 @@ pub enum DeviceChoice {
     Roce,
     /// Our library, by RoCEv2 over UDP sockets.
     RoceUdp,
+    /// Our library, by memory that hosts share: the window in this file.
+    Window(PathBuf),
     /// The system's library, and the device of this name (`ibv_devices` lists them).
     Hardware(String),
 }
@@ -29,13 +36,19 @@ impl DeviceChoice {
     ///
     /// Who starts the process can set it, or the process itself:
     /// [`set_environment`](Self::set_environment).
-    pub fn environment(&self) -> Option<&'static str> {
-        match self {
-            DeviceChoice::Shm => Some("shm"),
-            DeviceChoice::Roce => Some("roce"),
-            DeviceChoice::RoceUdp => Some("roce-udp"),
-            DeviceChoice::Hardware(_) => None,
-        }
+    pub fn environment(&self) -> Option<OsString> {
+        let kind = match self {
+            DeviceChoice::Shm => "shm",
+            DeviceChoice::Roce => "roce",
+            DeviceChoice::RoceUdp => "roce-udp",
+            DeviceChoice::Window(path) => {
+                let mut kind = OsString::from(WINDOW);
+                kind.push(path);
+                return Some(kind);
+            }
+            DeviceChoice::Hardware(_) => return None,
+        };
+        Some(kind.into())
     }
 
     /// Sets [`DEVICES_VARIABLE`] to what [`environment`](Self::environment) says.
@@ -82,8 +95,9 @@ impl FromStr for DeviceChoice {
             "shm" => DeviceChoice::Shm,
             "roce" => DeviceChoice::Roce,
             "roce-udp" => DeviceChoice::RoceUdp,
-            _ => match text.strip_prefix("hw:") {
-                Some(name) if !name.is_empty() => DeviceChoice::Hardware(name.to_owned()),
+            _ => match (text.strip_prefix("hw:"), text.strip_prefix(WINDOW)) {
+                (Some(name), _) if !name.is_empty() => DeviceChoice::Hardware(name.to_owned()),
+                (_, Some(path)) if !path.is_empty() => DeviceChoice::Window(path.into()),
                 _ => return Err(Error::Choice(text.to_owned())),
             },
         })
@@ -94,7 +108,7 @@ impl fmt::Display for DeviceChoice {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceChoice::Hardware(name) => write!(to, "hw:{name}"),
-            _ => to.write_str(self.environment().unwrap_or_default()),
+            _ => self.environment().unwrap_or_default().display().fmt(to),
         }
     }
 }
@@ -105,12 +119,12 @@ mod tests {
 
     #[test]
     fn names_of_devices_are_read_and_written() {
-        for name in ["shm", "roce", "roce-udp", "hw:mlx5_0"] {
+        for name in ["shm", "roce", "roce-udp", "window:/a/b", "hw:mlx5_0"] {
             let choice: DeviceChoice = name.parse().unwrap();
             assert_eq!(choice.to_string(), name);
             assert_eq!(choice.environment().is_none(), name.starts_with("hw"));
         }
-        for wrong in ["", "SHM", "hw", "hw:", "roce-xdp"] {
+        for wrong in ["", "SHM", "hw", "hw:", "window:", "roce-xdp"] {
             assert!(wrong.parse::<DeviceChoice>().is_err(), "{wrong}");
         }
     }

@@ -1,5 +1,6 @@
 //! What can go wrong, apart from requests ([`Status`](crate::Status)).
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::net::IpAddr;
@@ -16,13 +17,13 @@ pub enum Error {
         name: &'static str,
         version: &'static str,
     },
-    /// The text is none of `shm`, `roce`, `roce-udp`, `hw:NAME`.
+    /// The text is none of `shm`, `roce`, `roce-udp`, `window:PATH`, `hw:NAME`.
     Choice(String),
     /// Our library shows the devices of [`DEVICES_VARIABLE`](crate::DEVICES_VARIABLE), and that
     /// does not name the chosen one.
     Environment {
         variable: &'static str,
-        wanted: &'static str,
+        wanted: OsString,
     },
     /// There is no such device among those that the library shows.
     NoDevice { wanted: String, found: Vec<String> },
@@ -72,11 +73,12 @@ impl fmt::Display for Error {
             ),
             Error::Choice(text) => write!(
                 to,
-                "{text:?} is no device; shm, roce, roce-udp and hw:NAME are"
+                "{text:?} is no device; shm, roce, roce-udp, window:PATH and hw:NAME are"
             ),
             Error::Environment { variable, wanted } => write!(
                 to,
-                "the environment does not say {variable}={wanted}, as it must before the library is loaded"
+                "the environment does not say {variable}={}, as it must before the library is loaded",
+                wanted.display()
             ),
             Error::NoDevice { wanted, found } if found.is_empty() => {
                 write!(to, "there is no RDMA device {wanted}, nor any other")

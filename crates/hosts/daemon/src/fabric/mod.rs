@@ -187,6 +187,7 @@ pub fn device_choice(device: Option<&Device>) -> DeviceChoice {
     match device {
         Some(Device::Shm) => DeviceChoice::Shm,
         Some(Device::Roce) => DeviceChoice::Roce,
+        Some(Device::Window(path)) => DeviceChoice::Window(path.clone()),
         Some(Device::Hardware(name)) => DeviceChoice::Hardware(name.clone()),
         Some(Device::RoceUdp) => DeviceChoice::RoceUdp,
         // As root AF_XDP is tried first.

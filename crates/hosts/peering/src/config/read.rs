@@ -306,6 +306,9 @@ impl Reader<'_> {
             "roce-udp" => return Ok(Device::RoceUdp),
             "shm" => return Ok(Device::Shm),
             other => {
+                if let Some(path) = other.strip_prefix("window:") {
+                    return self.window_device(text, path);
+                }
                 let name = other.strip_prefix("hw:").unwrap_or_default();
                 let good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
                 if !name.is_empty() && name.len() < 64 && name.chars().all(good) {
@@ -315,7 +318,20 @@ impl Reader<'_> {
         }
         Err(self.about(
             text,
-            "write \"roce\", \"roce-udp\", \"shm\" or \"hw:NAME\" with a name that ibv_devices shows",
+            "write \"roce\", \"roce-udp\", \"window:/PATH\", \"shm\" or \"hw:NAME\" with a name that \
+             ibv_devices shows",
+        ))
+    }
+
+    /// The verbs library reads a list of devices, in a process whose folder is another one.
+    fn window_device(&self, text: &Text, path: &str) -> Result<Device> {
+        if path.starts_with('/') && !path.contains([',', '\0']) {
+            return Ok(Device::Window(path.into()));
+        }
+        Err(self.about(
+            text,
+            "write \"window:\" and an absolute path without a comma: the file that `sluice window \
+             create` made and all hosts share",
         ))
     }
 

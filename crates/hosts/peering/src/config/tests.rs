@@ -168,9 +168,17 @@ fn errors_have_their_line_and_what_to_write() {
         ),
         (
             "[fabric]\ndevice = 'hw:'\n",
-            "2: write \"roce\", \"roce-udp\", \"shm\" or",
+            "2: write \"roce\", \"roce-udp\", \"window:/PATH\", \"shm\" or",
         ),
         ("[fabric]\ndevice = 'hw:../x'\n", "2: write \"roce\""),
+        (
+            "[fabric]\ndevice = 'window:here'\n",
+            "2: write \"window:\" and an absolute path",
+        ),
+        (
+            "[fabric]\ndevice = 'window:/a,roce'\n",
+            "2: write \"window:\" and an absolute path",
+        ),
         (
             "[[rule]]\naction = 'drop'\n",
             "2: write \"accelerate\" or \"leave\"",
@@ -273,6 +281,7 @@ fn capture_is_read_and_wants_a_proof() {
     for (device, over, is_left) in [
         ("roce", "", true),
         ("shm", "over='adapter'", true),
+        ("window:/dev/shm/w", "", true),
         ("hw:mlx5_0", "", false),
         ("roce", "over='any'", false),
         ("hw:mlx5_0", "over='any'", false),
