@@ -98,6 +98,11 @@ impl Guest {
     ///
     /// Skips where QEMU, the kernel or root are missing.
     pub fn boot(host: &mut Host, settings: Settings) -> Verdict<Guest> {
+        Guest::boot_with(host, settings, &[])
+    }
+
+    /// The same with more of QEMU's arguments.
+    pub fn boot_with(host: &mut Host, settings: Settings, more: &[String]) -> Verdict<Guest> {
         let started = Instant::now();
         let files = Files::find()?;
         let v4 = Ipv4Addr::from(u32::from(host.v4()).wrapping_add(1));
@@ -106,7 +111,8 @@ impl Guest {
 
         let image = tempfile::NamedTempFile::new()?;
         fs::write(image.path(), files.image(&setup(v4, v6, settings.mtu))?)?;
-        let machine = files.machine(&cable.end, image.path(), settings);
+        let mut machine = files.machine(&cable.end, image.path(), settings);
+        machine.args(more);
         let mut guest = Guest {
             machine: Mutex::new(Machine::start(machine)?),
             cable,

@@ -21,6 +21,8 @@ pub const SEAL_FUTURE_WRITE: u32 = libc::F_SEAL_FUTURE_WRITE as u32;
 
 /// `HUGETLBFS_MAGIC`: faults in such memory raise `SIGBUS` when the pool of huge pages is empty.
 const HUGETLBFS_MAGIC: i64 = 0x958458f6;
+/// `SYSFS_MAGIC`.
+const SYSFS_MAGIC: i64 = 0x62656572;
 
 /// New empty memory that takes seals, close-on-exec. `name` shows up in `/proc/*/maps`.
 pub fn create(name: &CStr) -> Result<Fd, Errno> {
@@ -134,13 +136,33 @@ pub fn check_foreign(fd: RawFd, bytes_min: u64, seals_wanted: u32) -> Result<Fil
     Ok(stat)
 }
 
+/// Checks memory that somebody else passed and that nobody can make shorter: a memfd with [`SEAL_SHRINK`], or
+/// the memory of a PCI device (a `resource` file of sysfs). Returns its size and identity.
+///
+/// `EINVAL` when it is neither, or shorter than `bytes_min`.
+pub fn check_lasting(fd: RawFd, bytes_min: u64) -> Result<FileStat, Errno> {
+    let stat = stat(fd)?;
+    if file_system(fd)? != SYSFS_MAGIC {
+        return check_foreign(fd, bytes_min, SEAL_SHRINK);
+    }
+    if stat.bytes < bytes_min {
+        return Err(Errno::INVAL);
+    }
+    Ok(stat)
+}
+
 fn is_hugetlb(fd: RawFd) -> Result<bool, Errno> {
+    Ok(file_system(fd)? == HUGETLBFS_MAGIC)
+}
+
+/// The magic number of the file system that a file lies in.
+fn file_system(fd: RawFd) -> Result<i64, Errno> {
     let mut stat = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: the kernel writes one `struct statfs`, whose layout libc mirrors for this target.
     check(unsafe { syscall2(libc::SYS_fstatfs, int(fd), stat.as_mut_ptr() as usize) })?;
     // SAFETY: it was zeroed, which is valid for its integers, and then filled.
     let stat = unsafe { stat.assume_init() };
-    Ok(stat.f_type == HUGETLBFS_MAGIC)
+    Ok(stat.f_type)
 }
 
 /// `pread`: copies at most `buffer.len()` bytes; fewer at the end of the file.
@@ -321,6 +343,8 @@ mod tests {
     fn foreign_memory_is_checked() {
         let good = sealed(4096, SEAL_SHRINK);
         assert!(check_foreign(good.raw(), 4096, SEAL_SHRINK).is_ok());
+        assert!(check_lasting(good.raw(), 4096).is_ok());
+        assert_eq!(check_lasting(good.raw(), 4097), Err(Errno::INVAL));
         assert_eq!(
             check_foreign(good.raw(), 4097, SEAL_SHRINK),
             Err(Errno::INVAL)

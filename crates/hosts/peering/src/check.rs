@@ -60,10 +60,13 @@ impl Config {
         for window in &self.windows {
             let is_socket = std::fs::metadata(&window.path).map(|it| it.file_type().is_socket());
             let path = window.path.display();
+            // In a guest it is the memory of a device.
+            let is_device = window.path.starts_with("/sys");
             match is_socket {
-                Ok(true) => {}
-                Ok(false) => warn(format!(
-                    "[[window]] {path} is no socket of 'sluice window serve', so no connection lies in it"
+                Ok(is_socket) if is_socket || is_device => {}
+                Ok(_) => warn(format!(
+                    "[[window]] {path} is neither a socket of 'sluice window serve' nor a PCI device's \
+                     resource2, so no connection lies in it"
                 )),
                 Err(error) => warn(format!(
                     "[[window]] {path}: {error}; it is asked for until 'sluice window serve' runs"

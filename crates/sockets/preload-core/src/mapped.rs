@@ -92,7 +92,7 @@ impl Mapped {
         let geometry = Geometry::new(lane.lanes, lane.ring_bytes).ok()?;
         let bytes = usize::try_from(geometry.chunk_bytes()).ok()?;
         let reach = lane.offset.checked_add(bytes as u64)?;
-        memfd::check_foreign(fd.raw(), reach, SEAL_SHRINK).ok()?;
+        memfd::check_lasting(fd.raw(), reach).ok()?;
         let vacant = self.chunks[..self.chunk_count].iter().position(|known| {
             // An epoll instance may still know the old chunk, by address and shape.
             known.is_some_and(|known| {

@@ -159,6 +159,10 @@ impl Windowed for Boards {
         self.windows.withdrawn(peer, piece);
     }
 
+    fn released(&mut self, peer: &PeerName, piece: u32) {
+        self.windows.released(peer, piece);
+    }
+
     fn peer_lost(&mut self, peer: &PeerName) {
         self.windows.peer_lost(peer);
     }
@@ -544,6 +548,9 @@ impl Fabric {
                 }
                 Notice::Withdrawn(name, piece) => {
                     self.introducer.tell(&name, Word::Withdrawn { piece });
+                }
+                Notice::Released(name, piece) => {
+                    self.introducer.tell(&name, Word::Released { piece });
                 }
             }
         }

@@ -75,6 +75,8 @@ pub enum Word {
     ClientGone { client: u32 },
     /// A piece was taken back by who has lent it.
     Withdrawn { piece: u32 },
+    /// No process of the host that says it has that piece mapped any more: its lender's number.
+    Released { piece: u32 },
 }
 
 mod kind {
@@ -96,6 +98,7 @@ mod kind {
     pub const RETURNED: u8 = 16;
     pub const CLIENT_GONE: u8 = 17;
     pub const WITHDRAWN: u8 = 18;
+    pub const RELEASED: u8 = 19;
 }
 
 impl Word {
@@ -149,6 +152,7 @@ impl Word {
                 out.push(kind::SEAT);
                 out.extend(seat.id.into_iter().flat_map(u64::to_be_bytes));
                 out.extend(seat.slot.to_be_bytes());
+                out.extend(seat.kernel.into_iter().flat_map(u64::to_be_bytes));
             }
             Self::Want {
                 yours,
@@ -183,12 +187,13 @@ impl Word {
                 out.extend(piece.to_be_bytes());
                 out.extend(lane.to_be_bytes());
             }
-            Self::ClientGone { client: number } | Self::Withdrawn { piece: number } => {
-                let is_program = matches!(self, Self::ClientGone { .. });
-                out.push(if is_program {
-                    kind::CLIENT_GONE
-                } else {
-                    kind::WITHDRAWN
+            Self::ClientGone { client: number }
+            | Self::Withdrawn { piece: number }
+            | Self::Released { piece: number } => {
+                out.push(match self {
+                    Self::ClientGone { .. } => kind::CLIENT_GONE,
+                    Self::Withdrawn { .. } => kind::WITHDRAWN,
+                    _ => kind::RELEASED,
                 });
                 out.extend(number.to_be_bytes());
             }
@@ -243,6 +248,7 @@ impl Word {
             kind::SEAT => Self::Seat(Seat {
                 id: [rest.u64()?, rest.u64()?],
                 slot: rest.u32()?,
+                kernel: [rest.u64()?, rest.u64()?],
             }),
             kind::WANT => Self::Want {
                 yours: Token(rest.u64()?),
@@ -278,6 +284,7 @@ impl Word {
                 client: rest.u32()?,
             },
             kind::WITHDRAWN => Self::Withdrawn { piece: rest.u32()? },
+            kind::RELEASED => Self::Released { piece: rest.u32()? },
             _ => return None,
         };
         rest.0.is_empty().then_some(word)
@@ -331,6 +338,7 @@ mod tests {
             Word::Seat(Seat {
                 id: [1, u64::MAX],
                 slot: 31,
+                kernel: [2, u64::MAX],
             }),
             Word::Want {
                 yours: Token(1),
@@ -358,6 +366,7 @@ mod tests {
             },
             Word::ClientGone { client: 15 },
             Word::Withdrawn { piece: 16 },
+            Word::Released { piece: 17 },
         ];
         for word in words {
             let bytes = word.encode();

@@ -64,6 +64,7 @@ pub trait Windowed {
     fn returned(&mut self, _: &PeerName, _piece: u32, _lane: u32) {}
     fn foreign_gone(&mut self, _: &PeerName, _theirs: u32) {}
     fn withdrawn(&mut self, _: &PeerName, _piece: u32) {}
+    fn released(&mut self, _: &PeerName, _piece: u32) {}
     /// The peer's daemon is another one than before.
     fn peer_lost(&mut self, _: &PeerName) {}
 }
@@ -165,6 +166,7 @@ impl Introducer {
             Word::Returned { piece, lane } => programs.returned(name, piece, lane),
             Word::ClientGone { client } => programs.foreign_gone(name, client),
             Word::Withdrawn { piece } => programs.withdrawn(name, piece),
+            Word::Released { piece } => programs.released(name, piece),
             // Everything else was heard before.
             _ => {}
         }

@@ -4,8 +4,9 @@
 //! connection when its parent has ended, and nobody says when it is over: it may be in the middle of a copy
 //! when the peer's end has long been closed. So a piece is lent anew only when no process of either host
 //! has it mapped. Each program gets a descriptor of its own to map, with a lock on the piece's range that
-//! the kernel ends with the last mapping ([`sluice_sys::ofd_lock`]). The memory's file is one for both hosts, so
-//! the lender sees the borrower's locks, too.
+//! the kernel ends with the last mapping ([`sluice_sys::ofd_lock`]). Where both hosts are of one kernel the memory's
+//! file is one, and the lender sees the borrower's locks, too. Where they are not, the borrower looks after
+//! its own and says when there are none.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -16,6 +17,7 @@ use sluice_sys::ofd_lock;
 use sluice_sys::unix::Fd;
 
 use super::pieces::Free;
+use crate::peer::PeerName;
 
 /// Time between two looks, and the longest while all stay mapped: each is a system call for each piece.
 const LOOK: Duration = Duration::from_millis(250);
@@ -66,6 +68,24 @@ impl Leaving {
             self.pause = LOOK;
             self.due = now;
         }
+    }
+
+    /// The borrower's daemon says that no process there has the piece mapped.
+    pub fn released(&mut self, name: &PeerName, number: u32, now: Instant) {
+        let is_it = |it: &&mut Free| it.is_lender && it.peer == *name && it.piece == number;
+        for piece in self.all.iter_mut().filter(is_it) {
+            piece.is_released = true;
+            self.due = now;
+        }
+    }
+
+    /// The peer's daemon is another one, or gone for long. Forgets what only that would have said, or would
+    /// have heard: it stays lent.
+    pub fn peer_lost(&mut self, name: &PeerName, is_same_kernel: bool) {
+        self.all.retain(|piece| {
+            let is_kept = piece.is_lender && (is_same_kernel || piece.is_released);
+            piece.peer != *name || is_kept
+        });
     }
 
     /// When [`Leaving::take_free`] has something to look at.
@@ -125,6 +145,10 @@ mod tests {
             place,
             at,
             bytes: 2 * PAGE,
+            peer: "b".into(),
+            piece: at as u32,
+            is_lender: true,
+            is_released: false,
         }
     }
 

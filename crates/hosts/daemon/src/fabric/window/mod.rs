@@ -2,15 +2,17 @@
 //! each, the links to peers that have one, too, and the pieces that lanes lie in.
 
 use std::collections::HashMap;
+use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use sluice_peering::config::window::{WINDOWS_MAX, Window as Choice};
 use sluice_shmem::mapping::{Access, Mapping};
 use sluice_sys::errno::Errno;
-use sluice_sys::memfd::{self, SEAL_SHRINK};
+use sluice_sys::memfd;
 use sluice_sys::unix::Fd;
 use sluice_window::Kind;
 use sluice_window::claim::{BEAT_NS, Claim, Claimed, Hold};
@@ -28,7 +30,7 @@ pub mod pieces;
 
 use leaving::Leaving;
 pub use pieces::{DirectLane, Ended, Loan};
-use pieces::{Free, Pieces, Place};
+use pieces::{Free, Notice, Pieces, Place};
 
 /// Time between two attempts to get a window, and the longest after some.
 const RETRY: Duration = Duration::from_secs(1);
@@ -42,7 +44,12 @@ pub struct Seat {
     /// Of the window: random.
     pub id: [u64; 2],
     pub slot: u32,
+    /// Which kernel the host runs, since it was booted.
+    pub kernel: KernelId,
 }
+
+/// `/proc/sys/kernel/random/boot_id`.
+pub type KernelId = [u64; 2];
 
 /// All of them.
 #[derive(Debug)]
@@ -55,8 +62,13 @@ pub struct Windows {
     users: HashMap<ClientId, u32>,
     /// What peers have said last, for windows of which this host has no slot yet.
     seats: HashMap<PeerName, Vec<Seat>>,
+    kernel: KernelId,
+    /// What peers have said of themselves.
+    kernels: HashMap<PeerName, KernelId>,
     pieces: Pieces,
     leaving: Leaving,
+    /// Said beside those of [`Pieces`].
+    released: Vec<Notice>,
 }
 
 #[derive(Debug)]
@@ -110,8 +122,11 @@ impl Windows {
             ring_bytes: ring_bytes.min(RING_BYTES_MAX),
             users: HashMap::new(),
             seats: HashMap::new(),
+            kernel: kernel_id(),
+            kernels: HashMap::new(),
             pieces: Pieces::default(),
             leaving: Leaving::new(),
+            released: Vec::new(),
         }
     }
 
@@ -154,6 +169,7 @@ impl Windows {
             Some(Seat {
                 id: it.region.header().id,
                 slot: it.held.as_ref()?.hold.slot(),
+                kernel: self.kernel,
             })
         };
         shared.filter_map(seat).collect()
@@ -162,6 +178,7 @@ impl Windows {
     /// A peer says that a slot is its own. What it says is believed when it answers in that slot's
     /// pages, where only who shares the window can.
     pub fn heard_seat(&mut self, name: &PeerName, seat: Seat) {
+        self.kernels.insert(name.clone(), seat.kernel);
         let heard = self.seats.entry(name.clone()).or_default();
         heard.retain(|other| other.id != seat.id);
         if heard.len() < WINDOWS_MAX {
@@ -339,15 +356,26 @@ impl Windows {
         self.pieces.withdrawn(name, number);
     }
 
+    /// No process of a peer has a piece mapped any more.
+    pub fn released(&mut self, name: &PeerName, number: u32) {
+        if !self.pieces.released(name, number) {
+            self.leaving.released(name, number, Instant::now());
+        }
+    }
+
     /// The peer's daemon is another one, or gone for long: nobody says any more what its programs use.
     pub fn peer_lost(&mut self, name: &PeerName) {
         self.seats.remove(name);
         self.pieces.peer_lost(name);
+        let is_same_kernel = self.kernels.remove(name) == Some(self.kernel);
+        self.leaving.peer_lost(name, is_same_kernel);
     }
 
     /// What peers and programs are to be told, since the last time.
-    pub fn take_notices(&mut self) -> Vec<pieces::Notice> {
-        self.pieces.take_notices()
+    pub fn take_notices(&mut self) -> Vec<Notice> {
+        let mut all = self.pieces.take_notices();
+        all.append(&mut self.released);
+        all
     }
 
     /// Gives back what nobody uses.
@@ -358,17 +386,25 @@ impl Windows {
     }
 
     fn give_back(&mut self, now: Instant, is_urgent: bool) {
-        let all = &mut self.all;
+        let (all, kernels, own) = (&mut self.all, &self.kernels, self.kernel);
         let is_mapped = |piece: &Free| {
+            let is_told = piece.is_released || kernels.get(&piece.peer) == Some(&own);
+            if piece.is_lender && !is_told {
+                return true;
+            }
             let shared = all
                 .get(piece.place.window)
                 .and_then(|it| it.shared.as_ref());
             shared.is_some_and(|shared| {
-                let range = shared.range(piece.place.own, piece.at, piece.bytes);
+                let range = shared.range(piece.slot(), piece.at, piece.bytes);
                 leaving::is_mapped(shared.memory.raw(), &range)
             })
         };
         for free in self.leaving.take_free(now, is_urgent, is_mapped) {
+            if !free.is_lender {
+                self.released.push(Notice::Released(free.peer, free.piece));
+                continue;
+            }
             let window = all.get_mut(free.place.window);
             let Some(shared) = window.and_then(|it| it.shared.as_mut()) else {
                 continue;
@@ -528,6 +564,20 @@ impl Shared {
     }
 }
 
+/// Of this host. Where it is not known nobody's is the same.
+fn kernel_id() -> KernelId {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let half = |range| u64::from_str_radix(digits.get(range)?, 16).ok();
+    match (half(0..16), half(16..32)) {
+        (Some(high), Some(low)) => [high, low],
+        _ => [
+            generation().unwrap_or_default(),
+            generation().unwrap_or_default(),
+        ],
+    }
+}
+
 fn claim(name: &str) -> Option<Claim> {
     Some(Claim::new(generation().ok()?, name, None))
 }
@@ -537,13 +587,27 @@ fn call(region: &Region, me: u32, slot: u32) -> Option<Link> {
     Some(Link::new(Pair::new(me, slot), generation().ok()?, &view))
 }
 
+/// Of the server behind a socket, or of a device that a guest has.
+fn memory(path: &Path) -> Result<Fd, String> {
+    let is_socket = std::fs::metadata(path).map(|it| it.file_type().is_socket());
+    if is_socket.map_err(|error| error.to_string())? {
+        let client = Client::connect(path).map_err(|error| error.to_string())?;
+        let memory = sluice_sys::unix::duplicate(client.memory().as_raw_fd());
+        return memory.map_err(|error| error.to_string());
+    }
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    let file = file.map_err(|error| error.to_string())?;
+    sluice_sys::unix::duplicate(file.as_raw_fd()).map_err(|error| error.to_string())
+}
+
 fn open(path: &Path, name: &str) -> Result<Shared, String> {
-    let client = Client::connect(path).map_err(|error| error.to_string())?;
-    let memory = sluice_sys::unix::duplicate(client.memory().as_raw_fd())
-        .map_err(|error| error.to_string())?;
+    let memory = memory(path)?;
     // Programs map it: nobody may be able to make it shorter under them.
-    let stat = memfd::check_foreign(memory.raw(), 1, SEAL_SHRINK)
-        .map_err(|_| "its memory is not sealed: use `sluice window serve`".to_owned())?;
+    let stat = memfd::check_lasting(memory.raw(), 1).map_err(|_| {
+        "its memory is neither sealed nor a PCI device's: use `sluice window serve`, in a guest the \
+         device's resource2"
+            .to_owned()
+    })?;
     // As it is for each program: without, nobody knows when a piece is free again.
     leaving::descriptor(memory.raw(), &(0..stat.bytes)).map_err(|error| {
         format!("its memory cannot be opened again (/proc has to be mounted): {error}")

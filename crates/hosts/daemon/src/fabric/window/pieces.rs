@@ -2,7 +2,8 @@
 //! peer: lent by this host out of its own slot, or borrowed from a peer's.
 //!
 //! A lane is free again when both ends have let go of it. A piece goes back to the heap when one of its
-//! two programs is gone and all its lanes are free; what a peer's daemon had lent or borrowed when it
+//! two programs is gone, all its lanes are free and no process has it mapped ([`super::leaving`]): of those under
+//! another kernel the peer's daemon says so. What a peer's daemon had lent or borrowed when it
 //! was lost is never used again, because nobody says any more whether its programs still write there.
 
 use std::collections::HashMap;
@@ -77,14 +78,33 @@ pub enum Notice {
     Gone(PeerName, ClientId),
     /// A peer: a piece was taken back.
     Withdrawn(PeerName, u32),
+    /// A peer: no process here has a piece mapped that it has lent, by its number.
+    Released(PeerName, u32),
 }
 
-/// A piece that goes back to the heap.
+/// A piece that no connection uses any more.
 #[derive(Debug)]
 pub struct Free {
     pub place: Place,
     pub at: u64,
     pub bytes: u64,
+    pub peer: PeerName,
+    /// The lender's number of it.
+    pub piece: u32,
+    pub is_lender: bool,
+    /// The borrower's daemon has said that no process there has it mapped.
+    pub is_released: bool,
+}
+
+impl Free {
+    /// The slot that it lies in.
+    pub fn slot(&self) -> u32 {
+        if self.is_lender {
+            self.place.own
+        } else {
+            self.place.slot
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -102,6 +122,8 @@ struct Piece {
     far: Vec<bool>,
     /// The program has the memory.
     given: bool,
+    /// See [`Free::is_released`].
+    is_released: bool,
     /// One of the two programs is gone.
     is_widowed: bool,
     /// Nobody says any more what the peer's programs use.
@@ -137,6 +159,7 @@ impl Piece {
             ours: vec![false; lanes],
             far: vec![false; lanes],
             given: false,
+            is_released: false,
             is_widowed: false,
             is_orphan: false,
         }
@@ -333,6 +356,19 @@ impl Pieces {
         }
     }
 
+    /// A peer's daemon says that no process there has a piece mapped. Whether it is one of those that
+    /// are in use here still.
+    pub fn released(&mut self, name: &PeerName, number: u32) -> bool {
+        let piece = self.all.get_mut(&number);
+        match piece.filter(|piece| piece.is_lender && piece.peer == *name) {
+            Some(piece) => {
+                piece.is_released = true;
+                true
+            }
+            None => false,
+        }
+    }
+
     pub fn program_gone(&mut self, client: ClientId) {
         let mut told: Vec<PeerName> = Vec::new();
         for number in self.numbers(|piece| piece.client == client) {
@@ -405,12 +441,24 @@ impl Pieces {
         if piece.given {
             self.notices.push(Notice::Program(piece.client, number));
         }
-        if piece.is_lender && !piece.is_orphan {
-            self.free.push(Free {
-                place: piece.place,
-                at: piece.at,
-                bytes: piece.bytes(),
-            });
+        if piece.is_orphan {
+            return;
+        }
+        let lenders_number = if piece.is_lender {
+            number
+        } else {
+            piece.theirs
+        };
+        self.free.push(Free {
+            place: piece.place,
+            at: piece.at,
+            bytes: piece.bytes(),
+            peer: piece.peer.clone(),
+            piece: lenders_number,
+            is_lender: piece.is_lender,
+            is_released: piece.is_released,
+        });
+        if piece.is_lender {
             self.notices.push(Notice::Withdrawn(piece.peer, number));
         }
     }

@@ -55,6 +55,7 @@ impl Lender {
     /// What is free goes back, as sluiced does it.
     fn lent_bytes(&mut self) -> u64 {
         for free in self.pieces.take_free() {
+            assert!(free.is_lender);
             let view = self.region.view(0);
             let at = In(free.at);
             assert!(
