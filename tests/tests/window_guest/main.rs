@@ -1,8 +1,9 @@
 //! Sockets between a guest and the host that it runs on: direct lanes in the memory of QEMU's
 //! `ivshmem-doorbell`, which `sluice window serve` serves (docs/windows.md, "Virtual machines"). Two kernels,
-//! each with a `sluiced` of its own.
+//! each with a `sluiced` of its own. Verbs between them, in a file behind an `ivshmem-plain`.
 
 mod stage;
+mod verbs;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         let name = format!("redis/{server:?}-serves").to_lowercase();
         trials.push(trial(name, move || redis(server)));
     }
+    trials.extend(verbs::trials());
     // Behind the others: they have the guest that it ends.
     trials.push(trial("guest-killed", guest_killed));
     let conclusion = suite::run(trials, 1);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use sluice_tests::guest::{Guest, Settings};
 use sluice_tests::hosts::Host;
+use sluice_tests::hosts::ports::Protocol;
 use sluice_tests::job::{self, Job, run, wait_until};
 use sluice_tests::lab::find_sluice;
 use sluice_tests::stats;
@@ -47,6 +48,16 @@ impl Place {
             Place::Guest => "guest",
         }
     }
+}
+
+/// Where the guest has the device of the daemons' window, and that of verbs programs, on its PCI bus.
+const SOCKETS_AT: &str = "10";
+const VERBS_AT: &str = "11";
+const VERBS_BYTES: &str = "32M";
+
+/// The memory of a device.
+fn resource(at: &str) -> String {
+    format!("/sys/bus/pci/devices/0000:00:{at}.0/resource2")
 }
 
 pub struct Stage {
@@ -107,6 +118,12 @@ impl Stage {
         serve.args(["--size", "128M", "--hosts", "3"]);
         let mut server = Job::start(serve, dir.path(), "window")?;
         server.await_ready(LIMIT, "serve", || socket.exists())?;
+        let mut create = job::command(&sluice);
+        create
+            .args(["window", "create"])
+            .arg(dir.path().join("verbs"));
+        create.args(["--size", VERBS_BYTES, "--hosts", "2"]);
+        run(create, dir.path(), "create", LIMIT)?.success()?;
         let addresses = (
             Ipv4Addr::new(10, 45, 0, 1),
             Ipv6Addr::new(0xfd45, 0, 0, 0, 0, 0, 0, 1),
@@ -137,8 +154,16 @@ impl Stage {
             "socket,path={},id=window",
             self.path("window.sock").display()
         );
-        let device = "ivshmem-doorbell,vectors=2,chardev=window";
-        let more = ["-chardev", &chardev, "-device", device].map(str::to_owned);
+        let memory = format!(
+            "memory-backend-file,id=verbs,share=on,size={VERBS_BYTES},mem-path={}",
+            self.path("verbs").display()
+        );
+        let doorbell = format!("ivshmem-doorbell,vectors=2,chardev=window,addr={SOCKETS_AT}");
+        let plain = format!("ivshmem-plain,memdev=verbs,addr={VERBS_AT}");
+        let devices = ["-device", &doorbell, "-device", &plain];
+        let more = ["-chardev", &chardev, "-object", &memory];
+        let more = more.into_iter().chain(devices).map(str::to_owned);
+        let more: Vec<String> = more.collect();
         self.guest = Some(Guest::boot_with(
             &mut self.host,
             Settings::default(),
@@ -152,14 +177,9 @@ impl Stage {
     /// window.
     fn join(&mut self) -> Verdict {
         // The kernel's own RoCEv2 has the port of ours.
-        let find = "rdma link del rxe0; rmmod rdma_rxe
-                    for one in /sys/bus/pci/devices/*; do
-                        if [ $(cat $one/vendor) = 0x1af4 ] && [ $(cat $one/device) = 0x1110 ]; then
-                            echo $one/resource2
-                        fi
-                    done";
-        let resource = self.guest()?.shell(&self.host, find)?;
-        self.start(Place::Guest, resource.trim())?;
+        let free = "rdma link del rxe0; rmmod rdma_rxe";
+        self.guest()?.shell(&self.host, free)?;
+        self.start(Place::Guest, &resource(SOCKETS_AT))?;
         for place in PLACES {
             let other = place.other().name();
             let is_there = || {
@@ -243,7 +263,7 @@ impl Stage {
             .arg(self.file(place, "sock"))
             .arg("--config")
             .arg(&config)
-            .args(["--log", "debug"]);
+            .args(["--log", "info"]);
         let label = format!("sluiced-{name}");
         let mut job = Job::start(command, self.dir(), &label)?;
         job.await_ready(LIMIT, "answer", || self.status(place).is_ok())?;
@@ -281,6 +301,34 @@ impl Stage {
             command.env("SLUICE_STATS_FILE", self.path("stats"));
         }
         command
+    }
+
+    /// A verbs program there.
+    pub fn start_verbs(&self, place: Place, program: &Path, words: &[&str]) -> Verdict<Job> {
+        let window = match place {
+            Place::Host => self.path("verbs").display().to_string(),
+            Place::Guest => resource(VERBS_AT),
+        };
+        let mut command = self.command(place, &self.sluice)?;
+        command.args(["verbs", "--device", &format!("window:{window}"), "--"]);
+        command.arg(program).args(words);
+        Job::start(command, self.dir(), &format!("verbs-{}", place.name()))
+    }
+
+    pub fn await_listener(
+        &self,
+        place: Place,
+        server: &mut Job,
+        protocol: Protocol,
+        port: u16,
+    ) -> Verdict {
+        match place {
+            Place::Host => self.host.await_listener(server, protocol, port, LIMIT),
+            Place::Guest => {
+                let guest = self.guest()?;
+                guest.await_listener(&self.host, server, protocol, port, LIMIT)
+            }
+        }
     }
 
     pub fn flow(&self, server: Place, transfer: Transfer) -> Verdict<Ends> {
@@ -346,7 +394,7 @@ impl Stage {
             .iter()
             .map(|(place, job)| format!("--- {} says\n{}", place.name(), job.stderr_so_far()));
         let counted = stats::read(&self.path("stats"));
-        let counted = format!("--- programs of the host have counted {counted:?} {:?}", fs::read_to_string(self.path("stats")));
+        let counted = format!("--- programs of the host have counted {counted:?}");
         all.chain([counted]).collect::<Vec<String>>().join("\n")
     }
 }

@@ -222,6 +222,46 @@ mod tests {
     }
 
     #[test]
+    fn what_only_a_lost_peer_could_say_is_waited_for_no_more() {
+        let now = Instant::now();
+        let all = || {
+            let mut leaving = Leaving::new();
+            let (lent, mut released, mut borrowed) = (piece(0), piece(PAGE), piece(2 * PAGE));
+            let mut another = piece(3 * PAGE);
+            released.is_released = true;
+            borrowed.is_lender = false;
+            another.peer = "c".into();
+            leaving.add(vec![lent, released, borrowed, another], now);
+            leaving
+        };
+        let left = |is_same_kernel| {
+            let mut leaving = all();
+            leaving.peer_lost(&"b".into(), is_same_kernel);
+            let free = leaving.take_free(now, true, |_| false);
+            free.iter().map(|piece| piece.at).collect::<Vec<u64>>()
+        };
+        assert_eq!(left(true), [0, PAGE, 3 * PAGE]);
+        assert_eq!(left(false), [PAGE, 3 * PAGE]);
+    }
+
+    #[test]
+    fn a_word_of_the_borrower_has_its_piece_looked_at_and_no_other() {
+        let now = Instant::now();
+        let mut leaving = Leaving::new();
+        leaving.add(vec![piece(0), piece(PAGE)], now);
+        let waits = |piece: &Free| !piece.is_released;
+        assert!(leaving.take_free(now, false, waits).is_empty());
+        leaving.released(&"c".into(), PAGE as u32, now);
+        assert!(
+            leaving.take_free(now, false, waits).is_empty(),
+            "another peer"
+        );
+        leaving.released(&"b".into(), PAGE as u32, now);
+        let free = leaving.take_free(now, false, waits);
+        assert!(matches!(&free[..], [it] if it.at == PAGE));
+    }
+
+    #[test]
     fn memory_that_cannot_be_asked_counts_as_mapped() {
         assert!(is_mapped(-1, &(0..PAGE)));
         let memory = memory();

@@ -268,3 +268,52 @@ fn loans_that_cannot_be_are_refused() {
         [returned, Notice::Program(CLIENT, lane.number)]
     );
 }
+
+#[test]
+fn who_borrowed_a_piece_is_asked_whether_it_is_mapped_still_and_no_other_peer_is_believed() {
+    let mut lender = Lender::new();
+    let lane = lender.lend();
+    let peer = lender.peer.clone();
+    assert!(!lender.pieces.released(&"c".into(), lane.number));
+    assert!(!lender.pieces.released(&peer, lane.number + 1));
+    lender.pieces.over(&lane, Ended::Both);
+    lender.pieces.program_gone(CLIENT);
+    let free = lender.pieces.take_free();
+    assert!(
+        matches!(&free[..], [it] if it.is_lender && !it.is_released && it.piece == lane.number)
+    );
+    // It may be said before the lanes are over.
+    let lane = lender.lend_to(THEIRS + 1).expect("a lane");
+    assert!(lender.pieces.released(&peer, lane.number));
+    lender.pieces.over(&lane, Ended::Both);
+    lender.pieces.foreign_gone(&peer, THEIRS + 1);
+    assert!(matches!(&lender.pieces.take_free()[..], [it] if it.is_released));
+}
+
+#[test]
+fn what_was_borrowed_is_looked_after_until_nobody_here_has_it_mapped() {
+    let region = region();
+    let slots = region.header().geometry;
+    let peer: PeerName = "b".into();
+    let mut pieces = Pieces::default();
+    let loan = Loan {
+        window: region.header().id,
+        piece: 5,
+        at: slots.heap().0,
+        lanes: 4,
+        ring_bytes: RING,
+        lane: 1,
+    };
+    let lane = pieces
+        .borrow(&slots, place(&region), (CLIENT, &peer), &loan)
+        .expect("a lane");
+    assert!(
+        !pieces.released(&peer, 5),
+        "its lender says when it is free"
+    );
+    pieces.over(&lane, Ended::Ours);
+    assert!(pieces.take_free().is_empty(), "it gets other lanes of it");
+    pieces.program_gone(CLIENT);
+    let free = pieces.take_free();
+    assert!(matches!(&free[..], [it] if !it.is_lender && it.piece == 5 && it.slot() == 1));
+}
