@@ -11,6 +11,8 @@
  *
  *   connection I: received N records, ended by eof|reset|done
  *
+ * and before it, "until killed", "connection I: flows" when the first record has come.
+ *
  * A record is a header (length, sequence number, checksum) and that many bytes
  * made from the connection's and the record's number. Anything but the exact
  * sequence, cut at the end at most, is "corrupt" and exit status 1.
@@ -146,7 +148,8 @@ static void receive_records(struct side *s)
             break;
         if (sum(got, n) != header.digest)
             corrupt(s, "checksum");
-        s->received++;
+        if (s->received++ == 0 && s->records == 0)
+            say("connection %u: flows\n", s->connection);
     }
     if (s->records != 0 && s->received == s->records && strcmp(s->ended, "eof") == 0)
         s->ended = "done";

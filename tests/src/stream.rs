@@ -112,9 +112,24 @@ impl Ends {
         check_complete(&self.server.finish(limit)?.success()?, connections, records)
     }
 
+    /// Waits until both ends have got something by every connection of a transfer that somebody has to end.
+    pub fn await_flow(&mut self, limit: Duration) -> Verdict {
+        for end in [&mut self.client, &mut self.server] {
+            let output = end.stdout_path().to_owned();
+            end.await_ready(limit, "flowing records", || {
+                let text = std::fs::read_to_string(&output).unwrap_or_default();
+                text.matches(": flows\n").count() == self.transfer.connections
+            })?;
+        }
+        Ok(())
+    }
+
     /// Kills an end with all its processes while records flow, and judges what the other one got.
     /// When it is nobody who is killed, both must have got everything.
-    pub fn judge(self, kill: Kill, limit: Duration) -> Verdict {
+    pub fn judge(mut self, kill: Kill, limit: Duration) -> Verdict {
+        if kill != Kill::Nobody {
+            self.await_flow(limit)?;
+        }
         let (victim, survivor) = match kill {
             Kill::Nobody => return self.check_complete(limit),
             Kill::Client => (self.client, self.server),

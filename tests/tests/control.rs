@@ -13,6 +13,7 @@ use sluice_tests::hosts::{Pair, Settings, Side};
 use sluice_tests::job::{Job, Outcome, command, run, wait_until};
 use sluice_tests::lab::{Lab, Mode};
 use sluice_tests::stats::Totals;
+use sluice_tests::stream;
 use sluice_tests::suite::{Verdict, check, ensure, fail, skip};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -49,13 +50,9 @@ fn daemon(lab: &Lab, socket: &Path, change: impl FnOnce(&mut Command)) -> Verdic
 /// Starts a script that serves and prints `port NUMBER`; the number is the second value.
 fn serve(lab: &Lab, mut program: Command, name: &str, way: &str) -> Verdict<(Job, String)> {
     program.arg(script(name)).arg(way);
-    let server = Job::start(program, lab.path(), "server")?;
-    let mut port = String::new();
-    wait_until(LIMIT, || {
-        port = server.stdout_so_far().trim().replace("port ", "");
-        Ok(!port.is_empty())
-    })?;
-    Ok((server, port))
+    let mut server = Job::start(program, lab.path(), "server")?;
+    let port = stream::await_port(&mut server, LIMIT)?;
+    Ok((server, port.to_string()))
 }
 
 fn stderr(outcome: &Outcome) -> String {

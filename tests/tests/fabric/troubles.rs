@@ -71,7 +71,9 @@ pub fn is_usual(name: &str) -> bool {
 /// What each end gets is an exact prefix; new connections have rings when the daemon is back.
 fn daemon_killed(way: Way, side: Side) -> Verdict {
     let mut two = way.set_up()?;
-    let Ends { client, server, .. } = flow(&two, "thread", [true; 2], 0)?;
+    let mut ends = flow(&two, "thread", [true; 2], 0)?;
+    ends.await_flow(LIMIT)?;
+    let Ends { client, server, .. } = ends;
     // Any moment of the transfer will do.
     std::thread::sleep(Duration::from_millis(700));
     two.end(side, Signal::KILL)?;

@@ -355,12 +355,13 @@ impl Waiter<'_> {
         let room = self.max - count;
         let got = (self.kernel)(rest, room as c_int, Timeout::Ns(0));
         let kept = if got > 0 {
-            self.translate(count, got)
+            let kept = self.translate(count, got) as usize;
+            self.merge(count, kept)
         } else {
             0
         };
         let is_full = got == room as c_int;
-        self.note_asked(count, kept as usize, since_ns, is_full);
+        self.note_asked(count, kept, since_ns, is_full);
         if !is_full
             && !self.is_heard
             && let Some(mut state) = self.this.lock()
@@ -369,7 +370,34 @@ impl Waiter<'_> {
                 state.writers.note(board, transfers);
             }
         }
-        kept as usize
+        kept
+    }
+
+    /// Takes what the kernel has said twice out of the `kept` events behind the first `count`: a program
+    /// that reads once for each report would find nothing the second time. How many are left.
+    fn merge(&mut self, count: usize, kept: usize) -> usize {
+        if self.unmarked == 0 {
+            return kept;
+        }
+        // SAFETY: so many events were written, and the array lives as long as the call.
+        let events = unsafe { core::slice::from_raw_parts_mut(self.events, count + kept) };
+        let (before, behind) = events.split_at_mut(count);
+        let mut left = 0;
+        for at in 0..kept {
+            let event = behind[at];
+            let same = |(at, known): &(usize, &mut epoll_event)| {
+                self.unmarked & 1 << at != 0 && known.u64 == event.u64
+            };
+            match before.iter_mut().enumerate().find(same) {
+                Some((_, known)) => known.events |= event.events,
+                None => {
+                    behind[left] = event;
+                    self.written_ns[count + left] = self.written_ns[count + at];
+                    left += 1;
+                }
+            }
+        }
+        left
     }
 
     /// The kernel was asked at `since_ns` and reports `kept` events behind the first `count`. They had not come
@@ -392,9 +420,7 @@ impl Waiter<'_> {
     /// Completes a report of `found` events, behind which the kernel was asked last. What rings have comes on top:
     /// it may have been written before what the kernel reports. Of that it may also be later, and
     /// something in the kernel that comes before it not be here yet. So what was written after the kernel
-    /// was asked is left for the next call, or the kernel is asked once more. Not behind events of others than
-    /// lanes: what is level-triggered among them would be reported twice, and a program that reads once for
-    /// each finds nothing the second time.
+    /// was asked is left for the next call, or the kernel is asked once more.
     fn complete(&mut self, found: c_int) -> c_int {
         let mut count = found as usize;
         for _ in 0..LOOKS_MAX {
@@ -411,7 +437,7 @@ impl Waiter<'_> {
             drop(state);
             count += taken.count;
             let is_later = taken.left_ns > answered_ns || !self.has_kernels;
-            if is_later || self.unmarked != 0 || count == self.max {
+            if is_later || count == self.max {
                 break;
             }
             count += self.look_behind(count);
