@@ -26,11 +26,22 @@ def turns(one):
         if listener: one.sendall(bytes([turn]) * 100)
         assert one.recv(100, socket.MSG_WAITALL) == bytes([turn]) * 100
         if not listener: one.sendall(bytes([turn]) * 100)
+# Daemons that have little of the processors may not have agreed on a lane yet.
+def turns_until(one, is_there):
+    while True:
+        turns(one)
+        if is_there(): break
+        one.sendall(b'm')
+    one.sendall(b'.')
+def turns_for(one):
+    while True:
+        turns(one)
+        if one.recv(1) == b'.': break
 ";
 
 /// Ends when the other program's child has its connection, too.
 const OTHER: &str = "
-one = join(); turns(one)
+one = join(); turns_for(one)
 two = join(); turns(two)
 two.recv(1)
 ";
@@ -40,10 +51,12 @@ two.recv(1)
 /// a writer does that was stopped in the middle of a copy and goes on.
 const HOLDER: &str = "
 import ctypes, time
-one = join(); turns(one)
-pieces = [line.split()[0].split('-') for line in open('/proc/self/maps') if 'sluice-window' in line]
-pieces = [(int(start, 16), int(end, 16)) for start, end in pieces]
-assert pieces, 'no direct lane'
+one = join()
+def mapped():
+    lines = [line.split()[0].split('-') for line in open('/proc/self/maps') if 'sluice-window' in line]
+    return [(int(start, 16), int(end, 16)) for start, end in lines]
+turns_until(one, mapped)
+pieces = mapped()
 reader, writer = os.pipe()
 parent = os.getpid()
 if os.fork():
