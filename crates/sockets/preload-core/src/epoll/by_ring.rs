@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::instance::{close_descriptor, ctl, instance};
+use super::item::Item;
 use super::state::{State, untag};
 use crate::descriptors;
 use crate::fds::{self, Entry};
@@ -110,9 +111,11 @@ pub fn leave_instance(index: u32) {
 
 /// The kernel's registration becomes what the program has made.
 fn give_back(state: &mut State, epfd: c_int, number: u32) {
-    let Some(item) = state.item(number).filter(|item| item.is_tagged) else {
+    let is_ours = |item: &&mut Item| item.is_tagged || item.armed.is_some();
+    let Some(item) = state.item(number).filter(is_ours) else {
         return;
     };
+    item.armed = None;
     let (fd, is_removed) = (item.fd, item.is_removed);
     let mut event = libc::epoll_event {
         events: item.events_left(),

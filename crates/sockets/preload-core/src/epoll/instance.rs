@@ -44,7 +44,7 @@ pub(super) struct Instance {
 }
 
 impl Instance {
-    const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self {
             state: SpinLock::new(State::new()),
             refs: AtomicU32::new(0),
@@ -210,8 +210,14 @@ pub unsafe fn ctl(
     let kind = match fds::get(fd) {
         Entry::Socket | Entry::Conn { .. } => Kind::Socket,
         Entry::Epoll { index: inner } if inner != index => Kind::Instance(inner),
-        // SAFETY: the program's own arguments.
-        _ => return unsafe { (real().epoll_ctl)(epfd, op, fd, event) },
+        entry => {
+            // SAFETY: the program's own arguments.
+            let result = unsafe { (real().epoll_ctl)(epfd, op, fd, event) };
+            if result == 0 && matches!(entry, Entry::Settled { .. }) {
+                forget_label(index, fd);
+            }
+            return result;
+        }
     };
     let this = instance(index);
     let Some(mut state) = this.lock() else {
@@ -238,8 +244,25 @@ pub unsafe fn ctl(
             }
         };
     }
+    let mut label = None;
+    let mut labelled;
+    let mut given = event;
+    if op != libc::EPOLL_CTL_DEL && event as usize >= LOWEST_ADDRESS {
+        let number = known.unwrap_or_else(|| state.next_number());
+        // SAFETY: as above.
+        labelled = unsafe { *event };
+        // What the kernel has is shared with the process that this one was forked from, which would not know
+        // its labels.
+        if !this.is_inherited.load(Ordering::Relaxed) {
+            label = state.label(this, number, kind, labelled.events);
+        }
+        if let Some(data) = label {
+            labelled.u64 = data;
+            given = &raw mut labelled;
+        }
+    }
     // SAFETY: as above.
-    let result = unsafe { (real().epoll_ctl)(epfd, op, fd, event) };
+    let result = unsafe { (real().epoll_ctl)(epfd, op, fd, given) };
     if result != 0 {
         return result;
     }
@@ -259,6 +282,17 @@ pub unsafe fn ctl(
                     state.remove(this, fd);
                     state.add(this, Item::new(fd, events, data, kind));
                 }
+            }
+            if let Some(number) = state.number(fd) {
+                state.note_label(number, label);
+            }
+            let is_oneshot = events & libc::EPOLLONESHOT as u32 != 0;
+            if is_oneshot
+                && label.is_none()
+                && let Some(conn) = crate::conn::get(fd)
+            {
+                // Nobody would know of the kernel's report when there is a lane.
+                conn.pin(Reason::TooManyWatchers);
             }
             if let Kind::Instance(inner) = kind
                 && state.asleep > 0
@@ -282,6 +316,17 @@ pub unsafe fn ctl(
         }
     }
     0
+}
+
+/// The kernel has a registration of a connection that is left to it as the program made it: without a label.
+fn forget_label(index: u32, fd: c_int) {
+    let this = instance(index);
+    if let Some(mut state) = this.lock()
+        && let Some(number) = state.number(fd)
+        && state.item(number).is_some_and(|item| !item.is_tagged)
+    {
+        state.forget(this, number);
+    }
 }
 
 /// Calls `each` with every instance that watches `fd`, locked, and its item number.
@@ -329,7 +374,8 @@ pub fn conn_attached(conn: &Conn) {
 pub fn settle(fd: i32, entry: Entry) {
     for_watchers_of(fd, |this, state, number| {
         let is_that_one = fds::get(fd) == entry;
-        if is_that_one && state.item(number).is_some_and(|item| !item.is_tagged) {
+        let is_the_kernels = |item: &mut Item| !item.is_tagged && item.armed.is_none();
+        if is_that_one && state.item(number).is_some_and(is_the_kernels) {
             state.forget(this, number);
         }
     });

@@ -1,5 +1,6 @@
 //! One descriptor in one epoll instance.
 
+use super::oneshot::Armed;
 use crate::conn::{self, Conn};
 use sluice_lane::clock::now_ns;
 use sluice_lane::kernel::kernel_events;
@@ -41,6 +42,8 @@ pub struct Item {
     pub lane: Option<(u64, u32)>,
     /// Registered in the kernel under our tag.
     pub is_tagged: bool,
+    /// Registered there under a label, as the program has armed it.
+    pub armed: Option<Armed>,
     /// Removed by the program, but still registered in the kernel under our tag, so that adding
     /// it again costs no system call. Some event loops do both for every request.
     pub is_removed: bool,
@@ -109,6 +112,7 @@ impl Item {
             kind,
             lane: None,
             is_tagged: false,
+            armed: None,
             is_removed: false,
             is_queued: false,
             is_offered: false,
@@ -131,6 +135,11 @@ impl Item {
         self.data = data;
         self.is_spent = false;
         self.has_news = true;
+    }
+
+    /// The kernel has reported it, and disabled it if it is one-shot.
+    pub fn spend(&mut self) {
+        self.is_spent = self.events & ONESHOT != 0;
     }
 
     /// The instance watches this lane for it.

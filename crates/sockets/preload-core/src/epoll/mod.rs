@@ -11,6 +11,7 @@ mod by_ring;
 mod instance;
 mod item;
 mod offered;
+mod oneshot;
 mod sleepers;
 mod state;
 mod wait;

@@ -87,6 +87,8 @@ pub(super) struct State {
     /// Numbers of such that had our tag and are gone, and when; the oldest first. While another process
     /// has the socket the kernel goes on to report them.
     retired: VecDeque<(u64, u32)>,
+    /// Of one-shot registrations, see [`super::oneshot`].
+    pub armings: u32,
 }
 
 impl State {
@@ -107,6 +109,7 @@ impl State {
             writers: Writers::new(),
             renamed: 0,
             retired: VecDeque::new(),
+            armings: 0,
         }
     }
 
@@ -200,16 +203,12 @@ impl State {
     pub fn add(&mut self, this: &Instance, item: Item) {
         let fd = item.fd as usize;
         let kind = item.kind;
-        let number = match self.free.pop().or_else(|| self.unretire()) {
-            Some(number) => {
-                self.items[number as usize] = Some(item);
-                number
-            }
-            None => {
-                self.items.push(Some(item));
-                self.items.len() as u32 - 1
-            }
-        };
+        let number = self.next_number();
+        let _ = self.free.pop();
+        match self.items.get_mut(number as usize) {
+            Some(place) => *place = Some(item),
+            None => self.items.push(Some(item)),
+        }
         if self.by_fd.len() <= fd {
             self.by_fd.resize(fd + 1, 0);
         }
@@ -309,14 +308,17 @@ impl State {
         this.set_item_count(-1);
     }
 
-    /// A number that was retired long ago.
-    fn unretire(&mut self) -> Option<u32> {
-        let (since_ns, number) = *self.retired.front()?;
-        if now_ns().saturating_sub(since_ns) < RETIREMENT_NS {
-            return None;
+    /// The number that the next registration gets.
+    pub fn next_number(&mut self) -> u32 {
+        // One that was retired long ago is free again.
+        if self.free.is_empty()
+            && let Some((since_ns, number)) = self.retired.front()
+            && now_ns().saturating_sub(*since_ns) >= RETIREMENT_NS
+        {
+            self.free.push(*number);
+            self.retired.pop_front();
         }
-        self.retired.pop_front();
-        Some(number)
+        self.free.last().copied().unwrap_or(self.items.len() as u32)
     }
 
     fn unwatch(&mut self, number: u32) {

@@ -3,6 +3,7 @@
 
 use super::instance::{Instance, instance};
 use super::item::{Glance, IN, Kind, RDNORM};
+use super::oneshot::{Report, labelled};
 use super::sleepers::{enter_children, glance, withdraw, withdraw_all};
 use super::state::{State, tagged};
 use crate::conn;
@@ -520,18 +521,30 @@ impl Waiter<'_> {
         for at in 0..got as usize {
             // SAFETY: the kernel wrote `got` events.
             let event = unsafe { *events.add(at) };
-            let Some(number) = tagged(event.u64) else {
-                // SAFETY: `kept` is at most `at`.
-                unsafe { *events.add(kept) = event };
-                if let Some(written_ns) = self.written_ns.get_mut(first + kept) {
-                    *written_ns = before_ns;
-                }
-                kept += 1;
-                continue;
-            };
-            if state.is_none() {
+            let (tag, label) = (tagged(event.u64), labelled(event.u64));
+            if state.is_none() && (tag.is_some() || label.is_some()) {
                 state = self.this.lock();
             }
+            let report = match (label, state.as_mut()) {
+                (Some(label), Some(state)) => state.take_label(label),
+                // In a signal handler on top of who has the lock.
+                (Some(_), None) => Report::Stale,
+                (None, _) => tag.map_or(Report::Program(event.u64), Report::Taken),
+            };
+            let number = match report {
+                Report::Program(data) => {
+                    let event = epoll_event { u64: data, ..event };
+                    // SAFETY: `kept` is at most `at`.
+                    unsafe { *events.add(kept) = event };
+                    if let Some(written_ns) = self.written_ns.get_mut(first + kept) {
+                        *written_ns = before_ns;
+                    }
+                    kept += 1;
+                    continue;
+                }
+                Report::Taken(number) => number,
+                Report::Stale => continue,
+            };
             if let Some(state) = state.as_mut() {
                 if self.call == 0 {
                     self.call = state.next_call();
