@@ -1,6 +1,5 @@
 //! One descriptor in one epoll instance.
 
-use super::oneshot::Armed;
 use crate::conn::{self, Conn};
 use sluice_lane::clock::now_ns;
 use sluice_lane::kernel::kernel_events;
@@ -29,6 +28,23 @@ pub enum Kind {
     Socket,
     /// An epoll instance of ours.
     Instance(u32),
+}
+
+/// As many are told apart; a power of two.
+pub const ARMINGS: u32 = 1 << 12;
+
+/// The armings of a registration that has labels, of a count that all share and that starts anew from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Armed {
+    pub first: u32,
+    pub last: u32,
+}
+
+impl Armed {
+    pub fn has(self, arming: u32) -> bool {
+        let since = |arming: u32| arming.wrapping_sub(self.first) % ARMINGS;
+        since(arming) <= since(self.last)
+    }
 }
 
 /// A registration.
@@ -418,6 +434,24 @@ fn is_between(until_ns: u64, written_ns: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn armings_are_known_when_their_count_starts_anew() {
+        let armed = Armed {
+            first: ARMINGS - 2,
+            last: 1,
+        };
+        for (arming, is_its) in [
+            (ARMINGS - 3, false),
+            (ARMINGS - 2, true),
+            (ARMINGS - 1, true),
+            (0, true),
+            (1, true),
+            (2, false),
+        ] {
+            assert_eq!(armed.has(arming), is_its, "{arming}");
+        }
+    }
 
     #[test]
     fn a_report_that_is_noted_late_hides_nothing_that_a_later_one_said() {
