@@ -391,14 +391,18 @@ pub fn udpong(stage: &mut impl Stage) -> Verdict {
 /// Whether somebody listens, as a process's name in the rendezvous directory below the runtime
 /// directory says.
 pub fn listens(runtime: &Path, space: PortSpace, port: u16) -> bool {
-    let wanted = format!("-{}-{port:04x}-", space.digits());
     fs::read_dir(runtime.join("sluice-verbs")).is_ok_and(|entries| {
-        entries.flatten().any(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            name.starts_with("cm-") && name.ends_with(".sock") && name.contains(&wanted)
-        })
+        let names = entries.flatten().map(|entry| entry.file_name());
+        names
+            .into_iter()
+            .any(|name| is_listener(&name.to_string_lossy(), space, port))
     })
+}
+
+/// Whether a name in that directory is that of a process that listens.
+pub fn is_listener(name: &str, space: PortSpace, port: u16) -> bool {
+    let wanted = format!("-{}-{port:04x}-", space.digits());
+    name.starts_with("cm-") && name.ends_with(".sock") && name.contains(&wanted)
 }
 
 fn as_words(list: &[String]) -> Vec<&str> {

@@ -1,5 +1,5 @@
 //! Verbs between two hosts by memory that they share: unmodified programs in two network namespaces,
-//! whose queue pairs find each other by numbers over TCP, or by librdmacm.
+//! whose queue pairs find each other by numbers over TCP, or by librdmacm over the window.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -66,8 +66,9 @@ impl Stage {
         let options = ["--device".to_owned(), device];
         let mut command = sluice_verbs(program, words, &options)?;
         host(&self.pair).place(&mut command);
-        // Hosts of one kernel and one user: librdmacm's processes meet in one folder.
-        command.env("XDG_RUNTIME_DIR", self.meeting());
+        // As on two machines: librdmacm's processes of each host meet in a folder of their own.
+        let own = host(&self.pair).runtime();
+        command.env("XDG_RUNTIME_DIR", own);
         self.started += 1;
         let label = format!("{}-{program}", self.started);
         Job::start(command, self.pair.path(), &label)

@@ -18,6 +18,7 @@ use sluice_tests::lab::find_sluice;
 use sluice_tests::stats;
 use sluice_tests::stream::{self, Ends, Transfer};
 use sluice_tests::suite::{Verdict, ensure, fail};
+use sluice_tests::verbs::cm::{self, PortSpace};
 use tempfile::TempDir;
 
 /// For one program, of which one end is emulated.
@@ -177,7 +178,7 @@ impl Stage {
     /// window.
     fn join(&mut self) -> Verdict {
         // The kernel's own RoCEv2 has the port of ours.
-        let free = "rdma link del rxe0; rmmod rdma_rxe";
+        let free = "rdma link del rxe0; rmmod rdma_rxe; mkdir -m 700 /run/meeting";
         self.guest()?.shell(&self.host, free)?;
         self.start(Place::Guest, &resource(SOCKETS_AT))?;
         for place in PLACES {
@@ -312,7 +313,31 @@ impl Stage {
         let mut command = self.command(place, &self.sluice)?;
         command.args(["verbs", "--device", &format!("window:{window}"), "--"]);
         command.arg(program).args(words);
+        command.env("XDG_RUNTIME_DIR", self.runtime(place));
         Job::start(command, self.dir(), &format!("verbs-{}", place.name()))
+    }
+
+    /// Where librdmacm's processes of a place meet.
+    fn runtime(&self, place: Place) -> PathBuf {
+        match place {
+            Place::Host => self.host.runtime().to_owned(),
+            Place::Guest => PathBuf::from("/run/meeting"),
+        }
+    }
+
+    /// Whether a program there listens by librdmacm.
+    pub fn is_cm_listening(&self, place: Place, port: u16) -> Verdict<bool> {
+        let runtime = self.runtime(place);
+        match place {
+            Place::Host => Ok(cm::listens(&runtime, PortSpace::Tcp, port)),
+            Place::Guest => {
+                let list = format!("ls {}/sluice-verbs", runtime.display());
+                let names = self.guest()?.shell(&self.host, &list)?;
+                Ok(names
+                    .lines()
+                    .any(|name| cm::is_listener(name, PortSpace::Tcp, port)))
+            }
+        }
     }
 
     pub fn await_listener(

@@ -7,7 +7,9 @@ use sluice_tests::suite::{Verdict, trial};
 
 use crate::stage::{self, LIMIT, PLACES, Place};
 
-/// They exchange numbers over TCP: librdmacm's connection messages do not go over the window.
+const PORT: u16 = 18_515;
+
+/// They exchange numbers over TCP.
 const PROGRAMS: [(&str, &[&str]); 7] = [
     ("ibv_rc_pingpong", &["-c"]),
     ("ibv_ud_pingpong", &[]),
@@ -18,8 +20,21 @@ const PROGRAMS: [(&str, &[&str]); 7] = [
     ("ib_atomic_lat", &["-n", "500"]),
 ];
 
+/// They are connected by librdmacm, over the window: the options of both, and of the client alone.
+const BY_CM: [(&str, &[&str], [&str; 2]); 3] = [
+    ("rping", &["-C", "20", "-V"], ["-s", "-c"]),
+    ("ucmatose", &["-C", "20", "-S", "4000"], ["", ""]),
+    ("ib_write_lat", &["-R", "-n", "300"], ["", ""]),
+];
+
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
+    for (program, words, ends) in BY_CM {
+        for server in PLACES {
+            let name = format!("{program}-cm/{server:?}-serves").to_lowercase();
+            trials.push(trial(name, move || by_cm(program, words, ends, server)));
+        }
+    }
     for (program, words) in PROGRAMS {
         for server in PLACES {
             let name = format!("{program}/{server:?}-serves").to_lowercase();
@@ -29,16 +44,41 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
+fn by_cm(program: &str, words: &[&str], ends: [&str; 2], place: Place) -> Verdict {
+    let path = require(program)?;
+    let stage = stage::borrow()?;
+    let (port, address) = (PORT.to_string(), stage.address(place).to_string());
+    let all = |end: usize| -> Vec<&str> {
+        let own = [ends[end], "-p", &port].into_iter();
+        own.chain(words.iter().copied())
+            .filter(|word| !word.is_empty())
+            .collect()
+    };
+    let (server, mut client) = (all(0), all(1));
+    client.extend(match program {
+        "rping" => vec!["-a", &address],
+        "ucmatose" => vec!["-s", &address],
+        _ => vec![address.as_str()],
+    });
+    let mut server = stage.start_verbs(place, &path, &server)?;
+    server.await_ready(LIMIT, "rdma_cm listener", || {
+        stage.is_cm_listening(place, PORT).unwrap_or(false)
+    })?;
+    let client = stage.start_verbs(place.other(), &path, &client)?;
+    client.finish(LIMIT)?.success()?;
+    server.finish(LIMIT)?.success()?;
+    Ok(())
+}
+
 /// A server at one place, and its client at the other one once it listens.
 fn both(program: &str, words: &[&str], place: Place) -> Verdict {
     let path = require(program)?;
     let stage = stage::borrow()?;
-    let number = 18_515;
-    let (port, address) = (number.to_string(), stage.address(place).to_string());
+    let (port, address) = (PORT.to_string(), stage.address(place).to_string());
     let mut all = vec!["-p", &port];
     all.extend(words);
     let mut server = stage.start_verbs(place, &path, &all)?;
-    stage.await_listener(place, &mut server, Protocol::Tcp, number)?;
+    stage.await_listener(place, &mut server, Protocol::Tcp, PORT)?;
     all.push(&address);
     let client = stage.start_verbs(place.other(), &path, &all)?;
     client.finish(LIMIT)?.success()?;

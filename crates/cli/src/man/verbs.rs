@@ -66,8 +66,8 @@ pub(super) const PAGE: Page = Page {
                      namespaces or virtual machines. Each program takes a slot of the window; \
                      where none is free there is no device, and standard error says so. What the \
                      device does is what it does over shared memory, and peers are known by \
-                     numbers alone; librdmacm finds addresses between hosts of one kernel and \
-                     user that share XDG_RUNTIME_DIR. docs/windows.md has the rest.",
+                     numbers alone; librdmacm's messages go over the window, too. docs/windows.md \
+                     has the rest.",
                 ),
                 Text(
                     "The device is named sluice0. It has one port, an active Ethernet port, \

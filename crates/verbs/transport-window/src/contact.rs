@@ -18,6 +18,7 @@ use crate::channel::{
     CONTROL_BYTES, Pieces, RING_BYTES_MAX, RING_BYTES_MIN, Receiving, Sending, reset,
 };
 use crate::host::Host;
+use crate::management::Message;
 use crate::peer::Peer;
 
 /// Kinds of messages in a mailbox. 16 bytes: where the piece begins in the lender's slot, and how
@@ -25,6 +26,10 @@ use crate::peer::Peer;
 const LEND: u32 = 0x56_00_00_01;
 /// 16 bytes: where the piece begins that was made usable, and whether the sender can ring.
 const READY: u32 = 0x56_00_00_02;
+/// A management datagram ([`crate::management`]).
+const MANAGEMENT: u32 = 0x56_00_00_03;
+/// Their upper half.
+const PORT: u32 = 0x5600;
 
 /// Messages taken from one peer before the others have their turn.
 const MESSAGES_PER_TURN: usize = 8;
@@ -125,11 +130,26 @@ impl Contact {
             self.told = link.sender.send(&view, LEND, &text)? == Sent::Yes;
             knock();
         }
+        let mut mail = |message: &Message| {
+            let sent = link.sender.send(&view, MANAGEMENT, message)?;
+            Ok(sent == Sent::Yes)
+        };
+        if host.management.send(peer.slot, &mut mail)? {
+            knock();
+        }
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for _ in 0..MESSAGES_PER_TURN {
             let Some((kind, bytes)) = link.receiver.receive(&view, &mut buffer)? else {
                 break;
             };
+            // Said to others at that host: kernels tell of doorbells, and programs in guests talk.
+            if kind >> 16 != PORT {
+                continue;
+            }
+            if kind == MANAGEMENT {
+                host.management.came(bytes)?;
+                continue;
+            }
             let Some([at, number]) = numbers(bytes) else {
                 return Err(Broken("has sent a message of another length"));
             };
@@ -182,9 +202,10 @@ impl Contact {
         Ok(None)
     }
 
-    /// Whether a channel is being made, so that it is soon to be looked at again.
+    /// Whether a channel is being made, or messages wait for room, so that it is soon to be looked at again.
     pub fn hurries(&self, peer: &Peer, now: u64) -> bool {
-        self.link.is_some() && !peer.is_up() && now.saturating_sub(self.began) < HURRIED_NS
+        let is_new = !peer.is_up() && now.saturating_sub(self.began) < HURRIED_NS;
+        self.link.is_some() && (is_new || peer.host.management.has_waiting(peer.slot))
     }
 
     /// Whether queue pairs have waited for long enough for a host that does not come.
@@ -222,6 +243,7 @@ impl Contact {
         }
         self.leave(&host.region.view(host.slot));
         *self = Contact::default();
+        host.management.forget(peer.slot);
         if let Gone::Broke(broken) = gone {
             self.not_before = now + AFTER_BROKEN_NS;
             host.notices.say(&format!("host {}: {broken}", peer.slot));

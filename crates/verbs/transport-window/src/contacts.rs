@@ -13,6 +13,9 @@ use crate::contact::{Gone, HURRY_NS};
 use crate::node::Node;
 use crate::peer::Peer;
 
+/// How often to look for messages of a host that cannot ring.
+const UNRUNG_NS: u64 = 5_000_000;
+
 impl Node {
     /// Looks at all other hosts, and says that this one lives. When to look again.
     pub fn contacts(&self, now: u64) -> u64 {
@@ -40,6 +43,8 @@ impl Node {
             };
             if contact.hurries(peer, now) {
                 next = next.min(now + HURRY_NS);
+            } else if peer.is_up() && !contact.rings() {
+                next = next.min(now + UNRUNG_NS);
             }
             let in_vain = contact.waits_in_vain(peer, now);
             drop(contact);

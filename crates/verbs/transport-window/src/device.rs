@@ -9,7 +9,7 @@ use sluice_transport::polls::VainPolls;
 use sluice_verbs::locks::lock;
 use sluice_verbs::report::TransportReport;
 use sluice_verbs::settled;
-use sluice_verbs::transport::{ArmedQueues, NewQp, QpChange, QpParams, TransportCaps};
+use sluice_verbs::transport::{ArmedQueues, Gsi, NewQp, QpChange, QpParams, TransportCaps};
 use sluice_verbs::{
     Aftermath, Cq, CqTransport, Gid, Posted, Qp, QpTransport, Result, Transport, Wqe,
 };
@@ -92,6 +92,10 @@ impl Transport for WindowTransport {
 
     fn create_srq(&self, _xrc: bool) -> Result<u32> {
         Ok(self.node.number())
+    }
+
+    fn gsi(&self) -> Option<&dyn Gsi> {
+        Some(&*self.node)
     }
 
     fn report(&self) -> TransportReport {

@@ -24,6 +24,7 @@ use sluice_window::region::Region;
 use crate::OpenError;
 use crate::bell::Bell;
 use crate::channel::{CONTROL_BYTES, RING_BYTES_MIN};
+use crate::management::Management;
 
 /// Bytes of a ring at most: what is under way stays in the caches.
 const RING_BYTES: u64 = 1024 * 1024;
@@ -47,6 +48,7 @@ pub struct Host {
     pub heap: Mutex<Heap>,
     pub ring_bytes: u64,
     pub notices: Notices,
+    pub management: Management,
     /// When to look at the other hosts, nanoseconds.
     pub contacts_due: AtomicU64,
     pub bell: Option<Bell>,
@@ -82,6 +84,7 @@ impl Host {
         let epoll = Epoll::new().map_err(OpenError::System)?;
         let kick = LocalFd::own(eventfd().map_err(OpenError::System)?);
         epoll.add(kick.raw(), 0).map_err(OpenError::System)?;
+        let management = Management::new(slot, geometry.hosts()).map_err(OpenError::System)?;
         let bell = Bell::own(path, slot);
         if let Some(bell) = &bell {
             epoll.add(bell.raw(), 1).map_err(OpenError::System)?;
@@ -95,6 +98,7 @@ impl Host {
             heap: Mutex::new(Heap::new(start, bytes)),
             ring_bytes,
             notices: Notices::to_standard_error(),
+            management,
             contacts_due: AtomicU64::new(0),
             bell,
             kick,

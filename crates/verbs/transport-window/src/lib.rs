@@ -7,6 +7,7 @@
 //! | `host`, `peer` | this process as a host of the window; what leaves to another one and comes from it |
 //! | `contact`, `contacts` | how another host is found, and its end; all others |
 //! | `turn`, `part`, `responder` | a queue pair as its peer's turns know it; its two halves |
+//! | `management` | queue pair 1 |
 //! | `counts` | what is counted |
 //! | `node`, `worker` | the process's share, and its thread |
 //! | `device` | what the engine has of all that |
@@ -22,6 +23,7 @@ mod counts;
 mod device;
 pub mod frame;
 mod host;
+mod management;
 mod node;
 mod part;
 mod peer;

@@ -9,7 +9,8 @@ use sluice_sys::at_exit::AtExit;
 use sluice_sys::process::random;
 use sluice_sys::wake::ring;
 use sluice_verbs::locks::{lock, read, try_lock, write};
-use sluice_verbs::{Aftermath, Gid, QpType};
+use sluice_verbs::transport::{Gsi, MAD_BYTES, MadPath, MadReceiver};
+use sluice_verbs::{Aftermath, Gid, QpType, Result};
 use sluice_window::region::RegionView;
 use sluice_window::{Broken, View};
 
@@ -20,6 +21,7 @@ use crate::frame::{
     Frame, HEADER_BYTES, MULTICAST_QPN, NUMBER_BITS, PSN_MASK, What, flag, slot_of,
 };
 use crate::host::Host;
+use crate::management;
 use crate::part::Part;
 use crate::peer::{Peer, Peers, Sent};
 use crate::responder::{self, Place};
@@ -35,7 +37,7 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn open(path: &Path) -> Result<Arc<Node>, OpenError> {
+    pub fn open(path: &Path) -> core::result::Result<Arc<Node>, OpenError> {
         let peers = Peers::new(Host::open(path)?);
         let [number, _] = random().map_err(OpenError::System)?;
         Ok(Arc::new(Node {
@@ -190,7 +192,7 @@ impl Node {
         frame: &Frame,
         payload: &Payload<'_, RegionView<'_>>,
         after: &mut Aftermath,
-    ) -> Result<(), Broken> {
+    ) -> core::result::Result<(), Broken> {
         let mut place = Place { peer, after };
         match frame.what {
             What::Request | What::More => {
@@ -251,6 +253,33 @@ impl Node {
         self.depart();
         ring(self.host.kick.raw());
     }
+}
+
+/// Queue pair 1.
+impl Gsi for Node {
+    fn send(&self, path: &MadPath, mad: &[u8; MAD_BYTES]) -> Result<()> {
+        let message = management::message(path, mad);
+        for peer in self.peers.others() {
+            if self.host.is_held(peer.slot) {
+                self.host.management.post(peer.slot, &message);
+            }
+        }
+        self.host.wake();
+        // A length that is right breaks no rule.
+        let _ = self.host.management.came(&message);
+        Ok(())
+    }
+
+    fn set_receiver(&self, receiver: Arc<dyn MadReceiver>) {
+        self.host.management.set_receiver(receiver);
+    }
+
+    fn tag(&self) -> Result<u16> {
+        Ok(self.host.management.tag)
+    }
+
+    /// Each has got its own.
+    fn pass_on(&self, _tag: Option<u16>, _path: &MadPath, _mad: &[u8; MAD_BYTES]) {}
 }
 
 impl AtExit for Node {

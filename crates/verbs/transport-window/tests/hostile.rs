@@ -44,7 +44,7 @@ fn a_piece_that_is_none_is_not_written_to() {
 fn messages_out_of_turn_end_the_link() {
     let lies: [fn(&mut Liar); 5] = [
         |liar| liar.tell(LEND, b"short"),
-        |liar| liar.tell(1234, &[0; 16]),
+        |liar| liar.tell(0x5600_0003, &[0; 16]),
         |liar| liar.tell_numbers(READY, [1, 1]),
         |liar| {
             liar.tell_numbers(LEND, [liar.lent.0, RING_BYTES]);
