@@ -135,3 +135,6 @@ mod tests {
         }
     }
 }
+
+/// Days that a certificate which is made here is valid at most.
+pub const DAYS_MAX: u32 = 3_650;
