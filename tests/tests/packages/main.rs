@@ -17,6 +17,7 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = vec![
         trial("packages/life", life),
         trial("packages/contents", contents),
+        trial("packages/cargo-install", cargo_install),
     ];
     suite::run(trials, 2).exit_code()
 }
@@ -103,6 +104,48 @@ fn life() -> Verdict {
     ensure(outcome.text().ends_with("all good\n"), || {
         outcome.describe()
     })
+}
+
+/// `cargo install` cannot bring libraries: what it brings says what to do, and that works.
+fn cargo_install() -> Verdict {
+    let (target, profile) = profile()?;
+    let dir = tempfile::tempdir()?;
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["install", "--debug", "--locked", "--offline", "--path"])
+        .arg(source().join("crates/cli"))
+        .arg("--root")
+        .arg(dir.path())
+        .arg("--target-dir")
+        .arg(&target)
+        .env("CARGO_INCREMENTAL", "0");
+    run(command, dir.path(), "install", LIMIT)?.success()?;
+    let sluice = dir.path().join("bin/sluice");
+    for words in [["run", "--", "true"], ["verbs", "--", "true"]] {
+        let output = Command::new(&sluice)
+            .args(words)
+            .env_remove("SLUICE_LIBDIR")
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(
+            output.status.code() == Some(125)
+                && [
+                    "cargo install",
+                    "SLUICE_LIBDIR",
+                    "target/release",
+                    "package",
+                ]
+                .iter()
+                .all(|word| said.contains(word)),
+            || format!("{words:?} says {said}"),
+        )?;
+        let mut command = Command::new(&sluice);
+        command
+            .args(words)
+            .env("SLUICE_LIBDIR", target.join(&profile));
+        run(command, dir.path(), words[0], LIMIT)?.success()?;
+    }
+    Ok(())
 }
 
 fn text_of(command: &mut Command) -> Verdict<String> {
