@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         trial("packages/life", life),
         trial("packages/contents", contents),
         trial("packages/cargo-install", cargo_install),
+        trial("packages/dkms", dkms),
     ];
     suite::run(trials, 2).exit_code()
 }
@@ -97,13 +98,83 @@ fn life() -> Verdict {
             "bash",
         ])
         .arg(source().join("tests/tests/packages/life.sh"))
-        .args([only(&old, ".deb")?, only(&new, ".deb")?])
+        .args([
+            only(&old, "sluice_0.0.1-1_amd64.deb")?,
+            only(&new, "sluice_0.0.2-1_amd64.deb")?,
+        ])
         .arg(source().join("tests/apps/scripts/live_talk.py"))
         .arg(&root);
     let outcome = run(command, dir.path(), "life", LIMIT)?;
     ensure(outcome.text().ends_with("all good\n"), || {
         outcome.describe()
     })
+}
+
+/// DKMS itself, which the modules' packages depend on, fetched once into the folder of guests.
+fn fetch_dkms() -> Verdict<PathBuf> {
+    let cache = std::env::var_os("SLUICE_GUEST_CACHE").map(PathBuf::from);
+    let cache = cache
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/sluice/guest")));
+    let Some(folder) = cache.map(|cache| cache.join("dkms")) else {
+        return skip("there is no folder for what is fetched");
+    };
+    if only(&folder, ".deb").is_err() {
+        fs::create_dir_all(&folder)?;
+        let mut fetch = Command::new("apt-get");
+        fetch.args(["download", "dkms"]).current_dir(&folder);
+        if !fetch.output()?.status.success() {
+            return skip("apt-get does not get dkms");
+        }
+    }
+    only(&folder, ".deb")
+}
+
+fn dkms() -> Verdict {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a root of its own takes root");
+    }
+    for program in ["dpkg", "apt-get", "unshare", "modinfo", "gcc", "make"] {
+        if find_program(program).is_none() {
+            return skip(format!("no {program}"));
+        }
+    }
+    let dir = tempfile::tempdir()?;
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    package(&old, &["--deb-only", "--version", "0.0.1"])?;
+    package(&new, &["--deb-only", "--version", "0.0.2"])?;
+    let fetched = fetch_dkms()?;
+    let mut kernel = Command::new(source().join("tests/guest/nic-kernel"));
+    let kernel = text_of(kernel.arg("bookworm"))?;
+    for (name, module) in [("window", "sluice_window"), ("opennic", "opennic")] {
+        let root = dir.path().join(name);
+        fs::create_dir(&root)?;
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--pid", "--fork", "--kill-child", "bash"])
+            .arg(source().join("tests/tests/packages/dkms.sh"))
+            .arg(kernel.trim())
+            .args([&fetched, &root])
+            .args(
+                [&old, &new]
+                    .map(|folder| {
+                        only(
+                            folder,
+                            &format!(
+                                "{name}-dkms_{}-1_all.deb",
+                                if *folder == old { "0.0.1" } else { "0.0.2" }
+                            ),
+                        )
+                    })
+                    .into_iter()
+                    .collect::<Verdict<Vec<_>>>()?,
+            )
+            .arg(module);
+        let outcome = run(command, dir.path(), name, LIMIT)?;
+        ensure(outcome.text().ends_with("all good\n"), || {
+            outcome.describe()
+        })?;
+    }
+    Ok(())
 }
 
 /// `cargo install` cannot bring libraries: what it brings says what to do, and that works.
@@ -162,7 +233,7 @@ fn contents() -> Verdict {
     package(&out, &["--version", "0.0.1"])?;
     let mut sums = Command::new("sha256sum");
     let sums = text_of(sums.args(["--check", "SHA256SUMS"]).current_dir(&out))?;
-    ensure(sums.lines().count() == 7, || sums.clone())?;
+    ensure(sums.lines().count() == 11, || sums.clone())?;
     // One layout: files and links of the archive are those of the .deb, and of the .rpm.
     let normal = |list: &str| {
         let mut names: Vec<String> = list
@@ -199,6 +270,42 @@ fn contents() -> Verdict {
         let rpm = only(&out, "sluice-0.0.1-1.x86_64.rpm")?;
         let rpm = text_of(Command::new("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
         ensure(normal(&rpm) == expected, || rpm.clone())?;
+    }
+    // What a module is built of, and no more.
+    if find_program("dpkg-deb").is_some() {
+        for (name, folder) in [("window", "sluice_window"), ("opennic", "opennic")] {
+            let mut list = Command::new("sh");
+            list.args(["-c", "dpkg-deb --fsys-tarfile \"$1\" | tar -t", "sh"]);
+            let deb = only(&out, &format!("sluice-{name}-dkms_0.0.1-1_all.deb"))?;
+            let deb = text_of(list.arg(deb))?;
+            let place = format!("./usr/src/{folder}-0.0.1/");
+            let mut packed: Vec<&str> = deb
+                .lines()
+                .filter_map(|path| path.strip_prefix(&place))
+                .collect();
+            packed.retain(|path| {
+                !path.is_empty() && !path.ends_with('/') && !path.starts_with("include/")
+            });
+            packed.sort_unstable();
+            let files = fs::read_dir(source().join("kernel").join(name))?.flatten();
+            let mut expected: Vec<String> = files
+                .filter(|entry| entry.path().is_file())
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .filter(|file| {
+                    let is_source = Path::new(file)
+                        .extension()
+                        .is_some_and(|kind| kind == "c" || kind == "h");
+                    ["Kbuild", "COPYING", "dkms.conf"].contains(&file.as_str())
+                        || (is_source && !file.ends_with(".mod.c"))
+                })
+                .collect();
+            expected.sort();
+            ensure(packed == expected, || format!("{packed:?} {expected:?}"))?;
+            ensure(
+                deb.contains("include/uapi/sluice_window.h") == (name == "window"),
+                || deb.clone(),
+            )?;
+        }
     }
     // The bill has what is linked in, and not what only tests use.
     let bill: Value = serde_json::from_slice(&fs::read(only(&out, ".cdx.json")?)?)

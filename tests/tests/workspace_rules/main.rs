@@ -495,6 +495,23 @@ fn kernel_code_has_the_kernels_licence_and_nothing_else_uses_it() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Packages are of one version; whoever adds a module's folder to DKMS by hand gets the same one.
+#[test]
+fn modules_of_the_kernel_have_the_version_of_the_workspace() {
+    let metadata = metadata();
+    let version = &metadata.members().next().expect("there are crates").version;
+    for module in ["window", "opennic"] {
+        let path = root().join("kernel").join(module).join("dkms.conf");
+        let text = fs::read_to_string(&path).expect("the module has a dkms.conf");
+        let line = format!("PACKAGE_VERSION=\"{version}\"");
+        assert!(
+            text.lines().any(|it| it == line),
+            "{} is not of version {version}",
+            path.display()
+        );
+    }
+}
+
 #[test]
 fn no_source_file_is_too_long() {
     let mut long = Vec::new();
