@@ -7,6 +7,7 @@ mod dependencies;
 mod documents;
 mod kubernetes;
 mod modules;
+mod protocols;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
