@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         trial("packages/contents", contents),
         trial("packages/cargo-install", cargo_install),
         trial("packages/dkms", dkms),
+        trial("packages/paths", paths),
     ];
     suite::run(trials, 2).exit_code()
 }
@@ -107,6 +108,59 @@ fn life() -> Verdict {
     let outcome = run(command, dir.path(), "life", LIMIT)?;
     ensure(outcome.text().ends_with("all good\n"), || {
         outcome.describe()
+    })
+}
+
+/// What packages are built by keeps the folders of this machine out of programs and of what debuggers read:
+/// the same program from two folders is the same, bit for bit, and without it is not.
+fn paths() -> Verdict {
+    let dir = tempfile::tempdir()?;
+    let wrapper = source().join("scripts/lib/anywhere-rustc");
+    let sysroot = text_of(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let build = |name: &str, is_wrapped: bool| -> Verdict<Vec<u8>> {
+        let folder = dir.path().join(name);
+        fs::create_dir_all(folder.join("target"))?;
+        let text = "fn main() { let at = std::env::args().count(); [0u8; 1][at]; panic!(\"{}\", file!()) }";
+        fs::write(folder.join("main.rs"), text)?;
+        let mut command = if is_wrapped {
+            let mut command = Command::new(&wrapper);
+            command.arg("rustc");
+            command
+        } else {
+            Command::new("rustc")
+        };
+        command
+            .args([
+                "-A",
+                "warnings",
+                "-C",
+                "debuginfo=2",
+                "--crate-name",
+                "main",
+                "-o",
+            ])
+            .arg(folder.join("target/main"))
+            .arg(folder.join("main.rs"))
+            .current_dir(&folder)
+            .env("SOURCE_ROOT", &folder)
+            .env("TARGET_ROOT", folder.join("target"))
+            .env("SYSROOT", sysroot.trim());
+        text_of(&mut command)?;
+        Ok(fs::read(folder.join("target/main"))?)
+    };
+    let has = |program: &[u8], text: &str| {
+        program
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    let name = dir.path().to_string_lossy().into_owned();
+    let (one, other) = (build("a", true)?, build("another-one", true)?);
+    ensure(!has(&one, &name) && has(&one, "/sluice/main.rs"), || {
+        format!("{name} is in the program")
+    })?;
+    ensure(one == other, || "the two programs differ".to_owned())?;
+    ensure(has(&build("a", false)?, &name), || {
+        format!("{name} is in no program at all")
     })
 }
 
@@ -234,6 +288,12 @@ fn contents() -> Verdict {
     let mut sums = Command::new("sha256sum");
     let sums = text_of(sums.args(["--check", "SHA256SUMS"]).current_dir(&out))?;
     ensure(sums.lines().count() == 11, || sums.clone())?;
+    // The same build gives the same files, wherever they are written.
+    let again = dir.path().join("another-folder");
+    package(&again, &["--version", "0.0.1"])?;
+    let sums = |folder: &Path| fs::read_to_string(folder.join("SHA256SUMS"));
+    let (first, second) = (sums(&out)?, sums(&again)?);
+    ensure(first == second, || format!("{first}\n{second}"))?;
     // One layout: files and links of the archive are those of the .deb, and of the .rpm.
     let normal = |list: &str| {
         let mut names: Vec<String> = list
