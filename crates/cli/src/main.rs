@@ -22,6 +22,10 @@ mod service;
 mod stats;
 mod status;
 mod terminal;
+#[cfg(feature = "top")]
+mod top;
+#[cfg(not(feature = "top"))]
+#[path = "top/left_out.rs"]
 mod top;
 mod trial;
 mod units;

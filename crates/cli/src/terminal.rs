@@ -15,6 +15,7 @@ pub struct Style {
 
 impl Style {
     /// No colour at all.
+    #[cfg(any(test, feature = "top"))]
     pub const PLAIN: Self = Self { colour: false };
 
     /// Colour if `stream` is a terminal that has it, and the user has not said otherwise

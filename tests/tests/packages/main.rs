@@ -17,6 +17,9 @@ fn main() -> ExitCode {
     let trials: Vec<Trial> = vec![
         trial("packages/life", life),
         trial("packages/contents", contents),
+        trial("packages/cargo-install", cargo_install),
+        trial("packages/dkms", dkms),
+        trial("packages/paths", paths),
     ];
     suite::run(trials, 2).exit_code()
 }
@@ -96,13 +99,178 @@ fn life() -> Verdict {
             "bash",
         ])
         .arg(source().join("tests/tests/packages/life.sh"))
-        .args([only(&old, ".deb")?, only(&new, ".deb")?])
+        .args([
+            only(&old, "sluice_0.0.1-1_amd64.deb")?,
+            only(&new, "sluice_0.0.2-1_amd64.deb")?,
+        ])
         .arg(source().join("tests/apps/scripts/live_talk.py"))
         .arg(&root);
     let outcome = run(command, dir.path(), "life", LIMIT)?;
     ensure(outcome.text().ends_with("all good\n"), || {
         outcome.describe()
     })
+}
+
+/// What packages are built by keeps the folders of this machine out of programs and of what debuggers read:
+/// the same program from two folders is the same, bit for bit, and without it is not.
+fn paths() -> Verdict {
+    let dir = tempfile::tempdir()?;
+    let wrapper = source().join("scripts/lib/anywhere-rustc");
+    let sysroot = text_of(Command::new("rustc").args(["--print", "sysroot"]))?;
+    let build = |name: &str, is_wrapped: bool| -> Verdict<Vec<u8>> {
+        let folder = dir.path().join(name);
+        fs::create_dir_all(folder.join("target"))?;
+        let text = "fn main() { let at = std::env::args().count(); [0u8; 1][at]; panic!(\"{}\", file!()) }";
+        fs::write(folder.join("main.rs"), text)?;
+        let mut command = if is_wrapped {
+            let mut command = Command::new(&wrapper);
+            command.arg("rustc");
+            command
+        } else {
+            Command::new("rustc")
+        };
+        command
+            .args([
+                "-A",
+                "warnings",
+                "-C",
+                "debuginfo=2",
+                "--crate-name",
+                "main",
+                "-o",
+            ])
+            .arg(folder.join("target/main"))
+            .arg(folder.join("main.rs"))
+            .current_dir(&folder)
+            .env("SOURCE_ROOT", &folder)
+            .env("TARGET_ROOT", folder.join("target"))
+            .env("SYSROOT", sysroot.trim());
+        text_of(&mut command)?;
+        Ok(fs::read(folder.join("target/main"))?)
+    };
+    let has = |program: &[u8], text: &str| {
+        program
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    let name = dir.path().to_string_lossy().into_owned();
+    let (one, other) = (build("a", true)?, build("another-one", true)?);
+    ensure(!has(&one, &name) && has(&one, "/sluice/main.rs"), || {
+        format!("{name} is in the program")
+    })?;
+    ensure(one == other, || "the two programs differ".to_owned())?;
+    ensure(has(&build("a", false)?, &name), || {
+        format!("{name} is in no program at all")
+    })
+}
+
+/// DKMS itself, which the modules' packages depend on, fetched once into the folder of guests.
+fn fetch_dkms() -> Verdict<PathBuf> {
+    let cache = std::env::var_os("SLUICE_GUEST_CACHE").map(PathBuf::from);
+    let cache = cache
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/sluice/guest")));
+    let Some(folder) = cache.map(|cache| cache.join("dkms")) else {
+        return skip("there is no folder for what is fetched");
+    };
+    if only(&folder, ".deb").is_err() {
+        fs::create_dir_all(&folder)?;
+        let mut fetch = Command::new("apt-get");
+        fetch.args(["download", "dkms"]).current_dir(&folder);
+        if !fetch.output()?.status.success() {
+            return skip("apt-get does not get dkms");
+        }
+    }
+    only(&folder, ".deb")
+}
+
+fn dkms() -> Verdict {
+    if !rustix::process::geteuid().is_root() {
+        return skip("a root of its own takes root");
+    }
+    for program in ["dpkg", "apt-get", "unshare", "modinfo", "gcc", "make"] {
+        if find_program(program).is_none() {
+            return skip(format!("no {program}"));
+        }
+    }
+    let dir = tempfile::tempdir()?;
+    let (old, new) = (dir.path().join("old"), dir.path().join("new"));
+    package(&old, &["--deb-only", "--version", "0.0.1"])?;
+    package(&new, &["--deb-only", "--version", "0.0.2"])?;
+    let fetched = fetch_dkms()?;
+    let mut kernel = Command::new(source().join("tests/guest/nic-kernel"));
+    let kernel = text_of(kernel.arg("bookworm"))?;
+    for (name, module) in [("window", "sluice_window"), ("opennic", "opennic")] {
+        let root = dir.path().join(name);
+        fs::create_dir(&root)?;
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--pid", "--fork", "--kill-child", "bash"])
+            .arg(source().join("tests/tests/packages/dkms.sh"))
+            .arg(kernel.trim())
+            .args([&fetched, &root])
+            .args(
+                [&old, &new]
+                    .map(|folder| {
+                        only(
+                            folder,
+                            &format!(
+                                "{name}-dkms_{}-1_all.deb",
+                                if *folder == old { "0.0.1" } else { "0.0.2" }
+                            ),
+                        )
+                    })
+                    .into_iter()
+                    .collect::<Verdict<Vec<_>>>()?,
+            )
+            .arg(module);
+        let outcome = run(command, dir.path(), name, LIMIT)?;
+        ensure(outcome.text().ends_with("all good\n"), || {
+            outcome.describe()
+        })?;
+    }
+    Ok(())
+}
+
+/// `cargo install` cannot bring libraries: what it brings says what to do, and that works.
+fn cargo_install() -> Verdict {
+    let (target, profile) = profile()?;
+    let dir = tempfile::tempdir()?;
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["install", "--debug", "--locked", "--offline", "--path"])
+        .arg(source().join("crates/cli"))
+        .arg("--root")
+        .arg(dir.path())
+        .arg("--target-dir")
+        .arg(&target)
+        .env("CARGO_INCREMENTAL", "0");
+    run(command, dir.path(), "install", LIMIT)?.success()?;
+    let sluice = dir.path().join("bin/sluice");
+    for words in [["run", "--", "true"], ["verbs", "--", "true"]] {
+        let output = Command::new(&sluice)
+            .args(words)
+            .env_remove("SLUICE_LIBDIR")
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure(
+            output.status.code() == Some(125)
+                && [
+                    "cargo install",
+                    "SLUICE_LIBDIR",
+                    "target/release",
+                    "package",
+                ]
+                .iter()
+                .all(|word| said.contains(word)),
+            || format!("{words:?} says {said}"),
+        )?;
+        let mut command = Command::new(&sluice);
+        command
+            .args(words)
+            .env("SLUICE_LIBDIR", target.join(&profile));
+        run(command, dir.path(), words[0], LIMIT)?.success()?;
+    }
+    Ok(())
 }
 
 fn text_of(command: &mut Command) -> Verdict<String> {
@@ -119,7 +287,13 @@ fn contents() -> Verdict {
     package(&out, &["--version", "0.0.1"])?;
     let mut sums = Command::new("sha256sum");
     let sums = text_of(sums.args(["--check", "SHA256SUMS"]).current_dir(&out))?;
-    ensure(sums.lines().count() == 7, || sums.clone())?;
+    ensure(sums.lines().count() == 11, || sums.clone())?;
+    // The same build gives the same files, wherever they are written.
+    let again = dir.path().join("another-folder");
+    package(&again, &["--version", "0.0.1"])?;
+    let sums = |folder: &Path| fs::read_to_string(folder.join("SHA256SUMS"));
+    let (first, second) = (sums(&out)?, sums(&again)?);
+    ensure(first == second, || format!("{first}\n{second}"))?;
     // One layout: files and links of the archive are those of the .deb, and of the .rpm.
     let normal = |list: &str| {
         let mut names: Vec<String> = list
@@ -156,6 +330,42 @@ fn contents() -> Verdict {
         let rpm = only(&out, "sluice-0.0.1-1.x86_64.rpm")?;
         let rpm = text_of(Command::new("rpm").args(["-qlp", "--nosignature"]).arg(rpm))?;
         ensure(normal(&rpm) == expected, || rpm.clone())?;
+    }
+    // What a module is built of, and no more.
+    if find_program("dpkg-deb").is_some() {
+        for (name, folder) in [("window", "sluice_window"), ("opennic", "opennic")] {
+            let mut list = Command::new("sh");
+            list.args(["-c", "dpkg-deb --fsys-tarfile \"$1\" | tar -t", "sh"]);
+            let deb = only(&out, &format!("sluice-{name}-dkms_0.0.1-1_all.deb"))?;
+            let deb = text_of(list.arg(deb))?;
+            let place = format!("./usr/src/{folder}-0.0.1/");
+            let mut packed: Vec<&str> = deb
+                .lines()
+                .filter_map(|path| path.strip_prefix(&place))
+                .collect();
+            packed.retain(|path| {
+                !path.is_empty() && !path.ends_with('/') && !path.starts_with("include/")
+            });
+            packed.sort_unstable();
+            let files = fs::read_dir(source().join("kernel").join(name))?.flatten();
+            let mut expected: Vec<String> = files
+                .filter(|entry| entry.path().is_file())
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .filter(|file| {
+                    let is_source = Path::new(file)
+                        .extension()
+                        .is_some_and(|kind| kind == "c" || kind == "h");
+                    ["Kbuild", "COPYING", "dkms.conf"].contains(&file.as_str())
+                        || (is_source && !file.ends_with(".mod.c"))
+                })
+                .collect();
+            expected.sort();
+            ensure(packed == expected, || format!("{packed:?} {expected:?}"))?;
+            ensure(
+                deb.contains("include/uapi/sluice_window.h") == (name == "window"),
+                || deb.clone(),
+            )?;
+        }
     }
     // The bill has what is linked in, and not what only tests use.
     let bill: Value = serde_json::from_slice(&fs::read(only(&out, ".cdx.json")?)?)

@@ -336,3 +336,47 @@ fn dependencies_are_from_crates_io() {
     let others: BTreeSet<&str> = sources.filter(|it| *it != crates_io).collect();
     assert!(others.is_empty(), "{others:#?}");
 }
+
+/// What goes into a package of the workspace when it is built alone.
+fn linked(arguments: &[&str]) -> String {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args([
+        "tree",
+        "--edges",
+        "normal",
+        "--prefix",
+        "none",
+        "--locked",
+        "--package",
+    ]);
+    let output = command.args(arguments).current_dir(root()).output();
+    let output = output.expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Certificates are made by `sluice ca`, and read by everybody else.
+#[test]
+fn only_the_command_makes_certificates_and_draws() {
+    let has = |tree: &str, name: &str| tree.lines().any(|line| line.starts_with(name));
+    let daemon = linked(&["sluice-daemon"]);
+    assert!(
+        has(&daemon, "rustls v") && !has(&daemon, "rcgen v"),
+        "{daemon}"
+    );
+    let command = linked(&["sluice-cli"]);
+    assert!(
+        has(&command, "rcgen v") && has(&command, "ratatui v"),
+        "{command}"
+    );
+    let lean = linked(&["sluice-cli", "--no-default-features"]);
+    assert!(
+        has(&lean, "rustls v") && !has(&lean, "rcgen v") && !has(&lean, "ratatui v"),
+        "{lean}"
+    );
+}

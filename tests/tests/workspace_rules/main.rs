@@ -7,6 +7,7 @@ mod dependencies;
 mod documents;
 mod kubernetes;
 mod modules;
+mod protocols;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -493,6 +494,47 @@ fn kernel_code_has_the_kernels_licence_and_nothing_else_uses_it() {
     }
     assert!(seen > 0, "there is no kernel code");
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Packages are of one version; whoever adds a module's folder to DKMS by hand gets the same one.
+#[test]
+fn modules_of_the_kernel_have_the_version_of_the_workspace() {
+    let metadata = metadata();
+    let version = &metadata.members().next().expect("there are crates").version;
+    for module in ["window", "opennic"] {
+        let path = root().join("kernel").join(module).join("dkms.conf");
+        let text = fs::read_to_string(&path).expect("the module has a dkms.conf");
+        let line = format!("PACKAGE_VERSION=\"{version}\"");
+        assert!(
+            text.lines().any(|it| it == line),
+            "{} is not of version {version}",
+            path.display()
+        );
+    }
+}
+
+/// A version that is built has a dated heading, as Keep a Changelog has it; what is newer stands above it.
+#[test]
+fn the_changelog_has_the_version_with_its_day() {
+    let metadata = metadata();
+    let version = &metadata.members().next().expect("there are crates").version;
+    let text = fs::read_to_string(root().join("CHANGELOG.md")).expect("it is there");
+    let newest = text.lines().filter_map(|line| line.strip_prefix("## ["));
+    let newest: Vec<&str> = newest
+        .filter(|line| !line.starts_with("Unreleased"))
+        .collect();
+    let day = newest
+        .first()
+        .and_then(|line| line.strip_prefix(&format!("{version}] - ")));
+    let is_day = |day: &str| {
+        let parts: Vec<&str> = day.split('-').collect();
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        lengths == [4, 2, 2] && parts.concat().bytes().all(|byte| byte.is_ascii_digit())
+    };
+    assert!(
+        day.is_some_and(is_day),
+        "CHANGELOG.md's newest version is {newest:?}, Cargo.toml's {version}"
+    );
 }
 
 #[test]

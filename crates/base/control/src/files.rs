@@ -55,7 +55,8 @@ impl Unusable {
                 ..
             } => format!("point {LIBDIR_VARIABLE} at the folder that holds it, or unset it"),
             Self::Missing { .. } => format!(
-                "build it with 'cargo build --release' or set {LIBDIR_VARIABLE} to its folder"
+                "build all of Sluice with 'cargo build --release' ('cargo install' brings one \
+                 program alone) and set {LIBDIR_VARIABLE} to its target/release, or install a package"
             ),
             Self::NotPreloadable(_) => format!(
                 "copy or link the library to another folder and name that in {LIBDIR_VARIABLE}"

@@ -395,3 +395,58 @@ impl Direction {
             .fetch_and(!(1u64 << (slot % 64)), Ordering::AcqRel);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::board::{BOARD_BYTES, Slot};
+    use crate::geometry::{
+        Geometry, LANE_HEADER_BYTES, LANES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, SLOTS,
+    };
+    use core::mem::offset_of;
+
+    const DOCUMENT: &str = include_str!("../../../../docs/protocols.md");
+
+    #[test]
+    fn the_document_has_the_layout() {
+        macro_rules! rows {
+            ($line:ty, $head:literal: $($field:ident $bits:literal),+) => {
+                let head = concat!("| offset in a ", $head, " line |");
+                let rows = DOCUMENT.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+                let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).collect();
+                let expected = [$((offset_of!($line, $field), $bits, stringify!($field))),+];
+                for (row, (offset, bits, name)) in rows.iter().zip(expected) {
+                    let begin = format!("| {offset} | {bits} | `{name}` |");
+                    assert!(row.starts_with(&begin), "{row} is not {begin}");
+                }
+                assert_eq!(rows.len(), expected.len());
+            };
+        }
+        rows!(SenderLine, "sender's": tail 64, base 64, mark 64, tcp_sent 64, ring_began_ns 64, tcp_began_ns 64, mode 32, intent 32);
+        rows!(ReceiverLine, "receiver's": head 64, tcp_read 64, watchers 64, sleepers 32, adopted 32, closed 32, recall 32);
+        let shape = Geometry::new(LANES_MAX, RING_BYTES_MIN).expect("a chunk");
+        for text in [
+            format!(
+                "1 to {LANES_MAX} lanes, rings of a power of two from {RING_BYTES_MIN} to {RING_BYTES_MAX} bytes"
+            ),
+            format!(
+                "| {} | ready lines: for each receiving side (0, 1), {SLOTS} lines of {} bytes",
+                shape.ready_line_offset(0, 0),
+                size_of::<ReadyLine>()
+            ),
+            format!(
+                "| {} | lane headers of {LANE_HEADER_BYTES} bytes",
+                shape.lane_header_offset(0)
+            ),
+            format!("A line has {} bytes", size_of::<SenderLine>()),
+            format!("has {SLOTS} slots of {} bytes", size_of::<Slot>()),
+            format!("board ({BOARD_BYTES} bytes)"),
+            format!("more than {}\nbytes into it", crate::ring::WINDOW_BYTES),
+            format!(
+                "{RECALL_NONE} none, {RECALL_ASKED} asked, {RECALL_TAKEN} taken, {RECALL_REFUSED} refused"
+            ),
+        ] {
+            assert!(DOCUMENT.contains(&text), "the document lacks: {text}");
+        }
+    }
+}

@@ -286,4 +286,40 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_document_has_the_layout() {
+        let document = include_str!("../../../../docs/windows.md");
+        let header = crate::header::VERSION;
+        for text in [
+            format!("## Layout, version {header}"),
+            format!(
+                "`SLUICEWN`, version {header}, kind (1 coherent, 2 flush), hosts (2 to {HOSTS_MAX})"
+            ),
+            format!("| {LINE_BYTES} × (1 + *i*) | the claim"),
+            format!("| {HEADER_BYTES} + *i* × slot |"),
+            format!("| *j* × {PEER_BYTES} | the page that host *j* writes"),
+            format!("in the upper 16 bits version {}", crate::link::VERSION),
+            format!(
+                "at {} the beat, at {} the tail of the mailbox from *j*, at {} how far *j* has read the mailbox to *j*, at {} the mailbox's {MAILBOX_BYTES} bytes",
+                peer::BEAT,
+                peer::TAIL,
+                peer::HEAD,
+                peer::MAILBOX
+            ),
+            format!(
+                "| hosts × {PEER_BYTES} | the heap, which host *i* lends to its peers in pages of {PAGE_BYTES} bytes"
+            ),
+            format!(
+                "at most {}) and the kind",
+                crate::mailbox::MESSAGE_BYTES_MAX
+            ),
+        ] {
+            assert!(document.contains(&text), "the document lacks: {text}");
+        }
+        assert_eq!(crate::header::claim_at(0), LINE_BYTES);
+        assert_eq!(crate::claim::SILENCE_NS, 3_000_000_000);
+        assert_eq!(crate::claim::SETTLE_NS, 50_000_000);
+        assert_eq!(crate::claim::BEAT_NS * 4, 1_000_000_000);
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use sluice_peering::PORT_DEFAULT;
-use sluice_peering::authority::DAYS_MAX;
+use sluice_peering::limits::DAYS_MAX;
 
 /// Makes keys and certificates, by which the daemons of several hosts know each other.
 ///

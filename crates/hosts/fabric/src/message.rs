@@ -218,4 +218,31 @@ mod tests {
             number = next;
         }
     }
+
+    #[test]
+    fn the_document_has_each_note() {
+        let document = include_str!("../../../../docs/protocols.md");
+        let mut kinds = 0;
+        for kind in 1..=u8::MAX {
+            // One that has a value, or one that has none.
+            let read = [0, 1].iter().find_map(|value| {
+                let mut bytes = [0; RECORD_BYTES];
+                (bytes[0], bytes[15]) = (kind, *value);
+                Some((Record::decode(&bytes)?.note, *value))
+            });
+            let Some((note, _)) = read else { break };
+            kinds += 1;
+            let name = format!("{note:?}").to_lowercase();
+            let name = name.split('(').next().unwrap_or_default();
+            let row = format!("| {kind} | {name} | ");
+            assert!(document.contains(&row), "the document lacks {row}");
+        }
+        assert_eq!(kinds, 16);
+        for text in [
+            format!("at most {RECORDS_MAX} records of {RECORD_BYTES} bytes"),
+            format!("lower {} bits", LaneNumber::LANES_MAX.trailing_zeros()),
+        ] {
+            assert!(document.contains(&text), "the document lacks {text}");
+        }
+    }
 }

@@ -15,13 +15,11 @@ use time::{Duration, OffsetDateTime};
 
 use crate::config::{Config, is_name};
 use crate::identity::Identity;
+use crate::limits::DAYS_MAX;
 use crate::secret::{SecretError, read_private, read_public, to_hex, write_new, write_private};
 
 /// Days that an authority's own certificate is valid.
 pub const AUTHORITY_DAYS: u32 = 3_650;
-
-/// Days that a certificate is valid at most.
-pub const DAYS_MAX: u32 = 3_650;
 
 /// Clocks of two hosts may differ by that much.
 const CLOCK_SKEW: Duration = Duration::hours(1);

@@ -163,4 +163,20 @@ mod tests {
         let long = FrameError::Length(Kind::Hello, GREETING_BYTES_MAX + 1);
         assert_eq!(split(&[1, 0, 4, 1]), Err(long));
     }
+
+    #[test]
+    fn the_document_has_each_frame() {
+        let document = include_str!("../../../../docs/protocols.md");
+        for kind in Kind::ALL {
+            let name = format!("{kind:?}").to_lowercase();
+            let row = format!("| {} | {name} | {} |", kind as u8, kind.length_max());
+            assert!(document.contains(&row), "the document lacks {row}");
+        }
+        let port = format!("TCP port {}", crate::PORT_DEFAULT);
+        let label = String::from_utf8_lossy(crate::proof::EXPORTER_LABEL).into_owned();
+        let versions = format!("(both {})", crate::VERSIONS.last);
+        for text in [port, label, versions] {
+            assert!(document.contains(&text), "the document lacks {text}");
+        }
+    }
 }

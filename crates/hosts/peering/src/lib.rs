@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+#[cfg(feature = "authority")]
 pub mod authority;
 mod channel;
 mod check;

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Days that a certificate which is made here is valid at most.
+pub const DAYS_MAX: u32 = 3_650;
+
 /// Sessions at most.
 pub const SESSIONS_MAX: usize = 1_024;
 

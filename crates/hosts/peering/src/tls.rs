@@ -1,18 +1,27 @@
 //! TLS 1.3 (RFC 8446) for each way to authenticate.
 //!
-//! With a pre-shared key, or with none, the accepting daemon has a certificate that it made for
-//! itself when it started and that nobody checks: who the other one is, is proven inside the
+//! With a pre-shared key, or with none, the accepting daemon shows a raw public key (RFC 7250) that it
+//! made for itself when it started and that nobody knows: who the other one is, is proven inside the
 //! connection (see [`proof`](crate::proof)), or not at all. TLS's own pre-shared keys are not
 //! what rustls offers.
 
 use std::fmt;
 use std::sync::Arc;
 
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer,
+    UnixTime,
+};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootCertStore,
@@ -73,7 +82,7 @@ impl Tls {
     ) -> Result<Tls, Error> {
         let provider = provider();
         let signed = Arc::new(AnyName {
-            roots: Some(roots.clone()),
+            roots: roots.clone(),
             algorithms: provider.signature_verification_algorithms,
         });
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -92,33 +101,23 @@ impl Tls {
         Ok(Tls::finish(Method::Certificates, client, server))
     }
 
-    /// With a certificate that means nothing, made now.
+    /// With a key that means nothing, made now.
     ///
     /// # Errors
     /// The system gives no random numbers.
     pub fn without_certificates(method: Method) -> Result<Tls, Error> {
-        let general = |error: rcgen::Error| Error::General(error.to_string());
-        let pair = rcgen::KeyPair::generate().map_err(general)?;
-        let params = rcgen::CertificateParams::new(["sluice.invalid".to_owned()]);
-        let certificate = params
-            .and_then(|params| params.self_signed(&pair))
-            .map_err(general)?;
-        let key = PrivateKeyDer::try_from(pair.serialize_der());
-        let key = key.map_err(|why| Error::General(why.to_owned()))?;
         let provider = provider();
-        let anybody = Arc::new(AnyName {
-            roots: None,
-            algorithms: provider.signature_verification_algorithms,
-        });
+        let anybody = Arc::new(AnyKey(provider.signature_verification_algorithms));
         let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
             .with_custom_certificate_verifier(anybody)
             .with_no_client_auth();
+        let own = Arc::new(new_key(&provider)?);
         let server = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)?;
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
         Ok(Tls::finish(method, client, server))
     }
 
@@ -136,6 +135,18 @@ impl Tls {
             server: Arc::new(server),
         }
     }
+}
+
+/// A key pair, with its public half in the place of a certificate.
+fn new_key(provider: &CryptoProvider) -> Result<CertifiedKey, Error> {
+    let general = |why: &str| Error::General(why.to_owned());
+    let pair = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
+        .map_err(|_| general("no key can be made"))?;
+    let pair = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pair.as_ref().to_vec()));
+    let key = provider.key_provider.load_private_key(pair)?;
+    let public = key.public_key().ok_or_else(|| general("no public key"))?;
+    let public = CertificateDer::from(public.to_vec());
+    Ok(CertifiedKey::new(vec![public], key))
 }
 
 /// Whether the certificate is that of the daemon with this name (a DNS name in its
@@ -172,8 +183,8 @@ pub fn verify_own(chain: &[CertificateDer<'static>], roots: &RootCertStore) -> R
 /// and is checked then.
 #[derive(Debug)]
 struct AnyName {
-    /// Who must have signed the certificate; `None`: it means nothing.
-    roots: Option<RootCertStore>,
+    /// Who must have signed the certificate.
+    roots: RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
@@ -186,17 +197,15 @@ impl ServerCertVerifier for AnyName {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(roots) = &self.roots {
-            let parsed = ParsedCertificate::try_from(end_entity)?;
-            let algorithms = self.algorithms.all;
-            verify_server_cert_signed_by_trust_anchor(
-                &parsed,
-                roots,
-                intermediates,
-                now,
-                algorithms,
-            )?;
-        }
+        let parsed = ParsedCertificate::try_from(end_entity)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(
+            &parsed,
+            &self.roots,
+            intermediates,
+            now,
+            algorithms,
+        )?;
         Ok(ServerCertVerified::assertion())
     }
 
@@ -220,6 +229,50 @@ impl ServerCertVerifier for AnyName {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
+    }
+}
+
+/// Accepts servers that have the private half of the key that they show, whichever it is.
+#[derive(Debug)]
+struct AnyKey(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyKey {
+    fn verify_server_cert(
+        &self,
+        _key: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _key: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, dss, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
     }
 }
 

@@ -160,4 +160,17 @@ mod tests {
         management[field::QPN].copy_from_slice(&1_u32.to_be_bytes());
         assert!(Endpoint::decode(&management).is_err());
     }
+
+    #[test]
+    fn the_document_has_the_format() {
+        let document = include_str!("../../../../docs/protocols.md");
+        let text = format!(
+            "An **endpoint**, {ENDPOINT_BYTES} bytes: version 8 ({VERSION}), MTU's code 8, zero 16, queue pair number 32, first PSN 32, zero 32, GID 16 bytes"
+        );
+        assert!(document.contains(&text), "the document lacks: {text}");
+        assert_eq!(
+            (field::MTU, field::QPN, field::PSN, field::GID),
+            (1, 4..8, 8..12, 16..32)
+        );
+    }
 }

@@ -201,4 +201,55 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn the_document_has_the_header() {
+        let document = include_str!("../../../../docs/windows.md");
+        let frame = Frame {
+            flags: 2,
+            code: 0x0403,
+            len: 5,
+            to: 6,
+            from: 7,
+            seq: 8,
+            psn: 9,
+            imm: 10,
+            addr: 11,
+            rkey: 12,
+            about: 13,
+            words: [14, 15],
+            ..Frame::new(What::Request)
+        };
+        let bytes = frame.emit();
+        let rows = [
+            ("| 0 | 32 | bytes that follow", vec![(0, 5)]),
+            (
+                "| 4 | 8, 8, 16 | what: 1 request, 2 more of it, 3 answer, 4 data, 5 not yet, 6 ready; flags: \
+                 1 solicited, 2 an answer is waited for, 4 no receive; code:",
+                vec![(4, 1), (5, 2), (6, 3), (7, 4)],
+            ),
+            ("| 8 | 32, 32 | to:", vec![(8, 6), (12, 7)]),
+            ("| 16 | 64 | the request's number", vec![(16, 8)]),
+            ("| 24 | 32, 32 | packet number", vec![(24, 9), (28, 10)]),
+            ("| 32 | 64 | address of remote memory", vec![(32, 11)]),
+            ("| 40 | 32, 32 | remote key", vec![(40, 12), (44, 13)]),
+            ("| 48 | 64, 64 | atomics", vec![(48, 14), (56, 15)]),
+        ];
+        for (row, places) in rows {
+            assert!(document.contains(row), "the document lacks {row}");
+            for (at, byte) in places {
+                assert_eq!(bytes[at], byte, "{row}");
+            }
+        }
+        for text in [
+            format!("host's slot times 2^{NUMBER_BITS}"),
+            format!("carries frames: {HEADER_BYTES} bytes of header"),
+            format!(
+                "a quarter of the ring less {HEADER_BYTES}, and at most {} KiB",
+                PIECE_BYTES_MAX >> 10
+            ),
+        ] {
+            assert!(document.contains(&text), "the document lacks {text}");
+        }
+    }
 }

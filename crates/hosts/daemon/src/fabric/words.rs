@@ -374,4 +374,56 @@ mod tests {
         }
         assert_eq!(Word::decode(&[99, 0, 0]), None);
     }
+
+    fn name_of(word: &Word) -> &'static str {
+        match word {
+            Word::Hello { .. } => "hello",
+            Word::Link { .. } => "link",
+            Word::Broken { .. } => "broken",
+            Word::End { .. } => "end",
+            Word::Gone { .. } => "gone",
+            Word::Ask { .. } => "ask",
+            Word::Nobody { .. } => "nobody",
+            Word::Lane { .. } => "lane",
+            Word::NoLane { .. } => "no lane",
+            Word::Seat(_) => "seat",
+            Word::Want { .. } => "want",
+            Word::NoDirect { .. } => "no direct",
+            Word::Direct { .. } => "direct",
+            Word::Taken { .. } => "taken",
+            Word::Refused { .. } => "refused",
+            Word::Returned { .. } => "returned",
+            Word::ClientGone { .. } => "program gone",
+            Word::Withdrawn { .. } => "withdrawn",
+            Word::Released { .. } => "released",
+        }
+    }
+
+    /// Zeros are a word of every kind but one, of the one length that the kind has.
+    #[test]
+    fn the_document_has_each_word() {
+        let document = include_str!("../../../../../docs/protocols.md");
+        let mut kinds = 0;
+        for kind in 1..64 {
+            let zeros = (1..128).find_map(|bytes| {
+                let mut message = vec![0; bytes];
+                message[0] = kind;
+                if kind == kind::LINK && bytes > 1 + 4 {
+                    // An endpoint of this version.
+                    message[1 + 4..].fill(1);
+                    for zero in [2, 3, 12, 13, 14, 15, 8, 4] {
+                        if let Some(byte) = message.get_mut(1 + 4 + zero) {
+                            *byte = 0;
+                        }
+                    }
+                }
+                Some((Word::decode(&message)?, bytes))
+            });
+            let Some((word, bytes)) = zeros else { break };
+            kinds += 1;
+            let row = format!("| {kind} | {} | {bytes} |", name_of(&word));
+            assert!(document.contains(&row), "the document lacks {row}");
+        }
+        assert_eq!(kinds, kind::RELEASED);
+    }
 }

@@ -176,6 +176,19 @@ mod tests {
             assert!(is_one(&bytes));
             check_word(word, &bytes, Word::decode);
         }
+        let document = include_str!("../../../../../docs/protocols.md");
+        for word in words {
+            let name = match word {
+                Word::Publish { .. } => "publish",
+                Word::Published { .. } => "published",
+                Word::Withdraw { .. } => "withdraw",
+                Word::Look { .. } => "look",
+                Word::Exit { .. } => "exit",
+            };
+            let bytes = word.encode();
+            let row = format!("| {} | {name} | {} |", bytes[0], bytes.len());
+            assert!(document.contains(&row), "the document lacks {row}");
+        }
         // An IPv4 listener that takes no IPv4, and flags that nobody knows.
         let mut bytes = publish("0.0.0.0:80", false).encode();
         for flags in [0, 1, 3, 4] {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring::default_provider};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::AlwaysResolvesServerRawPublicKeys;
+use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, ServerConfig, ServerConnection,
@@ -51,16 +53,17 @@ impl Raw {
 
     /// Is the other end of one that was accepted.
     pub fn serve(socket: TcpStream, protocol: &str) -> Raw {
+        let provider = default_provider();
         let pair = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(["x.invalid".to_owned()]).unwrap();
-        let certificate = params.self_signed(&pair).unwrap();
         let key = PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
-        let mut config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        let key = provider.key_provider.load_private_key(key).unwrap();
+        let public = CertificateDer::from(key.public_key().unwrap().to_vec());
+        let own = Arc::new(CertifiedKey::new(vec![public], key));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)));
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let tls = ServerConnection::new(Arc::new(config)).unwrap();
         Raw::new(StreamOwned::new(tls, patient(socket)))
@@ -159,5 +162,9 @@ impl ServerCertVerifier for Gullible {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
     }
 }

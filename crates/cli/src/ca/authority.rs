@@ -1,25 +1,18 @@
-//! `sluice ca`: a certificate authority for daemons, and what each host gets from it.
+//! An authority, and the folders of hosts.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
+use sluice_peering::SecretError;
 use sluice_peering::authority::{self, AuthorityError};
-use sluice_peering::{SecretError, generate_psk};
 
-use crate::args::{CaArgs, CaCommand, CaHostArgs};
+use super::file_failed;
+use crate::args::CaHostArgs;
 use crate::error::{Failure, Outcome, reason, without_numbers};
 use crate::terminal::print;
 
-pub fn run(args: &CaArgs) -> Outcome {
-    match &args.command {
-        CaCommand::Create { directory } => create(directory),
-        CaCommand::Host(args) => host(args),
-        CaCommand::Key { file } => key(file),
-    }
-}
-
-fn create(directory: &Path) -> Outcome {
+pub fn create(directory: &Path) -> Outcome {
     let made = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -40,7 +33,7 @@ fn create(directory: &Path) -> Outcome {
     Ok(0)
 }
 
-fn host(args: &CaHostArgs) -> Outcome {
+pub fn host(args: &CaHostArgs) -> Outcome {
     let made = authority::issue_folder(&args.directory, &args.name, args.days, &args.peers);
     let folder = made.map_err(|error| failed(&error, &args.directory))?;
     let (shown, name) = (folder.display(), &args.name);
@@ -54,15 +47,6 @@ fn host(args: &CaHostArgs) -> Outcome {
     Ok(0)
 }
 
-fn key(file: &Path) -> Outcome {
-    generate_psk(file).map_err(|error| file_failed(&error))?;
-    print(&format!(
-        "{}: for psk_file in [daemon] of every host; whoever has it can pass for any of them\n",
-        file.display()
-    ))?;
-    Ok(0)
-}
-
 fn failed(error: &AuthorityError, directory: &Path) -> Failure {
     match error {
         AuthorityError::File(SecretError::Read(path, _)) if !path.exists() => Failure::new(
@@ -72,13 +56,4 @@ fn failed(error: &AuthorityError, directory: &Path) -> Failure {
         AuthorityError::File(error) => file_failed(error),
         other => Failure::new(without_numbers(&other.to_string()), "see sluice-ca(1)"),
     }
-}
-
-/// Most of these say themselves what to do.
-fn file_failed(error: &SecretError) -> Failure {
-    let hint = match error {
-        SecretError::Write(..) => "name a folder that you can write, and that is there",
-        _ => "",
-    };
-    Failure::new(without_numbers(&error.to_string()), hint)
 }

@@ -1,0 +1,44 @@
+#!/bin/bash
+# A machine to run the documents' commands on:
+#
+#   unshare --mount --pid --fork --kill-child --net lab.sh SOURCE BUILT TALK.py STORY.sh DIR
+#
+# The root is the host's with a layer over it that is gone with this process; so is the repository, at /src, with the
+# folder BUILT as its target/release. /tmp, /run and /dev are of its own. The story is a script of bash that runs
+# there, with what stands in machine.sh; ends with "all good" if each of its commands did well.
+set -euo pipefail
+source=$1 built=$2 talk=$3 story=$4 dir=$5
+
+fail() {
+    printf 'FAILED: %s\n' "$*"
+    exit 1
+}
+# In namespaces of its own it is the first process; elsewhere it would work on the host.
+(($$ == 1)) || fail "not in namespaces of its own"
+mount --make-rprivate /
+mount -t tmpfs layer "$dir"
+mkdir "$dir"/{upper,work,root,src-upper,src-work}
+mount -t overlay layer -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
+root=$dir/root
+mkdir -p "$root/src"
+mount -t overlay src -o "lowerdir=$source,upperdir=$dir/src-upper,workdir=$dir/src-work" "$root/src"
+mkdir -p "$root/src/target/release"
+mount --bind "$built" "$root/src/target/release"
+mount -t proc proc "$root/proc"
+for folder in tmp run dev; do mount -t tmpfs "$folder" "$root/$folder"; done
+chmod 1777 "$root/tmp"
+for device in null zero random urandom tty; do
+    touch "$root/dev/$device"
+    mount --bind "/dev/$device" "$root/dev/$device"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+mkdir "$root/dev/shm"
+mount -t tmpfs shm "$root/dev/shm"
+mkdir -p "$root/usr/local/bin"
+cp "$talk" "$root/usr/local/bin/talk.py"
+cat "${BASH_SOURCE[0]%/*}/machine.sh" "$story" >"$root/tmp/story"
+ip link set lo up
+
+env -i PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
+    chroot "$root" bash -euo pipefail /tmp/story || fail "the story ended with $?"
+printf 'all good\n'
