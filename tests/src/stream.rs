@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -76,7 +77,7 @@ impl Transfer {
     /// Starts the server alone.
     pub fn listen(self, mut server: Command, dir: &Path, limit: Duration) -> Verdict<Listening> {
         server.args(["server", self.server, &self.connections.to_string()]);
-        let mut server = Job::start(server, dir, "stream-server")?;
+        let mut server = Job::start(server, dir, &label("server"))?;
         Ok(Listening {
             port: await_port(&mut server, limit)?,
             server,
@@ -93,7 +94,7 @@ impl Listening {
         client.args(["client", &self.port.to_string()]);
         client.args(numbers.map(|number| number.to_string()));
         Ok(Ends {
-            client: Job::start(client, dir, "stream-client")?,
+            client: Job::start(client, dir, &label("client"))?,
             server: self.server,
             transfer,
         })
@@ -143,6 +144,13 @@ impl Ends {
         let outcome = survivor.finish(limit)?.success()?;
         check_cut(&outcome, self.transfer.connections)
     }
+}
+
+/// Begins the names of an end's outputs: there may be several transfers at a time.
+fn label(end: &str) -> String {
+    static STARTED: AtomicU32 = AtomicU32::new(0);
+    let number = STARTED.fetch_add(1, Ordering::Relaxed);
+    format!("stream-{end}-{number}")
 }
 
 /// Builds it in the directory.
