@@ -522,6 +522,23 @@ static void up(void)
 	peer_of(fd);
 }
 
+/* A port that a client in the kernel has. */
+static void taken(void)
+{
+	struct sluice_window_attach asked = { .port = 0x1002 };
+	int fd = open_device();
+
+	asked.peer = info_of(fd).slot == 0;
+	FAILS(ioctl(fd, SLUICE_WINDOW_ATTACH, &asked), EACCES);
+}
+
+static void unlent(void)
+{
+	int fd = open_device();
+
+	CHECK(info_of(fd).lent_bytes == 0);
+}
+
 int main(int count, char **words)
 {
 	const struct {
@@ -530,6 +547,7 @@ int main(int count, char **words)
 	} commands[] = {
 		{ "echo", echo },	{ "pieces", pieces },	{ "attack", attack },
 		{ "removal", removal }, { "up", up },		{ "pair", pair },
+		{ "taken", taken },	{ "unlent", unlent },
 	};
 	size_t i;
 

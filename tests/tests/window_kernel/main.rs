@@ -2,6 +2,7 @@
 //! one memory, and the module itself in guests, with a host of this crate as its peer.
 
 mod build;
+mod guest;
 mod guests;
 mod host;
 mod protocol;
