@@ -108,6 +108,17 @@ nothing_left() {
 }
 "#;
 
+/// What a guest has besides.
+#[derive(Default)]
+pub struct Extra {
+    /// Of its kernel, which it loads.
+    pub modules: Vec<&'static str>,
+    /// `sluice_window`, made together with others.
+    pub driver: Option<PathBuf>,
+    /// For its script.
+    pub prelude: String,
+}
+
 /// One that runs.
 pub struct Guest {
     machine: Machine,
@@ -117,7 +128,13 @@ pub struct Guest {
 }
 
 impl Guest {
-    pub fn boot(kernel: &Kernel, server: &Server, devices: u32, script: &str) -> Verdict<Guest> {
+    pub fn boot(
+        kernel: &Kernel,
+        server: &Server,
+        devices: u32,
+        extra: Extra,
+        script: &str,
+    ) -> Verdict<Guest> {
         let Some(qemu) = find_program("qemu-system-x86_64") else {
             return skip("qemu-system-x86_64 is not installed; run scripts/setup test");
         };
@@ -131,12 +148,13 @@ impl Guest {
         let user = module::program(place.path(), "user", &[user], &options)?;
         let made = build::modules(kernel)?;
         let prelude = format!(
-            "DRIVER={}\nCLIENT={}\nUSER={}\n{PRELUDE}",
-            made.driver.display(),
+            "DRIVER={}\nCLIENT={}\nUSER={}\n{PRELUDE}\n{}",
+            extra.driver.unwrap_or(made.driver).display(),
             made.client.display(),
-            user.display()
+            user.display(),
+            extra.prelude
         );
-        let modules = kernel.modules(&MODULES)?;
+        let modules = kernel.modules(&[&MODULES[..], &extra.modules].concat())?;
         let script = format!("set -e\n{script}");
         let image = place.path().join("image");
         fs::write(&image, module::image(&modules, &agent, &prelude, &script)?)?;

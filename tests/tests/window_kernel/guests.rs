@@ -13,7 +13,7 @@ use sluice_window::link::Ended;
 use sluice_window::{Out, View};
 
 use crate::build;
-use crate::guest::{Guest, HOSTS, Server};
+use crate::guest::{Extra, Guest, HOSTS, Server};
 use crate::host::{Heard, Host};
 use crate::sure;
 
@@ -473,7 +473,13 @@ fn killed_and_whole() -> Verdict {
     let server = Server::start(place.path())?;
     let mut partner = Partner::new(&server.socket)?;
     partner.turns.push_back(Turn::Whole(u32::MAX));
-    let mut first = Guest::boot(&old, &server, 1, "load; $USER echo $DEVICE")?;
+    let mut first = Guest::boot(
+        &old,
+        &server,
+        1,
+        Extra::default(),
+        "load; $USER echo $DEVICE",
+    )?;
     run(&mut first, &mut partner, |partner| partner.answered >= 100)?;
     sure(partner.answered >= 100, first.console())?;
     drop(first);
@@ -525,7 +531,7 @@ done
 nothing_left
 echo unloaded=20
 "#;
-    let mut second = Guest::boot(&usual, &server, 1, script)?;
+    let mut second = Guest::boot(&usual, &server, 1, Extra::default(), script)?;
     run(&mut second, &mut partner, |_| false)?;
     let console = second.finish()?;
     for word in ["pieces=ok", "attack=ok", "removal=ok", "unloaded=20"] {
@@ -555,7 +561,7 @@ fn short(suite: &'static str) -> Verdict {
     partner.turns = [Turn::Whole(100)].into();
     let script = "load\n$USER echo $DEVICE\n$USER pieces $DEVICE\n$USER attack $DEVICE\n\
                   $USER pair $DEVICE\nclient\nrmmod sluice_window\nnothing_left\n";
-    let mut guest = Guest::boot(&kernel, &server, 2, script)?;
+    let mut guest = Guest::boot(&kernel, &server, 2, Extra::default(), script)?;
     run(&mut guest, &mut partner, |_| false)?;
     let console = guest.finish()?;
     for word in ["links=1", "pieces=ok", "attack=ok", "pair=ok", "client=ok"] {

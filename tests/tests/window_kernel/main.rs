@@ -6,6 +6,7 @@ mod guest;
 mod guests;
 mod host;
 mod protocol;
+mod rdma;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,7 @@ fn sure(condition: bool, text: impl Into<String>) -> Verdict {
 fn main() -> ExitCode {
     let mut trials = protocol::trials();
     trials.extend(guests::trials());
+    trials.extend(rdma::trials());
     // One at a time: an emulated machine can use every core.
     suite::run(trials, 1).exit_code()
 }
