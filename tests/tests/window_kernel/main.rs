@@ -2,6 +2,7 @@
 //! one memory, and the module itself in guests, with a host of this crate as its peer.
 
 mod build;
+mod channel;
 mod guest;
 mod guests;
 mod host;
@@ -19,6 +20,7 @@ fn sure(condition: bool, text: impl Into<String>) -> Verdict {
 
 fn main() -> ExitCode {
     let mut trials = protocol::trials();
+    trials.extend(channel::trials());
     trials.extend(guests::trials());
     trials.extend(rdma::trials());
     // One at a time: an emulated machine can use every core.
