@@ -539,6 +539,17 @@ static void unlent(void)
 	CHECK(info_of(fd).lent_bytes == 0);
 }
 
+/* Until there is one other host, and no more for two seconds. */
+static void alone(void)
+{
+	int fd = open_device(), tenths = 0;
+
+	while (tenths < 20) {
+		usleep(100000);
+		tenths = __builtin_popcount(info_of(fd).links) == 1 ? tenths + 1 : 0;
+	}
+}
+
 int main(int count, char **words)
 {
 	const struct {
@@ -548,6 +559,7 @@ int main(int count, char **words)
 		{ "echo", echo },	{ "pieces", pieces },	{ "attack", attack },
 		{ "removal", removal }, { "up", up },		{ "pair", pair },
 		{ "taken", taken },	{ "unlent", unlent },
+		{ "alone", alone },
 	};
 	size_t i;
 

@@ -6,6 +6,7 @@ mod channel;
 mod guest;
 mod guests;
 mod host;
+mod liar;
 mod protocol;
 mod rdma;
 

@@ -1,12 +1,15 @@
 //! The module of `kernel/rdma` in guests with two devices: programs on the distribution's libibverbs, with
 //! the provider of `kernel/rdma/provider`.
 
+use std::path::Path;
+
 use libtest_mimic::Trial;
 use sluice_tests::guest::module::{self, Kernel, kernel_folder};
 use sluice_tests::suite::{Verdict, trial};
 
 use crate::build;
 use crate::guest::{Extra, Guest, Server};
+use crate::liar::Liar;
 use crate::sure;
 
 pub fn trials() -> Vec<Trial> {
@@ -22,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("rdma_others_and_ends_6_12", || {
             verbs("bookworm-backports", MORE, &MORE_SAYS)
         }),
+        trial("rdma_beside_a_liar_6_12", beside_a_liar),
         trial("rdma_6_12", || {
             verbs("bookworm-backports", SHORT, &SHORT_SAYS)
         }),
@@ -124,20 +128,72 @@ echo unloaded=10
 
 const MORE_SAYS: [&str; 4] = ["limits=ok", "others=ok", "killed=20", "unloaded=10"];
 
+/// A host outside lies in all that it can say; programs in the guest hear nothing of it.
+const BESIDE: &str = r"
+both
+while [ ! -e /run/stop ]; do
+    $VERBS transfers sluice0 sluice1 >/run/said || { cat /run/said; touch /run/bad; exit 1; }
+done &
+$USER alone $DEVICE
+touch /run/stop
+wait
+[ ! -e /run/bad ]
+rmmod sluice_rdma
+$USER unlent $DEVICE
+rmmod sluice_window
+nothing_left
+echo beside=ok
+";
+
+fn beside_a_liar() -> Verdict {
+    let place = tempfile::tempdir()?;
+    let server = Server::start(place.path())?;
+    let mut liar = Some(Liar::new(&server.socket)?);
+    let mut guest = boot(place.path(), &server, "bookworm-backports", BESIDE)?;
+    let mut said = String::new();
+    let ran = guest.run(|| {
+        if let Some(host) = &mut liar {
+            let more = host.step()?;
+            said = host.describe();
+            if !more {
+                // Its slot stays as it is, as that of a process that was killed.
+                liar = None;
+            }
+        }
+        Ok(false)
+    });
+    ran.map_err(|problem| problem.with(|| said.clone()))?;
+    let console = guest.finish()?;
+    sure(liar.is_none(), format!("{said}\n{console}"))?;
+    sure(console.contains("beside=ok"), console)
+}
+
 fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
     let place = tempfile::tempdir()?;
-    let kernel = Kernel::find(suite)?;
     let server = Server::start(place.path())?;
+    let mut guest = boot(place.path(), &server, suite, script)?;
+    guest.run(|| Ok(false))?;
+    let console = guest.finish()?;
+    println!("{console}");
+    for word in says {
+        sure(console.contains(word), format!("no {word}\n{console}"))?;
+    }
+    Ok(())
+}
+
+/// With two devices, the modules and programs for them.
+fn boot(place: &Path, server: &Server, suite: &'static str, script: &str) -> Verdict<Guest> {
+    let kernel = Kernel::find(suite)?;
     let rdma = kernel_folder().join("rdma");
     let include = format!("-I{}", kernel_folder().join("include").display());
     let program = module::program(
-        place.path(),
+        place,
         "verbs",
         &[rdma.join("test/verbs.c")],
         &["-O2", "-Wl,--no-as-needed", "-libverbs"],
     )?;
     let provider = module::program(
-        place.path(),
+        place,
         "libsluice-rdmav34.so",
         &[rdma.join("provider/sluice.c")],
         &[
@@ -160,12 +216,5 @@ fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
             provider.display()
         ),
     };
-    let mut guest = Guest::boot(&kernel, &server, 2, extra, script)?;
-    guest.run(|| Ok(false))?;
-    let console = guest.finish()?;
-    println!("{console}");
-    for word in says {
-        sure(console.contains(word), format!("no {word}\n{console}"))?;
-    }
-    Ok(())
+    Guest::boot(&kernel, server, 2, extra, script)
 }

@@ -25,6 +25,8 @@ use crate::peer::Peer;
 const LEND: u32 = 0x56_00_00_01;
 /// 16 bytes: where the piece begins that was made usable, and whether the sender can ring.
 const READY: u32 = 0x56_00_00_02;
+/// Their upper half.
+const PORT: u32 = 0x5600;
 
 /// Messages taken from one peer before the others have their turn.
 const MESSAGES_PER_TURN: usize = 8;
@@ -130,6 +132,10 @@ impl Contact {
             let Some((kind, bytes)) = link.receiver.receive(&view, &mut buffer)? else {
                 break;
             };
+            // Said to others at that host: kernels tell of doorbells, and programs in guests talk.
+            if kind >> 16 != PORT {
+                continue;
+            }
             let Some([at, number]) = numbers(bytes) else {
                 return Err(Broken("has sent a message of another length"));
             };

@@ -44,7 +44,7 @@ fn a_piece_that_is_none_is_not_written_to() {
 fn messages_out_of_turn_end_the_link() {
     let lies: [fn(&mut Liar); 5] = [
         |liar| liar.tell(LEND, b"short"),
-        |liar| liar.tell(1234, &[0; 16]),
+        |liar| liar.tell(0x5600_0003, &[0; 16]),
         |liar| liar.tell_numbers(READY, [1, 1]),
         |liar| {
             liar.tell_numbers(LEND, [liar.lent.0, RING_BYTES]);
@@ -60,6 +60,20 @@ fn messages_out_of_turn_end_the_link() {
         lie(&mut scene.liar);
         scene.ends_the_link();
     }
+}
+
+/// As the kernel of a guest does (docs/windows.md, "Pieces for programs"), and programs there.
+#[test]
+fn messages_to_others_are_not_its_own() {
+    let mut scene = Scene::new();
+    scene.liar.tell(0x5700_0004, &[1, 0, 0, 0, 4, 0, 0, 0]);
+    scene.liar.tell(0x1001_0002, &[7; 1024]);
+    scene.liar.tell(1234, &[]);
+    scene.liar.join();
+    until("a channel", || {
+        assert!(!scene.liar.is_cut_off());
+        scene.liar.is_heard()
+    });
 }
 
 #[test]
