@@ -117,6 +117,15 @@ pub struct Extra {
     pub driver: Option<PathBuf>,
     /// For its script.
     pub prelude: String,
+    pub outside: Option<Outside>,
+}
+
+/// What a guest has instead of devices of a server: one without doorbells over a file, and a network
+/// in which it reaches what runs beside it at 10.0.2.2.
+pub struct Outside {
+    pub window: PathBuf,
+    /// A script, in a network namespace that it has with the emulated machine alone.
+    pub script: String,
 }
 
 /// One that runs.
@@ -130,8 +139,7 @@ pub struct Guest {
 impl Guest {
     pub fn boot(
         kernel: &Kernel,
-        server: &Server,
-        devices: u32,
+        server: Option<(&Server, u32)>,
         extra: Extra,
         script: &str,
     ) -> Verdict<Guest> {
@@ -149,7 +157,7 @@ impl Guest {
         let made = build::modules(kernel)?;
         let prelude = format!(
             "DRIVER={}\nCLIENT={}\nUSER={}\n{PRELUDE}\n{}",
-            extra.driver.unwrap_or(made.driver).display(),
+            extra.driver.as_ref().unwrap_or(&made.driver).display(),
             made.client.display(),
             user.display(),
             extra.prelude
@@ -159,7 +167,10 @@ impl Guest {
         let image = place.path().join("image");
         fs::write(&image, module::image(&modules, &agent, &prelude, &script)?)?;
         Ok(Guest {
-            machine: Machine::start(machine(&qemu, kernel, &image, server, devices))?,
+            machine: Machine::start(match &extra.outside {
+                Some(outside) => beside(machine(&qemu, kernel, &image, server), outside)?,
+                None => machine(&qemu, kernel, &image, server),
+            })?,
             started: Instant::now(),
             _place: place,
         })
@@ -210,13 +221,16 @@ impl Guest {
     }
 }
 
-fn machine(qemu: &Path, kernel: &Kernel, image: &Path, server: &Server, devices: u32) -> Command {
+fn machine(qemu: &Path, kernel: &Kernel, image: &Path, server: Option<(&Server, u32)>) -> Command {
     let mut command = module::machine(qemu, kernel, image);
     command
         .args(["-M", "q35", "-accel", "tcg,thread=multi,tb-size=256"])
         .args(["-m", "512", "-smp", "2"]);
+    let (socket, devices) = match server {
+        Some((server, devices)) => (server.socket.display().to_string(), devices),
+        None => (String::new(), 0),
+    };
     for device in 0..devices {
-        let socket = server.socket.display();
         command
             .arg("-chardev")
             .arg(format!("socket,path={socket},id=window{device}"))
@@ -224,4 +238,25 @@ fn machine(qemu: &Path, kernel: &Kernel, image: &Path, server: &Server, devices:
             .arg(format!("ivshmem-doorbell,vectors=4,chardev=window{device}"));
     }
     command
+}
+
+fn beside(mut machine: Command, outside: &Outside) -> Verdict<Command> {
+    let (window, bytes) = (&outside.window, fs::metadata(&outside.window)?.len());
+    machine
+        .arg("-object")
+        .arg(format!(
+            "memory-backend-file,id=window,size={bytes},share=on,mem-path={}",
+            window.display()
+        ))
+        .args(["-device", "ivshmem-plain,memdev=window"])
+        .args(["-netdev", "user,id=net,restrict=off"])
+        .args(["-device", "virtio-net-pci,netdev=net"]);
+    let mut command = command("unshare");
+    command.args(["--net", "sh", "-c"]).arg(format!(
+        "ip link set lo up; ( {} ) >&2 & exec \"$@\"",
+        outside.script
+    ));
+    command.arg("sh").arg(machine.get_program());
+    command.args(machine.get_args());
+    Ok(command)
 }

@@ -475,8 +475,7 @@ fn killed_and_whole() -> Verdict {
     partner.turns.push_back(Turn::Whole(u32::MAX));
     let mut first = Guest::boot(
         &old,
-        &server,
-        1,
+        Some((&server, 1)),
         Extra::default(),
         "load; $USER echo $DEVICE",
     )?;
@@ -531,7 +530,7 @@ done
 nothing_left
 echo unloaded=20
 "#;
-    let mut second = Guest::boot(&usual, &server, 1, Extra::default(), script)?;
+    let mut second = Guest::boot(&usual, Some((&server, 1)), Extra::default(), script)?;
     run(&mut second, &mut partner, |_| false)?;
     let console = second.finish()?;
     for word in ["pieces=ok", "attack=ok", "removal=ok", "unloaded=20"] {
@@ -561,7 +560,7 @@ fn short(suite: &'static str) -> Verdict {
     partner.turns = [Turn::Whole(100)].into();
     let script = "load\n$USER echo $DEVICE\n$USER pieces $DEVICE\n$USER attack $DEVICE\n\
                   $USER pair $DEVICE\nclient\nrmmod sluice_window\nnothing_left\n";
-    let mut guest = Guest::boot(&kernel, &server, 2, Extra::default(), script)?;
+    let mut guest = Guest::boot(&kernel, Some((&server, 2)), Extra::default(), script)?;
     run(&mut guest, &mut partner, |_| false)?;
     let console = guest.finish()?;
     for word in ["links=1", "pieces=ok", "attack=ok", "pair=ok", "client=ok"] {

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use libtest_mimic::Trial;
 use sluice_tests::guest::module::{self, Kernel, kernel_folder};
+use sluice_tests::job::command;
+use sluice_tests::lab::find_sluice;
 use sluice_tests::suite::{Verdict, trial};
 
 use crate::build;
-use crate::guest::{Extra, Guest, Server};
+use crate::guest::{Extra, Guest, Outside, Server};
 use crate::liar::Liar;
 use crate::sure;
 
@@ -26,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
             verbs("bookworm-backports", MORE, &MORE_SAYS)
         }),
         trial("rdma_beside_a_liar_6_12", beside_a_liar),
+        trial("rdma_with_programs_outside_6_12", with_programs_outside),
         trial("rdma_6_12", || {
             verbs("bookworm-backports", SHORT, &SHORT_SAYS)
         }),
@@ -149,7 +152,13 @@ fn beside_a_liar() -> Verdict {
     let place = tempfile::tempdir()?;
     let server = Server::start(place.path())?;
     let mut liar = Some(Liar::new(&server.socket)?);
-    let mut guest = boot(place.path(), &server, "bookworm-backports", BESIDE)?;
+    let mut guest = boot(
+        place.path(),
+        Some(&server),
+        "bookworm-backports",
+        BESIDE,
+        None,
+    )?;
     let mut said = String::new();
     let ran = guest.run(|| {
         if let Some(host) = &mut liar {
@@ -168,10 +177,72 @@ fn beside_a_liar() -> Verdict {
     sure(console.contains("beside=ok"), console)
 }
 
+/// Programs of `sluice verbs` on this machine, and of the distribution's in the guest, whose window has no
+/// doorbells.
+const OUTSIDE: [&str; 4] = [
+    "ibv_rc_pingpong -g 0 -c -n 200",
+    "ibv_rc_pingpong -g 0 -c -s 200000 -n 100",
+    "ibv_rc_pingpong -g 0 -e -n 100",
+    "ibv_rc_pingpong -g 0 -c -r 4 -n 200",
+];
+
+fn with_programs_outside() -> Verdict {
+    let place = tempfile::tempdir()?;
+    let sluice = find_sluice()?;
+    let window = place.path().join("window");
+    let mut create = command(&sluice);
+    create.args(["window", "create"]).arg(&window);
+    create.args(["--size", "4M", "--hosts", "3"]);
+    sure(create.output()?.status.success(), "no window")?;
+    let mut outside = String::new();
+    let mut inside = String::from(
+        "load\ninsmod $RDMA\necho \"driver ${PROVIDER%-rdmav34.so}\" >/etc/libibverbs.d/sluice.driver\n\
+         until [ -e /sys/class/infiniband/sluice0 ]; do sleep 0.1; done\n\
+         ip link set lo up\nnet=$(basename /sys/bus/virtio/drivers/virtio_net/*/net/*)\n\
+         ip link set $net up\nip addr add 10.0.2.15/24 dev $net\n",
+    );
+    for (number, program) in OUTSIDE.iter().enumerate() {
+        let port = 18_600 + number;
+        outside += &format!(
+            "timeout 150 {} verbs --device window:{} -- {program} -p {port} || echo failed: {program}; ",
+            sluice.display(),
+            window.display()
+        );
+        // It begins when the one before has ended, and is waited for.
+        inside += &format!(
+            "for try in $(seq 60); do\n\
+             if {program} -p {port} 10.0.2.2 >/run/said 2>&1; then echo \"well: {program}\"; break; fi\n\
+             grep -q \"Couldn't connect\" /run/said || {{ cat /run/said; exit 1; }}\nsleep 0.5\ndone\n"
+        );
+    }
+    inside += "rmmod sluice_rdma\nrmmod sluice_window\nnothing_left\n";
+    let outside = Outside {
+        window,
+        script: outside,
+    };
+    let mut guest = boot(
+        place.path(),
+        None,
+        "bookworm-backports",
+        &inside,
+        Some(outside),
+    )?;
+    guest.run(|| Ok(false))?;
+    let console = guest.finish()?;
+    println!("{console}");
+    for program in OUTSIDE {
+        sure(
+            console.contains(&format!("well: {program}")),
+            console.clone(),
+        )?;
+    }
+    sure(!console.contains("failed:"), console)
+}
+
 fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
     let place = tempfile::tempdir()?;
     let server = Server::start(place.path())?;
-    let mut guest = boot(place.path(), &server, suite, script)?;
+    let mut guest = boot(place.path(), Some(&server), suite, script, None)?;
     guest.run(|| Ok(false))?;
     let console = guest.finish()?;
     println!("{console}");
@@ -182,7 +253,13 @@ fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
 }
 
 /// With two devices, the modules and programs for them.
-fn boot(place: &Path, server: &Server, suite: &'static str, script: &str) -> Verdict<Guest> {
+fn boot(
+    place: &Path,
+    server: Option<&Server>,
+    suite: &'static str,
+    script: &str,
+    outside: Option<Outside>,
+) -> Verdict<Guest> {
     let kernel = Kernel::find(suite)?;
     let rdma = kernel_folder().join("rdma");
     let include = format!("-I{}", kernel_folder().join("include").display());
@@ -207,7 +284,8 @@ fn boot(place: &Path, server: &Server, suite: &'static str, script: &str) -> Ver
     )?;
     let made = build::rdma(&kernel)?;
     let extra = Extra {
-        modules: vec!["ib_uverbs"],
+        modules: vec!["ib_uverbs", "virtio_net"],
+        outside,
         driver: Some(made.driver),
         prelude: format!(
             "RDMA={}\nVERBS={}\nPROVIDER={}\n{PRELUDE}",
@@ -216,5 +294,5 @@ fn boot(place: &Path, server: &Server, suite: &'static str, script: &str) -> Ver
             provider.display()
         ),
     };
-    Guest::boot(&kernel, server, 2, extra, script)
+    Guest::boot(&kernel, server.map(|server| (server, 2)), extra, script)
 }
