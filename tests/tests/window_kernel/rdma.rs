@@ -179,11 +179,13 @@ fn beside_a_liar() -> Verdict {
 
 /// Programs of `sluice verbs` on this machine, and of the distribution's in the guest, whose window has no
 /// doorbells.
-const OUTSIDE: [&str; 4] = [
+const OUTSIDE: [&str; 6] = [
     "ibv_rc_pingpong -g 0 -c -n 200",
     "ibv_rc_pingpong -g 0 -c -s 200000 -n 100",
     "ibv_rc_pingpong -g 0 -e -n 100",
     "ibv_rc_pingpong -g 0 -c -r 4 -n 200",
+    "ib_read_lat -x 0 -o 16 -n 100 -s 100000",
+    "ib_write_bw -x 0 -n 100 -b",
 ];
 
 fn with_programs_outside() -> Verdict {
@@ -204,7 +206,7 @@ fn with_programs_outside() -> Verdict {
     for (number, program) in OUTSIDE.iter().enumerate() {
         let port = 18_600 + number;
         outside += &format!(
-            "timeout 150 {} verbs --device window:{} -- {program} -p {port} || echo failed: {program}; ",
+            "timeout 60 {} verbs --device window:{} -- {program} -p {port} || echo failed: {program}; ",
             sluice.display(),
             window.display()
         );
