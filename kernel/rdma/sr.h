@@ -82,6 +82,8 @@ struct sr_device {
 	struct sw_window *window;
 	struct mutex lock;
 	bool registered;
+	/* What ib_core knows of the port. */
+	bool port_told;
 	bool removed;
 	/* A slot is held, as the view says. */
 	bool held;

@@ -222,7 +222,8 @@ static void link_up(void *context, u32 peer)
 	if (lane->pieces.lent)
 		tell_or_retry(lane);
 	else
-		dev_warn_ratelimited(&device->ib.dev, "no room in the window for peer %u\n", peer);
+		dev_warn_ratelimited(sluice_window_device(device->window),
+				     "no room in the window for peer %u\n", peer);
 	mutex_unlock(&device->lock);
 }
 
@@ -283,15 +284,31 @@ static void rang(void *context, u32 vector)
 		sr_device_kick(device);
 }
 
-static void port_event(struct sr_device *device)
+/* There is a device from the first slot on, and its port is active while there is one. */
+static void tell_core(struct sr_device *device)
 {
 	struct ib_event event = {
 		.device = &device->ib,
 		.element.port_num = 1,
-		.event = device->held ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR,
 	};
+	bool held;
+	int err;
 
-	ib_dispatch_event(&event);
+	mutex_lock(&device->lock);
+	held = device->held;
+	mutex_unlock(&device->lock);
+	if (held == device->port_told)
+		return;
+	device->port_told = held;
+	if (device->registered) {
+		event.event = held ? IB_EVENT_PORT_ACTIVE : IB_EVENT_PORT_ERR;
+		ib_dispatch_event(&event);
+		return;
+	}
+	err = ib_register_device(&device->ib, "sluice%d", NULL);
+	device->registered = !err;
+	if (err)
+		dev_err(sluice_window_device(device->window), "no RDMA device: %d\n", err);
 }
 
 /* What needs the window's lock, or none. */
@@ -302,10 +319,8 @@ static void state_work(struct work_struct *item)
 	bool again = false;
 	u32 peer;
 
-	if (device->registered)
-		port_event(device);
-	else if (device->held)
-		device->registered = !ib_register_device(&device->ib, "sluice%d", NULL);
+	if (!READ_ONCE(device->removed))
+		tell_core(device);
 	for (peer = 0; peer < SW_HOSTS_MAX; peer++) {
 		bool broken;
 
@@ -358,9 +373,9 @@ static void remove(void *context)
 	struct sr_device *device = context;
 	u32 peer;
 
-	/* It is registered now or never. */
-	cancel_delayed_work_sync(&device->state_work);
+	/* From here on nothing is registered, and nobody is told of a port. */
 	WRITE_ONCE(device->removed, true);
+	cancel_delayed_work_sync(&device->state_work);
 	if (device->registered)
 		ib_unregister_device(&device->ib);
 	sluice_window_lock(device->window);

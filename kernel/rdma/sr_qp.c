@@ -197,8 +197,11 @@ static void set_values(struct sr_qp *qp, const struct ib_qp_attr *attr, int mask
 		qp->attr.qp_access_flags = attr->qp_access_flags;
 	if (mask & IB_QP_PORT)
 		qp->attr.port_num = attr->port_num;
-	if (mask & IB_QP_AV)
+	if (mask & IB_QP_AV) {
 		qp->attr.ah_attr = attr->ah_attr;
+		/* ib_core's own. */
+		qp->attr.ah_attr.grh.sgid_attr = NULL;
+	}
 	if (mask & IB_QP_PATH_MTU)
 		qp->attr.path_mtu = attr->path_mtu;
 	if (mask & IB_QP_TIMEOUT)

@@ -177,9 +177,9 @@ impl Guest {
     }
 
     /// Calls `step` until the guest is over or `step` says that it is enough.
-    pub fn run(&mut self, mut step: impl FnMut() -> Verdict<bool>) -> Verdict {
+    pub fn run(&mut self, mut step: impl FnMut(&Machine) -> Verdict<bool>) -> Verdict {
         while self.machine.poll()?.is_none() {
-            let enough = step().map_err(|problem| problem.with(|| self.console()))?;
+            let enough = step(&self.machine).map_err(|problem| problem.with(|| self.console()))?;
             if enough {
                 return Ok(());
             }

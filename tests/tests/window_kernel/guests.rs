@@ -455,7 +455,7 @@ fn sum_of(bytes: &[u8]) -> u64 {
 
 /// Lets the partner talk to a guest until that is over or `until` says so.
 fn run(guest: &mut Guest, partner: &mut Partner, until: impl Fn(&Partner) -> bool) -> Verdict {
-    let ran = guest.run(|| {
+    let ran = guest.run(|_| {
         partner.step()?;
         Ok(until(partner))
     });

@@ -7,8 +7,10 @@ mod guest;
 mod guests;
 mod host;
 mod liar;
+mod outsider;
 mod protocol;
 mod rdma;
+mod victim;
 
 use std::process::ExitCode;
 

@@ -13,6 +13,7 @@ use crate::build;
 use crate::guest::{Extra, Guest, Outside, Server};
 use crate::liar::Liar;
 use crate::sure;
+use crate::victim::FarEnd;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -28,12 +29,20 @@ pub fn trials() -> Vec<Trial> {
             verbs("bookworm-backports", MORE, &MORE_SAYS)
         }),
         trial("rdma_beside_a_liar_6_12", beside_a_liar),
+        trial("rdma_victim_of_lies_6_12", victim_of_lies),
         trial("rdma_with_programs_outside_6_12", with_programs_outside),
         trial("rdma_6_12", || {
             verbs("bookworm-backports", SHORT, &SHORT_SAYS)
         }),
     ]
 }
+
+/// Of one device.
+const LOAD: &str = r#"
+insmod $RDMA
+echo "driver ${PROVIDER%-rdmav34.so}" >/etc/libibverbs.d/sluice.driver
+until [ -e /sys/class/infiniband/sluice0 ]; do sleep 0.1; done
+"#;
 
 const PRELUDE: &str = r#"
 both() {
@@ -154,13 +163,13 @@ fn beside_a_liar() -> Verdict {
     let mut liar = Some(Liar::new(&server.socket)?);
     let mut guest = boot(
         place.path(),
-        Some(&server),
+        Some((&server, 2)),
         "bookworm-backports",
         BESIDE,
         None,
     )?;
     let mut said = String::new();
-    let ran = guest.run(|| {
+    let ran = guest.run(|_| {
         if let Some(host) = &mut liar {
             let more = host.step()?;
             said = host.describe();
@@ -197,11 +206,9 @@ fn with_programs_outside() -> Verdict {
     create.args(["--size", "4M", "--hosts", "3"]);
     sure(create.output()?.status.success(), "no window")?;
     let mut outside = String::new();
-    let mut inside = String::from(
-        "load\ninsmod $RDMA\necho \"driver ${PROVIDER%-rdmav34.so}\" >/etc/libibverbs.d/sluice.driver\n\
-         until [ -e /sys/class/infiniband/sluice0 ]; do sleep 0.1; done\n\
-         ip link set lo up\nnet=$(basename /sys/bus/virtio/drivers/virtio_net/*/net/*)\n\
-         ip link set $net up\nip addr add 10.0.2.15/24 dev $net\n",
+    let mut inside = format!(
+        "load\n{LOAD}\nip link set lo up\nnet=$(basename /sys/bus/virtio/drivers/virtio_net/*/net/*)\n\
+         ip link set $net up\nip addr add 10.0.2.15/24 dev $net\n"
     );
     for (number, program) in OUTSIDE.iter().enumerate() {
         let port = 18_600 + number;
@@ -229,9 +236,8 @@ fn with_programs_outside() -> Verdict {
         &inside,
         Some(outside),
     )?;
-    guest.run(|| Ok(false))?;
+    guest.run(|_| Ok(false))?;
     let console = guest.finish()?;
-    println!("{console}");
     for program in OUTSIDE {
         sure(
             console.contains(&format!("well: {program}")),
@@ -241,13 +247,36 @@ fn with_programs_outside() -> Verdict {
     sure(!console.contains("failed:"), console)
 }
 
+/// A program whose connections lead to a host outside, which lies in each of them.
+fn victim_of_lies() -> Verdict {
+    let place = tempfile::tempdir()?;
+    let server = Server::start(place.path())?;
+    let mut far = FarEnd::new(&server.socket)?;
+    let script = format!(
+        "load\n{LOAD}\n$VICTIM sluice0 {}\nrmmod sluice_rdma\nrmmod sluice_window\nnothing_left\n",
+        far.slot()
+    );
+    let device = Some((&server, 1));
+    let mut guest = boot(place.path(), device, "bookworm-backports", &script, None)?;
+    let ran = guest.run(|machine| {
+        far.step(&machine.console())?;
+        Ok(false)
+    });
+    ran.map_err(|problem| problem.with(|| far.describe()))?;
+    let console = guest.finish()?;
+    sure(
+        console.contains("victim=ok"),
+        format!("{}\n{console}", far.describe()),
+    )?;
+    sure(far.is_through(), far.describe())
+}
+
 fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
     let place = tempfile::tempdir()?;
     let server = Server::start(place.path())?;
-    let mut guest = boot(place.path(), Some(&server), suite, script, None)?;
-    guest.run(|| Ok(false))?;
+    let mut guest = boot(place.path(), Some((&server, 2)), suite, script, None)?;
+    guest.run(|_| Ok(false))?;
     let console = guest.finish()?;
-    println!("{console}");
     for word in says {
         sure(console.contains(word), format!("no {word}\n{console}"))?;
     }
@@ -257,7 +286,7 @@ fn verbs(suite: &'static str, script: &str, says: &[&str]) -> Verdict {
 /// With two devices, the modules and programs for them.
 fn boot(
     place: &Path,
-    server: Option<&Server>,
+    server: Option<(&Server, u32)>,
     suite: &'static str,
     script: &str,
     outside: Option<Outside>,
@@ -284,17 +313,24 @@ fn boot(
             "-libverbs",
         ],
     )?;
+    let victim = module::program(
+        place,
+        "victim",
+        &[rdma.join("test/victim.c")],
+        &["-O2", "-Wl,--no-as-needed", "-libverbs"],
+    )?;
     let made = build::rdma(&kernel)?;
     let extra = Extra {
         modules: vec!["ib_uverbs", "virtio_net"],
         outside,
         driver: Some(made.driver),
         prelude: format!(
-            "RDMA={}\nVERBS={}\nPROVIDER={}\n{PRELUDE}",
+            "RDMA={}\nVERBS={}\nVICTIM={}\nPROVIDER={}\n{PRELUDE}",
             made.rdma.display(),
             program.display(),
+            victim.display(),
             provider.display()
         ),
     };
-    Guest::boot(&kernel, server.map(|server| (server, 2)), extra, script)
+    Guest::boot(&kernel, server, extra, script)
 }
