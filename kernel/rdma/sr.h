@@ -257,7 +257,6 @@ static inline struct sr_mr *to_mr(struct ib_mr *ib)
 
 /* sr_verbs.c */
 void sr_verbs_set(struct sr_device *device);
-int sr_verbs_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr);
 
 /* sr_mr.c; with device->lock held but for the first two. */
 struct ib_mr *sr_mr_register(struct ib_pd *pd, u64 start, u64 length, u64 iova, int access);
@@ -329,7 +328,7 @@ void sr_lane_init(struct sr_lane *lane, struct sr_device *device, u32 peer);
 void sr_lane_owe(struct sr_lane *lane, const struct sr_owed *owed);
 void sr_lane_call(struct sr_lane *lane, struct sr_qp *qp);
 void sr_lane_break(struct sr_lane *lane);
-void sr_lane_begin(struct sr_lane *lane, const struct sw_view *view);
+void sr_lane_begin(struct sr_lane *lane);
 /* Its channel is over; @left: in order. */
 void sr_lane_end(struct sr_lane *lane, bool left);
 /* Takes frames and sends what waits. Whether there may be more. */

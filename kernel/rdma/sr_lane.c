@@ -227,7 +227,7 @@ bool sr_lane_sleep(struct sr_lane *lane)
 	       sr_channel_room(&lane->channel, sr_channel_piece_bytes(&lane->channel)) == 0;
 }
 
-void sr_lane_begin(struct sr_lane *lane, const struct sw_view *view)
+void sr_lane_begin(struct sr_lane *lane)
 {
 	unsigned long number;
 	struct sr_qp *qp;

@@ -122,7 +122,7 @@ static bool tell(struct sr_lane *lane)
 		lane->told_ready = !say(lane, SR_KIND_READY, lane->pieces.borrowed,
 					sluice_window_vectors(device->window, lane->peer) > 0);
 	if (lane->told_ready && lane->ready && !lane->up)
-		sr_lane_begin(lane, &device->view);
+		sr_lane_begin(lane);
 	return lane->told && (!lane->borrowed || lane->told_ready);
 }
 
@@ -166,7 +166,7 @@ static void own_lane(struct sr_device *device)
 	lane->rings = true;
 	lane->pieces = pieces;
 	sr_channel_begin(&lane->channel, view, view->me, &pieces);
-	sr_lane_begin(lane, view);
+	sr_lane_begin(lane);
 }
 
 /* The largest ring that leaves half of the heap to programs, with all hosts there. */

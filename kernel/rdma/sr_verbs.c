@@ -37,7 +37,7 @@ static int query_device(struct ib_device *ib, struct ib_device_attr *attr, struc
 	return 0;
 }
 
-int sr_verbs_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
+static int query_port(struct ib_device *ib, u32 port, struct ib_port_attr *attr)
 {
 	struct sr_device *device = to_device(ib);
 
@@ -192,7 +192,7 @@ static const struct ib_device_ops ops = {
 	.query_device = query_device,
 	.query_gid = query_gid,
 	.query_pkey = query_pkey,
-	.query_port = sr_verbs_port,
+	.query_port = query_port,
 	.query_qp = sr_qp_query,
 	.reg_user_mr = reg_user_mr,
 	.req_notify_cq = sr_cq_arm,

@@ -88,6 +88,28 @@ static void many(struct end *a, struct end *b)
 	}
 }
 
+/* What a READ brings is sent by the request behind it, which waits for that. */
+static void fence(struct end *a, struct end *b)
+{
+	struct ibv_sge back = piece(a, 0, 9000), to = piece(b, 1 << 20, 9000);
+	struct ibv_send_wr wr;
+	int round;
+
+	for (round = 0; round < 10; round++) {
+		fill(b->bytes, 9000);
+		memset(a->bytes, 0, 9000);
+		CHECK(!post_recv(b, 3, &to, 1));
+		CHECK(!post(a, remote(request(1, IBV_WR_RDMA_READ, &back, 1), b, 0)));
+		wr = request(2, IBV_WR_SEND, &back, 1);
+		wr.send_flags |= IBV_SEND_FENCE;
+		CHECK(!post(a, wr));
+		COMPLETES(a, 1, IBV_WC_SUCCESS);
+		COMPLETES(a, 2, IBV_WC_SUCCESS);
+		COMPLETES(b, 3, IBV_WC_SUCCESS);
+		CHECK(!memcmp(b->bytes, b->bytes + (1 << 20), 9000));
+	}
+}
+
 static void transfers(struct end *a, struct end *b)
 {
 	static const uint32_t lengths[] = { 0, 1, 2, 8, 63, 64, 4095, 4096, 32767, 32768, 32769,
@@ -100,6 +122,7 @@ static void transfers(struct end *a, struct end *b)
 		one_length(b, a, lengths[i]);
 	}
 	many(a, b);
+	fence(a, b);
 	puts("transfers=ok");
 }
 
@@ -219,6 +242,32 @@ static void remote_lies(struct end *a, struct end *b)
 	puts("remote_lies=ok");
 }
 
+/* More completions than a queue has room for. */
+static void overflow(struct end *a)
+{
+	struct pollfd wait = { .fd = a->context->async_fd, .events = POLLIN };
+	struct ibv_cq *cq = ibv_create_cq(a->context, 1, NULL, NULL, 0);
+	struct end small = *a;
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+
+	CHECK(cq && cq->cqe == 1);
+	small.cq = cq;
+	small.qp = new_qp(&small, a->pd);
+	CHECK(!to_init(small.qp, 0) && !to_state(small.qp, IBV_QPS_ERR));
+	CHECK(!post(&small, request(1, IBV_WR_SEND, NULL, 0)));
+	CHECK(!post(&small, request(2, IBV_WR_SEND, NULL, 0)));
+	do {
+		CHECK(poll(&wait, 1, 10000) == 1);
+		CHECK(!ibv_get_async_event(a->context, &event));
+		ibv_ack_async_event(&event);
+	} while (event.event_type == IBV_EVENT_PORT_ACTIVE);
+	CHECK(event.event_type == IBV_EVENT_CQ_ERR && event.element.cq == cq);
+	COMPLETES(&small, 1, IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+	CHECK(!ibv_destroy_qp(small.qp) && !ibv_destroy_cq(cq));
+}
+
 /* Faults of this side's, and of its own receives. */
 static void local_faults(struct end *a, struct end *b)
 {
@@ -268,6 +317,7 @@ static void local_faults(struct end *a, struct end *b)
 	CHECK(post_recv(b, i, &good, 1) == ENOMEM);
 	CHECK(post(a, request(1, IBV_WR_SEND, five, 5)) == EINVAL);
 	CHECK(post(a, request(1, IBV_WR_ATOMIC_FETCH_AND_ADD, five, 1)) != 0);
+	overflow(a);
 	puts("local_faults=ok");
 }
 
@@ -357,9 +407,12 @@ static void states(struct end *a, struct end *b)
 	CHECK(!post_recv(a, 4, &sge, 1) && !to_state(a->qp, IBV_QPS_RESET));
 	CHECK(ibv_poll_cq(a->cq, 1, &wc) == 0);
 
-	/* SQD: what is posted waits. */
+	/* SQD: what is posted waits, and who wants to hears that nothing is under way. */
 	connect_both(a, b);
-	CHECK(!to_state(a->qp, IBV_QPS_SQD));
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
+
+	CHECK(!ibv_modify_qp(a->qp, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY));
+	event_is(a, IBV_EVENT_SQ_DRAINED);
 	CHECK(!post(a, remote(request(5, IBV_WR_RDMA_WRITE, &sge, 1), b, 0)));
 	usleep(20000);
 	CHECK(ibv_poll_cq(a->cq, 1, &wc) == 0);

@@ -162,6 +162,16 @@ impl Liar {
         if self.told {
             return;
         }
+        if number == 10 {
+            // Takes back what was heard, as the answer says.
+            if self.host.written() == 0 {
+                self.host.write(&self.request(peer).emit());
+            } else if self.host.receive().is_some() {
+                self.told = true;
+                self.host.say_tail(0);
+            }
+            return;
+        }
         self.told = true;
         let good = self.request(peer);
         let in_another_name = Frame {
@@ -179,7 +189,7 @@ impl Liar {
             6 => self.host.write(&with(ring as u32 / 4)),
             7 => self.host.write(&none),
             8 => self.host.write(&with(8)),
-            9 => {
+            _ => {
                 let what = What::More;
                 self.host.write(
                     &Frame {
@@ -188,10 +198,6 @@ impl Liar {
                     }
                     .emit(),
                 );
-            }
-            _ => {
-                self.host.write(&good.emit());
-                self.host.say_tail(0);
             }
         }
     }
