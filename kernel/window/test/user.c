@@ -539,14 +539,14 @@ static void unlent(void)
 	CHECK(info_of(fd).lent_bytes == 0);
 }
 
-/* Until there is one other host, and no more for two seconds. */
-static void alone(void)
+/* Until the links with two other hosts have been up for two seconds. */
+static void settled(void)
 {
 	int fd = open_device(), tenths = 0;
 
 	while (tenths < 20) {
 		usleep(100000);
-		tenths = __builtin_popcount(info_of(fd).links) == 1 ? tenths + 1 : 0;
+		tenths = __builtin_popcount(info_of(fd).links) == 2 ? tenths + 1 : 0;
 	}
 }
 
@@ -559,7 +559,7 @@ int main(int count, char **words)
 		{ "echo", echo },	{ "pieces", pieces },	{ "attack", attack },
 		{ "removal", removal }, { "up", up },		{ "pair", pair },
 		{ "taken", taken },	{ "unlent", unlent },
-		{ "alone", alone },
+		{ "settled", settled },
 	};
 	size_t i;
 
