@@ -4,7 +4,7 @@
  *
  * Locks: window->lock guards the protocol's state, files and pieces. It is taken inside mmap_lock
  * (by faults), so nothing is copied from or to a program under it. window->events_lock is for
- * interrupts.
+ * interrupts. The lock of clients (sw_client.c) is outside of window->lock.
  */
 #ifndef SW_H
 #define SW_H
@@ -18,6 +18,7 @@
 #include <linux/wait.h>
 #include <linux/workqueue.h>
 
+#include "sluice_window_client.h"
 #include "uapi/sluice_window.h"
 #include "sw_proto.h"
 
@@ -72,6 +73,8 @@ struct sw_peer {
 	u32 bell;
 	u32 vectors;
 	bool bell_told;
+	/* Clients know that its link is up. */
+	bool announced;
 	struct list_head grants;
 	u32 grant_count;
 	/* Pieces that files have ended and that the peer has not, and RETURNs that found no room. */
@@ -86,6 +89,8 @@ struct sw_window {
 	struct miscdevice misc;
 	char name[32];
 	int index;
+	/* In the list of all. */
+	struct list_head list;
 
 	struct mutex lock;
 	enum sw_state state;
@@ -96,6 +101,8 @@ struct sw_window {
 	struct sw_peer peers[SW_HOSTS_MAX];
 	struct sw_heap heap;
 	struct list_head files;
+	/* Changed under events_lock as well. */
+	struct list_head attachments;
 	u64 next_offset;
 	u8 message[SW_MESSAGE_BYTES_MAX];
 
@@ -178,6 +185,8 @@ void sw_window_rang(struct sw_window *window, u32 vector);
 u64 sw_user_bytes_max(struct sw_window *window);
 void sw_window_free(struct kref *ref);
 void sw_kick(struct sw_window *window);
+/* In order; another one begins. With the lock held. */
+void sw_end_link(struct sw_window *window, u32 peer);
 
 int sw_char_add(struct sw_window *window);
 void sw_char_remove(struct sw_window *window);
@@ -201,6 +210,17 @@ void sw_pieces_peer_ended(struct sw_window *window, u32 peer);
 int sw_mail(struct sw_window *window, u32 peer, u32 kind, const void *data, u32 bytes);
 
 int sw_mmap(struct file *file, struct vm_area_struct *area);
+
+/* Clients. The first two without the lock, the last from interrupts, the others with the lock held. */
+void sw_clients_window_added(struct sw_window *window);
+void sw_clients_window_removed(struct sw_window *window);
+void sw_clients_slot(struct sw_window *window, const struct sw_view *view);
+void sw_clients_up(struct sw_window *window, u32 peer);
+void sw_clients_down(struct sw_window *window, u32 peer, bool left);
+bool sw_clients_have_port(struct sw_window *window, u16 port);
+/* To the client that has the port. */
+int sw_clients_message(struct sw_window *window, u32 peer, u32 kind, const u8 *data, u32 bytes);
+void sw_clients_rang(struct sw_window *window, u32 vector);
 
 int sw_ivshmem_register(void);
 void sw_ivshmem_unregister(void);

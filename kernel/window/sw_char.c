@@ -207,7 +207,8 @@ static int attach(struct sw_file *file, const struct sluice_window_attach *asked
 		return -ENOLINK;
 	if (asked->peer == window->view.me)
 		return -EINVAL;
-	if (asked->port == SLUICE_WINDOW_PORT_KERNEL || asked->port == SLUICE_WINDOW_PORT_VERBS)
+	if (asked->port == SLUICE_WINDOW_PORT_KERNEL || asked->port == SLUICE_WINDOW_PORT_VERBS ||
+	    sw_clients_have_port(window, asked->port))
 		return -EACCES;
 	if (window->peers[asked->peer].link.state != SW_LINK_UP)
 		return -ENOLINK;

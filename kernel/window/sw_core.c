@@ -45,14 +45,15 @@ int sw_mail(struct sw_window *window, u32 peer, u32 kind, const void *data, u32 
 
 static void begin(struct sw_window *window, u32 peer)
 {
-	window->peers[peer].vectors = 0;
+	WRITE_ONCE(window->peers[peer].vectors, 0);
 	window->peers[peer].bell_told = false;
 	sw_link_begin(&window->peers[peer].link, &window->view, peer);
 }
 
-static void ended(struct sw_window *window, u32 peer, const char *why)
+static void ended(struct sw_window *window, u32 peer, bool left, const char *why)
 {
 	dev_info_ratelimited(window->config.parent, "peer %u: %s\n", peer, why);
+	sw_clients_down(window, peer, left);
 	sw_pieces_peer_ended(window, peer);
 	sw_files_peer_ended(window, peer);
 	begin(window, peer);
@@ -62,7 +63,15 @@ static void ended(struct sw_window *window, u32 peer, const char *why)
 static void broken(struct sw_window *window, u32 peer)
 {
 	sw_link_leave(&window->peers[peer].link, &window->view);
-	ended(window, peer, "said what cannot be, its link is over");
+	ended(window, peer, false, "said what cannot be, its link is over");
+}
+
+void sw_end_link(struct sw_window *window, u32 peer)
+{
+	if (window->peers[peer].link.state != SW_LINK_UP)
+		return;
+	sw_link_leave(&window->peers[peer].link, &window->view);
+	ended(window, peer, true, "a client has ended the link");
 }
 
 /* Without room for it the next look tells. */
@@ -86,8 +95,8 @@ static int heard_bell(struct sw_peer *peer, const u8 *data, u32 bytes)
 	/* What a doorbell register has room for; a number that is nobody's rings nowhere. */
 	if (le32_to_cpu(words[0]) > U16_MAX || le32_to_cpu(words[1]) > U16_MAX)
 		return -EPROTO;
-	peer->bell = le32_to_cpu(words[0]);
-	peer->vectors = le32_to_cpu(words[1]);
+	WRITE_ONCE(peer->bell, le32_to_cpu(words[0]));
+	WRITE_ONCE(peer->vectors, le32_to_cpu(words[1]));
 	return 0;
 }
 
@@ -105,13 +114,16 @@ static int messages(struct sw_window *window, u32 number)
 			break;
 		if (bytes < 0)
 			return bytes;
-		if (kind >> 16 != SLUICE_WINDOW_PORT_KERNEL) {
+		if (kind == SW_BELL) {
+			err = heard_bell(peer, window->message, bytes);
+		} else if (kind >> 16 == SLUICE_WINDOW_PORT_KERNEL) {
+			err = sw_pieces_message(window, number, kind, window->message, bytes);
+		} else if (sw_clients_have_port(window, kind >> 16)) {
+			err = sw_clients_message(window, number, kind, window->message, bytes);
+		} else {
 			sw_files_message(window, number, kind, window->message, bytes);
-			continue;
+			err = 0;
 		}
-		err = kind == SW_BELL ? heard_bell(peer, window->message, bytes) :
-					sw_pieces_message(window, number, kind, window->message,
-							  bytes);
 		if (err)
 			return err;
 	}
@@ -131,6 +143,9 @@ static bool peer_poll(struct sw_window *window, u32 number, u64 now_ns)
 	switch (event) {
 	case SW_UP:
 		dev_info_ratelimited(window->config.parent, "peer %u: up\n", number);
+		/* So the peer knows how to ring before it hears of clients. */
+		tell_bell(window, number);
+		sw_clients_up(window, number);
 		sw_files_wake(window);
 		break;
 	case SW_OTHER_VERSION:
@@ -139,16 +154,16 @@ static bool peer_poll(struct sw_window *window, u32 number, u64 now_ns)
 	case SW_NOTHING:
 		break;
 	case SW_LEFT:
-		ended(window, number, "left");
+		ended(window, number, true, "left");
 		return false;
 	case SW_REPLACED:
-		ended(window, number, "restarted");
+		ended(window, number, false, "restarted");
 		return false;
 	case SW_SILENT:
-		ended(window, number, "gives no sign of life");
+		ended(window, number, false, "gives no sign of life");
 		return false;
 	case SW_CUT:
-		ended(window, number, "the window is cut off");
+		ended(window, number, false, "the window is cut off");
 		return false;
 	}
 	if (peer->link.state != SW_LINK_UP)
@@ -184,9 +199,11 @@ static void lose(struct sw_window *window)
 	window->state = SW_CLAIMING;
 	for (peer = 0; peer < window->view.hosts; peer++) {
 		window->peers[peer].link.state = SW_LINK_OVER;
+		sw_clients_down(window, peer, false);
 		sw_pieces_peer_ended(window, peer);
 		sw_files_peer_ended(window, peer);
 	}
+	sw_clients_slot(window, NULL);
 	sw_heap_reset(&window->heap);
 	sw_claim_init(&window->claim, utsname()->nodename);
 }
@@ -232,6 +249,7 @@ static void hold(struct sw_window *window)
 	for (peer = 0; peer < window->view.hosts; peer++)
 		if (peer != window->view.me)
 			begin(window, peer);
+	sw_clients_slot(window, &window->view);
 	sw_files_wake(window);
 }
 
@@ -263,6 +281,7 @@ void sw_window_rang(struct sw_window *window, u32 vector)
 	if (vector == 0)
 		sw_kick(window);
 	sw_signal(window, vector);
+	sw_clients_rang(window, vector);
 }
 EXPORT_SYMBOL_GPL(sw_window_rang);
 
@@ -307,6 +326,7 @@ struct sw_window *sw_window_add(const struct sw_config *config)
 	spin_lock_init(&window->events_lock);
 	INIT_LIST_HEAD(&window->events);
 	INIT_LIST_HEAD(&window->files);
+	INIT_LIST_HEAD(&window->attachments);
 	INIT_DELAYED_WORK(&window->work, window_work);
 	for (peer = 0; peer < SW_HOSTS_MAX; peer++)
 		sw_pieces_peer_init(&window->peers[peer]);
@@ -332,6 +352,7 @@ struct sw_window *sw_window_add(const struct sw_config *config)
 	err = sw_char_add(window);
 	if (err)
 		goto err_queue;
+	sw_clients_window_added(window);
 	sw_kick(window);
 	return window;
 
@@ -349,6 +370,7 @@ void sw_window_remove(struct sw_window *window)
 	bool was_held;
 	u32 peer;
 
+	sw_clients_window_removed(window);
 	/* Nobody opens it any more. */
 	sw_char_remove(window);
 	mutex_lock(&window->lock);

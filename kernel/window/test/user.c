@@ -522,6 +522,34 @@ static void up(void)
 	peer_of(fd);
 }
 
+/* A port that a client in the kernel has. */
+static void taken(void)
+{
+	struct sluice_window_attach asked = { .port = 0x1002 };
+	int fd = open_device();
+
+	asked.peer = info_of(fd).slot == 0;
+	FAILS(ioctl(fd, SLUICE_WINDOW_ATTACH, &asked), EACCES);
+}
+
+static void unlent(void)
+{
+	int fd = open_device();
+
+	CHECK(info_of(fd).lent_bytes == 0);
+}
+
+/* Until the links with two other hosts have been up for two seconds. */
+static void settled(void)
+{
+	int fd = open_device(), tenths = 0;
+
+	while (tenths < 20) {
+		usleep(100000);
+		tenths = __builtin_popcount(info_of(fd).links) == 2 ? tenths + 1 : 0;
+	}
+}
+
 int main(int count, char **words)
 {
 	const struct {
@@ -530,6 +558,8 @@ int main(int count, char **words)
 	} commands[] = {
 		{ "echo", echo },	{ "pieces", pieces },	{ "attack", attack },
 		{ "removal", removal }, { "up", up },		{ "pair", pair },
+		{ "taken", taken },	{ "unlent", unlent },
+		{ "settled", settled },
 	};
 	size_t i;
 

@@ -166,8 +166,9 @@ pub fn image(modules: &[PathBuf], agent: &Path, prelude: &str, script: &str) -> 
         archive.file(&format!("modules/{at:02}-{name}"), 0o644, &bytes);
     }
     archive.file("init", 0o755, &fs::read(agent)?);
+    // Not `( … ) ||`: there `set -e` says nothing, and a command that fails would not end the script.
     let setup = format!(
-        "{prelude}\n( {script}\n ) 2>&1 || echo script_failed=1\n\
+        "{prelude}\nset +e\n( set -e\n{script}\n ) 2>&1\n[ $? = 0 ] || echo script_failed=1\n\
          dmesg -l emerg,alert,crit,err,warn | sed 's/^/dmesg: /' || :\n\
          echo script_ended=1\necho o >/proc/sysrq-trigger\nsleep 100\n"
     );

@@ -1,36 +1,28 @@
 //! The module in guests, whose windows are served by `sluice window serve`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use sluice_tests::guest::machine::Machine;
-use sluice_tests::guest::module::{self, Kernel, guest_folder, kernel_folder};
-use sluice_tests::job::{command, find_program};
-use sluice_tests::lab::find_sluice;
+use sluice_tests::guest::module::Kernel;
 use sluice_tests::random::Random;
-use sluice_tests::suite::{Verdict, fail, skip, trial};
+use sluice_tests::suite::{Verdict, fail, trial};
 use sluice_window::claim::{Table, Word};
 use sluice_window::layout::{HEADER_BYTES, PEER_BYTES, Pair};
 use sluice_window::link::Ended;
 use sluice_window::{Out, View};
 
 use crate::build;
+use crate::guest::{Extra, Guest, HOSTS, Server};
 use crate::host::{Heard, Host};
 use crate::sure;
 
-/// From switching it on to its own end.
-const GUEST_LIMIT: Duration = Duration::from_secs(200);
-const HOSTS: u32 = 3;
-/// What the guest loads for its file system.
-const MODULES: [&str; 4] = ["virtio_pci", "9pnet_virtio", "9p", "overlay"];
 /// Where a guest's program listens, and where nobody does.
 const PORT: u32 = 0x1001;
 const NOBODY: u32 = 0x1fff;
+/// Of `kernel/window/client_test.c`.
+const CLIENT_PORT: u32 = 0x1002;
+const CLIENT_LIES: u32 = 12;
 
 /// What the programs say to each other; `kernel/window/test/user.c`.
 mod said {
@@ -70,43 +62,8 @@ pub fn trials() -> Vec<Trial> {
 
 fn builds(suite: &'static str) -> Verdict {
     let kernel = Kernel::find(suite)?;
-    build::driver(&kernel)?;
+    build::modules(&kernel)?;
     build::bridge_compiles(&kernel)
-}
-
-/// `sluice window serve`.
-struct Server {
-    child: Child,
-    socket: PathBuf,
-}
-
-impl Server {
-    fn start(place: &Path) -> Verdict<Server> {
-        let socket = place.join("window.sock");
-        let mut serve = command(find_sluice()?);
-        serve.args(["window", "serve"]).arg(&socket);
-        serve.args(["--size", "4M", "--hosts", &HOSTS.to_string()]);
-        serve.stdout(Stdio::piped());
-        let mut child = serve.spawn()?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            let mut reader = BufReader::new(stdout);
-            reader.read_line(&mut line)?;
-            // It goes on to say how many peers there are.
-            std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
-        }
-        let server = Server { child, socket };
-        sure(server.socket.exists(), line)?;
-        Ok(server)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Errors say that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// One turn of the program that answers with sums: from its HELLO to the end of that link.
@@ -151,6 +108,8 @@ struct Partner {
     ups: u32,
     downs: Vec<Ended>,
     finished: bool,
+    /// By the client in the kernel.
+    greeted: u32,
 }
 
 impl Partner {
@@ -175,6 +134,7 @@ impl Partner {
             ups: 0,
             downs: Vec::new(),
             finished: false,
+            greeted: 0,
         })
     }
 
@@ -348,6 +308,14 @@ impl Partner {
             }
             _ => {}
         }
+        if kind >> 16 == CLIENT_PORT {
+            // It greets everybody, and is told of a piece that cannot be, until it must have seen that.
+            self.greeted += 1;
+            if self.greeted > CLIENT_LIES {
+                return Ok(());
+            }
+            return self.say(peer, CLIENT_PORT << 16 | 1, &u64::MAX.to_le_bytes());
+        }
         sure(kind >> 16 == PORT, format!("a message of kind {kind:#x}"))?;
         match kind & 0xffff {
             said::HELLO => {
@@ -485,116 +453,13 @@ fn sum_of(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What scripts are written in.
-const PRELUDE: &str = r#"
-DEVICE=/dev/sluice_window0
-echo 1 >/proc/sys/kernel/printk
-load() { insmod $DRIVER; $USER up $DEVICE; }
-# A command that must fail; `!` alone would not end the script.
-fails() { if "$@"; then echo "did not fail: $*"; exit 1; fi; }
-# What a module leaves nothing of.
-nothing_left() {
-    fails grep sluice /proc/iomem /proc/interrupts /proc/misc /proc/vmallocinfo /proc/modules
-    fails ls -d /dev/sluice* 2>/dev/null
-    fails ls -d /sys/bus/pci/drivers/sluice* 2>/dev/null
-    ps -eo comm >/run/threads
-    # Workers are of all queues, and named after the last that they served; a rescuer is of one.
-    fails grep R-sluice_window /run/threads
-}
-"#;
-
-struct Guest {
-    machine: Machine,
-    started: Instant,
-    /// Its image.
-    _place: tempfile::TempDir,
-}
-
-impl Guest {
-    fn boot(kernel: &Kernel, server: &Server, devices: u32, script: &str) -> Verdict<Guest> {
-        let Some(qemu) = find_program("qemu-system-x86_64") else {
-            return skip("qemu-system-x86_64 is not installed; run scripts/setup test");
-        };
-        let place = tempfile::tempdir()?;
-        let options = ["-O1", "-static"];
-        let agent = guest_folder().join("agent.c");
-        let agent = module::program(place.path(), "agent", &[agent], &options)?;
-        let include = format!("-I{}", kernel_folder().join("include").display());
-        let options = ["-O2", "-static", include.as_str()];
-        let user = kernel_folder().join("window/test/user.c");
-        let user = module::program(place.path(), "user", &[user], &options)?;
-        let driver = build::driver(kernel)?;
-        let prelude = format!(
-            "DRIVER={}\nUSER={}\n{PRELUDE}",
-            driver.display(),
-            user.display()
-        );
-        let modules = kernel.modules(&MODULES)?;
-        let script = format!("set -e\n{script}");
-        let image = place.path().join("image");
-        fs::write(&image, module::image(&modules, &agent, &prelude, &script)?)?;
-        Ok(Guest {
-            machine: Machine::start(machine(&qemu, kernel, &image, server, devices))?,
-            started: Instant::now(),
-            _place: place,
-        })
-    }
-
-    /// Lets the partner talk to it until it is over or `until` says so.
-    fn run(&mut self, partner: &mut Partner, until: impl Fn(&Partner) -> bool) -> Verdict {
-        while self.machine.poll()?.is_none() && !until(partner) {
-            let stepped = partner.step();
-            if self.started.elapsed() > GUEST_LIMIT || stepped.is_err() {
-                let console = self.machine.console();
-                let state = partner.describe();
-                stepped.map_err(|problem| problem.with(|| console.clone()))?;
-                return fail(format!("the guest did not end, {state}\n{console}"));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(())
-    }
-
-    /// What it said, when all was well.
-    fn finish(mut self) -> Verdict<String> {
-        let console = self.machine.last_words().replace('\r', "");
-        let well = console.contains("script_ended=1")
-            && !console.contains("script_failed")
-            && !console.contains("Call Trace");
-        sure(well, format!("the script failed\n{console}"))?;
-        for line in console.lines().filter(|line| line.contains("dmesg: ")) {
-            // That nobody signed the module, and what the host outside did.
-            let known = [
-                "taint",
-                "signature",
-                "said what cannot be",
-                "has taken slot",
-            ];
-            let known = known.iter().any(|known| line.contains(known)) || !line.contains("sluice");
-            let warned = line.contains("WARNING") || line.contains("BUG") || line.contains("leak");
-            sure(
-                known && !warned,
-                format!("the kernel complained: {line}\n{console}"),
-            )?;
-        }
-        Ok(console)
-    }
-}
-
-fn machine(qemu: &Path, kernel: &Kernel, image: &Path, server: &Server, devices: u32) -> Command {
-    let mut command = module::machine(qemu, kernel, image);
-    command
-        .args(["-M", "q35", "-accel", "tcg,thread=multi,tb-size=256"])
-        .args(["-m", "512", "-smp", "2"]);
-    for device in 0..devices {
-        let socket = server.socket.display();
-        command
-            .arg("-chardev")
-            .arg(format!("socket,path={socket},id=window{device}"))
-            .arg("-device")
-            .arg(format!("ivshmem-doorbell,vectors=4,chardev=window{device}"));
-    }
-    command
+/// Lets the partner talk to a guest until that is over or `until` says so.
+fn run(guest: &mut Guest, partner: &mut Partner, until: impl Fn(&Partner) -> bool) -> Verdict {
+    let ran = guest.run(|_| {
+        partner.step()?;
+        Ok(until(partner))
+    });
+    ran.map_err(|problem| problem.with(|| partner.describe()))
 }
 
 /// A guest that is killed in the middle of a talk, and one that boots into the same window and does
@@ -608,9 +473,14 @@ fn killed_and_whole() -> Verdict {
     let server = Server::start(place.path())?;
     let mut partner = Partner::new(&server.socket)?;
     partner.turns.push_back(Turn::Whole(u32::MAX));
-    let mut first = Guest::boot(&old, &server, 1, "load; $USER echo $DEVICE")?;
-    first.run(&mut partner, |partner| partner.answered >= 100)?;
-    sure(partner.answered >= 100, first.machine.console())?;
+    let mut first = Guest::boot(
+        &old,
+        Some((&server, 1)),
+        Extra::default(),
+        "load; $USER echo $DEVICE",
+    )?;
+    run(&mut first, &mut partner, |partner| partner.answered >= 100)?;
+    sure(partner.answered >= 100, first.console())?;
     drop(first);
     partner.answered = 0;
 
@@ -660,8 +530,8 @@ done
 nothing_left
 echo unloaded=20
 "#;
-    let mut second = Guest::boot(&usual, &server, 1, script)?;
-    second.run(&mut partner, |_| false)?;
+    let mut second = Guest::boot(&usual, Some((&server, 1)), Extra::default(), script)?;
+    run(&mut second, &mut partner, |_| false)?;
     let console = second.finish()?;
     for word in ["pieces=ok", "attack=ok", "removal=ok", "unloaded=20"] {
         sure(console.contains(word), format!("no {word}\n{console}"))?;
@@ -689,11 +559,11 @@ fn short(suite: &'static str) -> Verdict {
     let mut partner = Partner::new(&server.socket)?;
     partner.turns = [Turn::Whole(100)].into();
     let script = "load\n$USER echo $DEVICE\n$USER pieces $DEVICE\n$USER attack $DEVICE\n\
-                  $USER pair $DEVICE\nrmmod sluice_window\nnothing_left\n";
-    let mut guest = Guest::boot(&kernel, &server, 2, script)?;
-    guest.run(&mut partner, |_| false)?;
+                  $USER pair $DEVICE\nclient\nrmmod sluice_window\nnothing_left\n";
+    let mut guest = Guest::boot(&kernel, Some((&server, 2)), Extra::default(), script)?;
+    run(&mut guest, &mut partner, |_| false)?;
     let console = guest.finish()?;
-    for word in ["links=1", "pieces=ok", "attack=ok", "pair=ok"] {
+    for word in ["links=1", "pieces=ok", "attack=ok", "pair=ok", "client=ok"] {
         sure(console.contains(word), format!("no {word}\n{console}"))?;
     }
     sure(partner.finished && partner.rung, "no doorbell, or no end")

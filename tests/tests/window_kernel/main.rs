@@ -2,9 +2,15 @@
 //! one memory, and the module itself in guests, with a host of this crate as its peer.
 
 mod build;
+mod channel;
+mod guest;
 mod guests;
 mod host;
+mod liar;
+mod outsider;
 mod protocol;
+mod rdma;
+mod victim;
 
 use std::process::ExitCode;
 
@@ -17,7 +23,9 @@ fn sure(condition: bool, text: impl Into<String>) -> Verdict {
 
 fn main() -> ExitCode {
     let mut trials = protocol::trials();
+    trials.extend(channel::trials());
     trials.extend(guests::trials());
+    trials.extend(rdma::trials());
     // One at a time: an emulated machine can use every core.
     suite::run(trials, 1).exit_code()
 }

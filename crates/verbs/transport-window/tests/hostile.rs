@@ -62,6 +62,20 @@ fn messages_out_of_turn_end_the_link() {
     }
 }
 
+/// As the kernel of a guest does (docs/windows.md, "Pieces for programs"), and programs there.
+#[test]
+fn messages_to_others_are_not_its_own() {
+    let mut scene = Scene::new();
+    scene.liar.tell(0x5700_0004, &[1, 0, 0, 0, 4, 0, 0, 0]);
+    scene.liar.tell(0x1001_0002, &[7; 1024]);
+    scene.liar.tell(1234, &[]);
+    scene.liar.join();
+    until("a channel", || {
+        assert!(!scene.liar.is_cut_off());
+        scene.liar.is_heard()
+    });
+}
+
 #[test]
 fn positions_that_cannot_be_end_the_link() {
     for tail in [8, 63, 1 << 40, u64::MAX] {

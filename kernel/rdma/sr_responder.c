@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A queue pair's responder: requests of the peer are carried out one after the other, straight from the
+ * ring to the memory that the key opens. Key, bounds and access are looked at for each frame.
+ */
+#include "sr.h"
+
+/* IBTA 9.9.3: why a request is refused; the requester's status, and this side's event. */
+enum reason { INVALID_REQUEST, REMOTE_ACCESS, REMOTE_OPERATION };
+
+static const struct {
+	enum ib_wc_status requester;
+	enum ib_wc_status receive;
+	enum ib_event_type event;
+} reasons[] = {
+	[INVALID_REQUEST] = { IB_WC_REM_INV_REQ_ERR, IB_WC_WR_FLUSH_ERR, IB_EVENT_QP_REQ_ERR },
+	[REMOTE_ACCESS] = { IB_WC_REM_ACCESS_ERR, IB_WC_WR_FLUSH_ERR, IB_EVENT_QP_ACCESS_ERR },
+	[REMOTE_OPERATION] = { IB_WC_REM_OP_ERR, IB_WC_LOC_PROT_ERR, IB_EVENT_QP_FATAL },
+};
+
+static struct sr_rwqe *receive_at(const struct sr_qp *qp, u64 position)
+{
+	return &qp->rq[position % qp->cap.max_recv_wr];
+}
+
+static struct sr_owed about(const struct sr_frame *request, enum sr_what what, u16 code, u8 flags)
+{
+	struct sr_owed owed = {
+		.what = what,
+		.flags = flags,
+		.code = code,
+		.to = request->from,
+		.psn = request->psn,
+		.seq = request->seq,
+	};
+
+	return owed;
+}
+
+static struct sr_owed answer(const struct sr_frame *request, enum ib_wc_status status)
+{
+	return about(request, SR_ANSWER, status, 0);
+}
+
+/* Who waits for an answer and speaks to nobody that could take the request. */
+void sr_nobody(struct sr_lane *lane, const struct sr_frame *request)
+{
+	struct sr_owed owed = answer(request, IB_WC_RETRY_EXC_ERR);
+
+	if (request->flags & SR_RELIABLE)
+		sr_lane_owe(lane, &owed);
+}
+
+static bool is_good(const struct sr_answer *answer)
+{
+	return !answer->reads && answer->owed.what == SR_ANSWER &&
+	       answer->owed.code == IB_WC_SUCCESS;
+}
+
+/* NULL: there is no room, as the peer has more READs under way than it may. */
+static struct sr_answer *new_answer(struct sr_qp *qp)
+{
+	struct sr_answer *answer;
+
+	if (qp->answer_count == SR_ANSWERS_MAX)
+		return NULL;
+	answer = &qp->answers[(qp->answer_first + qp->answer_count++) % SR_ANSWERS_MAX];
+	memset(answer, 0, sizeof(*answer));
+	return answer;
+}
+
+/* Not before what a READ brings that came earlier. */
+static void say(struct sr_qp *qp, const struct sr_owed *owed)
+{
+	struct sr_answer *last = NULL;
+
+	if (!qp->answer_count) {
+		sr_lane_owe(qp->lane, owed);
+		return;
+	}
+	last = &qp->answers[(qp->answer_first + qp->answer_count - 1) % SR_ANSWERS_MAX];
+	/* What it said holds all the more. */
+	if (!is_good(last))
+		last = new_answer(qp);
+	if (!last) {
+		sr_lane_break(qp->lane);
+		return;
+	}
+	last->owed = *owed;
+	sr_lane_call(qp->lane, qp);
+}
+
+static void say_done(struct sr_qp *qp, enum ib_wc_status status, u32 bytes,
+		     const struct sr_frame *request)
+{
+	bool writes = request && request->code == IB_WR_RDMA_WRITE_WITH_IMM;
+	struct ib_wc completion = {
+		.wr_id = receive_at(qp, qp->rq_head)->wr_id,
+		.status = status,
+		.opcode = writes ? IB_WC_RECV_RDMA_WITH_IMM : IB_WC_RECV,
+		.byte_len = bytes,
+		.qp = &qp->recv_shell->ib,
+		.src_qp = qp->attr.dest_qp_num,
+		.slid = qp->lane ? qp->lane->peer + 1 : 0,
+		.port_num = 1,
+	};
+
+	if (request && (writes || request->code == IB_WR_SEND_WITH_IMM)) {
+		completion.wc_flags = IB_WC_WITH_IMM;
+		completion.ex.imm_data = (__force __be32)request->imm;
+	}
+	qp->rq_head++;
+	qp->receive_taken = false;
+	sr_cq_complete(to_cq(qp->ib.recv_cq), &completion,
+		       request && request->flags & SR_SOLICITED);
+}
+
+static void refuse(struct sr_qp *qp, const struct sr_frame *request, enum reason reason)
+{
+	struct sr_owed owed = answer(request, reasons[reason].requester);
+
+	qp->in_message = false;
+	if (qp->receive_taken)
+		say_done(qp, reasons[reason].receive, 0, NULL);
+	qp->refused = true;
+	say(qp, &owed);
+	sr_qp_fail(qp);
+	sr_qp_event(qp, reasons[reason].event);
+}
+
+/* What it was not ready for may come again. */
+static void tell_ready(struct sr_qp *qp)
+{
+	struct sr_owed owed = about(&qp->waiting, SR_READY, 0, 0);
+
+	if (!qp->waits)
+		return;
+	qp->waits = false;
+	sr_lane_owe(&qp->device->lanes[sr_slot_of(qp->waiting.from)], &owed);
+	sr_device_kick(qp->device);
+}
+
+void sr_responder_start(struct sr_qp *qp)
+{
+	qp->expected = qp->attr.rq_psn & SR_PSN_MASK;
+	qp->refused = false;
+	qp->in_message = false;
+	qp->answer_count = 0;
+	tell_ready(qp);
+}
+
+void sr_responder_posted(struct sr_qp *qp)
+{
+	if (qp->state != IB_QPS_INIT)
+		tell_ready(qp);
+}
+
+/* All receives end, the one of a message under way among them. */
+void sr_responder_stop(struct sr_qp *qp)
+{
+	qp->in_message = false;
+	while (qp->rq_head != qp->rq_tail)
+		say_done(qp, IB_WC_WR_FLUSH_ERR, 0, NULL);
+	if (qp->waits) {
+		qp->waits = false;
+		sr_nobody(&qp->device->lanes[sr_slot_of(qp->waiting.from)], &qp->waiting);
+		sr_device_kick(qp->device);
+	}
+}
+
+/* The peer's host is gone. */
+void sr_responder_lost(struct sr_qp *qp)
+{
+	qp->waits = false;
+	qp->answer_count = 0;
+	qp->in_message = false;
+	if (qp->receive_taken)
+		say_done(qp, IB_WC_WR_FLUSH_ERR, 0, NULL);
+}
+
+static void not_ready(struct sr_qp *qp, struct sr_lane *lane, const struct sr_frame *request)
+{
+	struct sr_owed owed = about(request, SR_NOT_YET, 0, 0);
+
+	if (!(request->flags & SR_RELIABLE) || (qp->waits && qp->waiting.from == request->from))
+		return;
+	qp->waits = true;
+	qp->waiting = *request;
+	sr_lane_owe(lane, &owed);
+}
+
+static bool take_receive(struct sr_qp *qp, const struct sr_frame *request)
+{
+	struct sr_owed owed = about(request, SR_NOT_YET, qp->attr.min_rnr_timer, SR_NO_RECEIVE);
+
+	if (qp->rq_head != qp->rq_tail) {
+		qp->receive_taken = true;
+		return true;
+	}
+	qp->waits = true;
+	qp->waiting = *request;
+	say(qp, &owed);
+	return false;
+}
+
+/* The request has been carried out. */
+static void well(struct sr_qp *qp)
+{
+	struct sr_owed owed = answer(&qp->request, IB_WC_SUCCESS);
+
+	qp->expected = (qp->expected + 1) & SR_PSN_MASK;
+	if (qp->request.flags & SR_RELIABLE)
+		say(qp, &owed);
+}
+
+static bool writes(const struct sr_frame *request)
+{
+	return request->code == IB_WR_RDMA_WRITE || request->code == IB_WR_RDMA_WRITE_WITH_IMM;
+}
+
+static struct sr_mr *remote(struct sr_qp *qp, const struct sr_frame *request, u64 addr, u64 bytes,
+			    int access)
+{
+	if (!(qp->attr.qp_access_flags & access))
+		return NULL;
+	return sr_mr_find(qp->device, qp->ib.pd, request->rkey, addr, bytes, access);
+}
+
+/* Bytes of the message under way, which fit; perhaps the last. */
+static void bytes_came(struct sr_qp *qp, u64 bytes)
+{
+	struct sr_channel *channel = &qp->lane->channel;
+	const struct sr_frame *request = &qp->request;
+	u64 addr = request->addr + qp->got;
+	struct sr_mr *mr;
+
+	/* Nothing is written to no memory (IBTA 9.4.3). */
+	if (writes(request) && bytes) {
+		mr = remote(qp, request, addr, bytes, IB_ACCESS_REMOTE_WRITE);
+		if (!mr) {
+			refuse(qp, request, REMOTE_ACCESS);
+			return;
+		}
+		sr_mr_copy(mr, addr, bytes, channel, 0);
+	} else if (bytes) {
+		const struct sr_rwqe *receive = receive_at(qp, qp->rq_head);
+
+		if (sr_scatter(qp, receive->sges, receive->sge_count, qp->got, bytes, channel)) {
+			refuse(qp, request, REMOTE_OPERATION);
+			return;
+		}
+	}
+	qp->got += bytes;
+	if (qp->got < request->words[0])
+		return;
+	qp->in_message = false;
+	/* A program that has seen the message may answer at once; the acknowledgement is in front of that. */
+	well(qp);
+	if (qp->receive_taken)
+		say_done(qp, IB_WC_SUCCESS, request->words[0], request);
+}
+
+static void more_came(struct sr_qp *qp, const struct sr_frame *frame)
+{
+	/* Of a message that was refused, or is to come again. */
+	if (!qp->in_message || qp->request.from != frame->from || qp->request.seq != frame->seq)
+		return;
+	if (!frame->len || frame->len > qp->request.words[0] - qp->got)
+		refuse(qp, &qp->request, INVALID_REQUEST);
+	else
+		bytes_came(qp, frame->len);
+}
+
+static void read_came(struct sr_qp *qp, const struct sr_frame *request)
+{
+	struct sr_answer *answer;
+
+	if (request->words[0] && !remote(qp, request, request->addr, request->words[0],
+					 IB_ACCESS_REMOTE_READ)) {
+		refuse(qp, request, REMOTE_ACCESS);
+		return;
+	}
+	/* One is left for the refusal. */
+	answer = qp->answer_count < SR_ANSWERS_MAX - 1 ? new_answer(qp) : NULL;
+	if (!answer) {
+		refuse(qp, request, INVALID_REQUEST);
+		return;
+	}
+	answer->reads = true;
+	answer->request = *request;
+	qp->expected = (qp->expected + 1) & SR_PSN_MASK;
+	sr_lane_call(qp->lane, qp);
+}
+
+static void request_came(struct sr_qp *qp, const struct sr_frame *request)
+{
+	u64 total = request->words[0];
+	bool is_read = request->code == IB_WR_RDMA_READ;
+	bool takes_receive = request->code == IB_WR_SEND || request->code == IB_WR_SEND_WITH_IMM ||
+			     request->code == IB_WR_RDMA_WRITE_WITH_IMM;
+
+	if ((!takes_receive && !is_read && request->code != IB_WR_RDMA_WRITE) ||
+	    total > SR_MESSAGE_BYTES_MAX || request->len > total || (is_read && request->len) ||
+	    (!is_read && !request->len && total)) {
+		refuse(qp, request, INVALID_REQUEST);
+		return;
+	}
+	if (is_read) {
+		read_came(qp, request);
+		return;
+	}
+	if (takes_receive && !take_receive(qp, request))
+		return;
+	if (!writes(request) && total > receive_at(qp, qp->rq_head)->length) {
+		say_done(qp, IB_WC_LOC_LEN_ERR, 0, NULL);
+		refuse(qp, request, INVALID_REQUEST);
+		return;
+	}
+	/* The whole of what it wants to write, before any of it is. */
+	if (writes(request) && total &&
+	    !remote(qp, request, request->addr, total, IB_ACCESS_REMOTE_WRITE)) {
+		refuse(qp, request, REMOTE_ACCESS);
+		return;
+	}
+	qp->in_message = true;
+	qp->request = *request;
+	qp->got = 0;
+	bytes_came(qp, request->len);
+}
+
+void sr_responder_came(struct sr_qp *qp, const struct sr_frame *frame)
+{
+	struct sr_lane *lane = &qp->device->lanes[sr_slot_of(frame->from)];
+
+	if (frame->what == SR_MORE) {
+		if (qp->lane == lane && !qp->refused)
+			more_came(qp, frame);
+		return;
+	}
+	if (qp->state == IB_QPS_RESET || qp->state == IB_QPS_INIT) {
+		not_ready(qp, lane, frame);
+		return;
+	}
+	/* Of an earlier connection, or of a stranger. */
+	if (qp->lane != lane || (frame->from & SR_PSN_MASK) != qp->attr.dest_qp_num ||
+	    !(frame->flags & SR_RELIABLE)) {
+		if (qp->state == IB_QPS_ERR)
+			sr_nobody(lane, frame);
+		return;
+	}
+	/* Who was refused has been told. */
+	if (qp->refused)
+		return;
+	if (qp->state == IB_QPS_ERR) {
+		sr_nobody(lane, frame);
+		return;
+	}
+	/* Behind one that comes again. */
+	if (frame->psn != qp->expected)
+		return;
+	/* The rest of a message does not come any more. */
+	if (qp->in_message)
+		refuse(qp, frame, INVALID_REQUEST);
+	else
+		request_came(qp, frame);
+}
+
+/* A piece of what a READ asked for. */
+static int send_read(struct sr_qp *qp, struct sr_answer *answer)
+{
+	const struct sr_frame *request = &answer->request;
+	struct sr_channel *channel = &qp->lane->channel;
+	u64 total = request->words[0], addr = request->addr + answer->offset;
+	u64 bytes = min(total - answer->offset, sr_channel_piece_bytes(channel));
+	int room = sr_channel_room(channel, bytes);
+	struct sr_frame frame;
+	struct sr_mr *mr = NULL;
+
+	if (room <= 0)
+		return room < 0 ? room : -EAGAIN;
+	if (bytes) {
+		mr = remote(qp, request, addr, bytes, IB_ACCESS_REMOTE_READ);
+		if (!mr) {
+			struct sr_frame refused = *request;
+
+			qp->answer_count = 0;
+			refuse(qp, &refused, REMOTE_ACCESS);
+			return 1;
+		}
+	}
+	sr_frame_about(&frame, SR_DATA, request);
+	frame.len = bytes;
+	frame.addr = answer->offset;
+	sr_channel_put_header(channel, &frame);
+	if (bytes)
+		sr_mr_put(mr, addr, bytes, channel);
+	sr_channel_pad(channel, bytes);
+	answer->offset += bytes;
+	return answer->offset == total ? 0 : 1;
+}
+
+int sr_responder_send(struct sr_qp *qp)
+{
+	struct sr_answer *answer;
+
+	if (!qp->answer_count)
+		return 0;
+	answer = &qp->answers[qp->answer_first];
+	if (answer->reads) {
+		int sent = send_read(qp, answer);
+
+		if (sent)
+			return sent;
+	} else {
+		int room = sr_channel_room(&qp->lane->channel, 0);
+
+		if (room <= 0)
+			return room < 0 ? room : -EAGAIN;
+		sr_lane_owe(qp->lane, &answer->owed);
+	}
+	qp->answer_first = (qp->answer_first + 1) % SR_ANSWERS_MAX;
+	qp->answer_count--;
+	return 1;
+}

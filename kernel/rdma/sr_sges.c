@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Memory that a request names in pieces. */
+#include "sr.h"
+
+/* The part of piece @index that lies within @bytes from @offset on; both go on behind it. */
+static struct sr_sge part(const struct sr_sge *sge, u64 *offset, u64 *bytes)
+{
+	struct sr_sge some = *sge;
+	u64 skip = min_t(u64, *offset, sge->len);
+
+	some.addr += skip;
+	some.len = min_t(u64, sge->len - skip, *bytes);
+	*offset -= skip;
+	*bytes -= some.len;
+	return some;
+}
+
+static struct sr_mr *find(struct sr_qp *qp, const struct sr_sge *sge, int access)
+{
+	return sr_mr_find(qp->device, qp->ib.pd, sge->lkey, sge->addr, sge->len, access);
+}
+
+static int check(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset, u64 bytes,
+		 int access)
+{
+	int i;
+
+	for (i = 0; i < count && bytes; i++) {
+		struct sr_sge some = part(&sges[i], &offset, &bytes);
+
+		if (some.len && !find(qp, &some, access))
+			return -EFAULT;
+	}
+	return bytes ? -EFAULT : 0;
+}
+
+int sr_gather(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset, u64 bytes,
+	      struct sr_channel *channel, const struct sr_frame *header)
+{
+	int i, err = check(qp, sges, count, offset, bytes, 0);
+
+	if (err)
+		return err;
+	sr_channel_put_header(channel, header);
+	for (i = 0; i < count && bytes; i++) {
+		struct sr_sge some = part(&sges[i], &offset, &bytes);
+
+		if (some.len)
+			sr_mr_put(find(qp, &some, 0), some.addr, some.len, channel);
+	}
+	sr_channel_pad(channel, header->len);
+	return 0;
+}
+
+int sr_scatter(struct sr_qp *qp, const struct sr_sge *sges, int count, u64 offset, u64 bytes,
+	       struct sr_channel *channel)
+{
+	int i, err = check(qp, sges, count, offset, bytes, IB_ACCESS_LOCAL_WRITE);
+	u64 at = 0;
+
+	if (err)
+		return err;
+	for (i = 0; i < count && bytes; i++) {
+		struct sr_sge some = part(&sges[i], &offset, &bytes);
+
+		if (some.len)
+			sr_mr_copy(find(qp, &some, IB_ACCESS_LOCAL_WRITE), some.addr, some.len,
+				   channel, at);
+		at += some.len;
+	}
+	return 0;
+}

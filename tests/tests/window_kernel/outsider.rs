@@ -1,0 +1,233 @@
+//! A host outside that joins a guest's kernel in verbs as it should, for tests that go on from there.
+
+use std::path::Path;
+
+use sluice_tests::suite::Verdict;
+use sluice_transport_window::frame::{Frame, HEADER_BYTES, padded};
+use sluice_window::{In, Out, View};
+
+use crate::host::{Heard, Host};
+use crate::sure;
+
+pub const LEND: u32 = 0x5600_0001;
+pub const READY: u32 = 0x5600_0002;
+const BELL: u32 = 0x5700_0004;
+const CONTROL_BYTES: u64 = 4096;
+/// Of the ring that it lends.
+pub const RING_BYTES: u64 = 64 * 1024;
+/// Lines of a piece.
+const TAIL: u64 = 0;
+const HEAD: u64 = 64;
+
+/// It, and its channel with the first kernel that it finds.
+pub struct Outsider {
+    host: Host,
+    peer: Option<u32>,
+    bell: Option<u16>,
+    /// What the kernel has lent: where, and the ring's bytes.
+    borrowed: Option<(u64, u64)>,
+    told: bool,
+    ready: bool,
+    tail: u64,
+    head: u64,
+}
+
+/// What became of the link since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    None,
+    Down,
+}
+
+impl Outsider {
+    pub fn new(socket: &Path) -> Verdict<Outsider> {
+        Ok(Outsider {
+            host: Host::join(socket)?,
+            peer: None,
+            bell: None,
+            borrowed: None,
+            told: false,
+            ready: false,
+            tail: 0,
+            head: 0,
+        })
+    }
+
+    pub fn slot(&self) -> u32 {
+        self.host.slot()
+    }
+
+    /// With whom it has a link.
+    pub fn peer(&self) -> Option<u32> {
+        self.peer
+    }
+
+    /// Where the kernel's piece begins, and the ring's bytes, once it has lent it.
+    pub fn borrowed(&self) -> Option<(u64, u64)> {
+        self.borrowed
+    }
+
+    pub fn slot_bytes(&self) -> u64 {
+        self.host.region().header().geometry.slot_bytes()
+    }
+
+    /// Where its own piece begins.
+    pub fn lent(&self) -> u64 {
+        self.host.region().header().geometry.heap().0
+    }
+
+    pub fn describe(&self) -> String {
+        format!(
+            "peer {:?}, lent {:?}, told {}, ready {}, {} written, {} read",
+            self.peer, self.borrowed, self.told, self.ready, self.tail, self.head
+        )
+    }
+
+    fn forget(&mut self) {
+        self.peer = None;
+        self.borrowed = None;
+        (self.told, self.ready) = (false, false);
+        (self.tail, self.head) = (0, 0);
+    }
+
+    pub fn step(&mut self) -> Verdict<Change> {
+        let mut change = Change::None;
+        for heard in self.host.step()? {
+            match heard {
+                Heard::Up(peer) if self.peer.is_none() => {
+                    self.forget();
+                    self.peer = Some(peer);
+                }
+                Heard::Down(peer, _) if self.peer == Some(peer) => {
+                    change = Change::Down;
+                    self.forget();
+                }
+                Heard::Message(peer, kind, bytes) if self.peer == Some(peer) => {
+                    let word = |at: usize| {
+                        let mut word = [0; 8];
+                        if let Some(there) = bytes.get(at..at + 8) {
+                            word.copy_from_slice(there);
+                        }
+                        u64::from_le_bytes(word)
+                    };
+                    match kind {
+                        BELL => self.bell = Some(word(0) as u16),
+                        LEND => self.borrowed = Some((word(0), word(8))),
+                        READY => self.ready = true,
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(change)
+    }
+
+    /// Says what an honest host does. Whether there is a channel.
+    pub fn join(&mut self) -> Verdict<bool> {
+        let Some((at, _)) = self.borrowed else {
+            return Ok(false);
+        };
+        if !self.told {
+            self.told = true;
+            for line in [TAIL, HEAD, 128] {
+                self.say(line, 0);
+            }
+            self.tell(LEND, &[self.lent(), RING_BYTES])?;
+            self.tell(READY, &[at, 0])?;
+        }
+        Ok(self.ready)
+    }
+
+    pub fn tell(&mut self, kind: u32, words: &[u64]) -> Verdict {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let Some(peer) = self.peer else { return Ok(()) };
+        sure(self.host.send(peer, kind, &bytes)?, "no room")?;
+        self.ring();
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        let Some(number) = self.bell else { return };
+        for vector in [0, 1] {
+            if let Some(bell) = self.host.client().bell(number, vector) {
+                // A full counter rings as well.
+                let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    fn out(&self, offset: u64) -> Out {
+        Out {
+            slot: self.peer.unwrap_or_default(),
+            at: self.borrowed.unwrap_or_default().0 + offset,
+        }
+    }
+
+    fn say(&self, line: u64, value: u64) {
+        self.host.view().say(self.out(line), value);
+    }
+
+    pub fn say_tail(&mut self, tail: u64) {
+        self.say(TAIL, tail);
+        self.ring();
+    }
+
+    pub fn say_head(&self, head: u64) {
+        self.say(HEAD, head);
+    }
+
+    /// Bytes behind what was written, without a word of them.
+    pub fn put(&mut self, bytes: &[u8]) {
+        let ring = self.borrowed.unwrap_or((0, 1)).1;
+        for (index, word) in bytes.chunks(8).enumerate() {
+            let place = CONTROL_BYTES + (self.tail + 8 * index as u64) % ring;
+            self.host.view().write(self.out(place), word);
+        }
+        self.tail += bytes.len() as u64;
+    }
+
+    /// These bytes, and that they are there.
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.put(bytes);
+        let tail = self.tail;
+        self.say_tail(tail);
+    }
+
+    pub fn send(&mut self, frame: &Frame, payload: &[u8]) {
+        let mut bytes = frame.emit().to_vec();
+        bytes.extend(payload);
+        bytes.resize(padded(payload.len() as u64) as usize, 0);
+        self.write(&bytes);
+    }
+
+    /// Whether a frame of so many bytes has room.
+    pub fn has_room(&self, len: u64) -> bool {
+        let read = self.host.view().look(In(self.lent() + HEAD));
+        let ring = self.borrowed.unwrap_or_default().1;
+        self.tail.wrapping_sub(read) + padded(len) <= ring
+    }
+
+    /// How much has been written, for who makes others of it.
+    pub fn written(&self) -> u64 {
+        self.tail
+    }
+
+    /// The next frame's header; its bytes are passed over.
+    pub fn receive(&mut self) -> Option<Frame> {
+        let lent = self.lent();
+        if self.host.view().look(In(lent + TAIL)) < self.head + HEADER_BYTES as u64 {
+            return None;
+        }
+        let mut header = [0; HEADER_BYTES];
+        // A header is at a multiple of 8, and may go around the end.
+        for (index, word) in header.chunks_mut(8).enumerate() {
+            let place = CONTROL_BYTES + (self.head + 8 * index as u64) % RING_BYTES;
+            self.host.view().read(In(lent + place), word);
+        }
+        let frame = Frame::parse(&header)?;
+        self.head += padded(u64::from(frame.len));
+        self.say_head(self.head);
+        Some(frame)
+    }
+}
