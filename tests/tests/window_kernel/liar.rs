@@ -117,7 +117,7 @@ impl Liar {
             (READY, &[theirs + 4096, 1]),
             (READY, &[0, 1]),
             (READY, &[]),
-            (0x5600_0003, &[0, 0]),
+            (0x5600_0004, &[0, 0]),
         ];
         match number.checked_sub(lies.len()) {
             None => {
