@@ -9,15 +9,22 @@ port=$(ss -Htn state established | awk '{ n = split($3, part, ":"); print part[n
 #: docs/troubleshooting.md PROGRAM=talk
 sluice doctor
 sluice status --wide >/tmp/status
-grep -q 'lane' /tmp/status || fail "$(cat /tmp/status)"
-sluice run --log info -- talk 2>/tmp/log
+grep -qF "127.0.0.1:$port" /tmp/status || fail "$(cat /tmp/status)"
+# On a busy machine all may be said by TCP before there is a lane.
+for _ in {1..20}; do
+    sluice run --log info -- talk 2>/tmp/log
+    ! grep -q 'lane' /tmp/log || break
+done
 grep -q 'lane' /tmp/log || fail "no lane in the log: $(cat /tmp/log)"
 
 #: docs/json.md
 sluice status --json | jq '.daemons[].status.processes[].connections[] | select(.path == "tcp") | .reason'
 
 #: CONTRIBUTING.md PROGRAM=talk PID=$pid PORT=$port
-target/release/sluice run --log info --stats -- talk 2>/tmp/log
+for _ in {1..20}; do
+    target/release/sluice run --log info --stats -- talk 2>/tmp/log
+    ! grep -q '2 on a lane' /tmp/log || break
+done
 grep -q '2 on a lane' /tmp/log || fail "$(cat /tmp/log)"
 scripts/test --list >/tmp/steps
 grep -qx 'documents' /tmp/steps || fail "$(cat /tmp/steps)"

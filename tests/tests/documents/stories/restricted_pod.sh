@@ -23,7 +23,10 @@ container() { # command...
 
 chmod 1777 /tmp
 touch /tmp/go
-container /opt/sluice/sluice run --stats -- python3 /usr/local/bin/talk.py /tmp/half /tmp/go 2>/tmp/stats
+for _ in {1..20}; do
+    container /opt/sluice/sluice run --stats -- python3 /usr/local/bin/talk.py /tmp/half /tmp/go 2>/tmp/stats
+    ! grep -q '2 connections, 2 on a lane' /tmp/stats || break
+done
 grep -q '2 connections, 2 on a lane' /tmp/stats || fail "$(cat /tmp/stats /tmp/sluiced.log)"
 container env SLUICE_LOG=info LD_PRELOAD=/opt/sluice/libsluice_preload.so \
     python3 /usr/local/bin/talk.py /tmp/half /tmp/go 2>/tmp/preloaded
