@@ -147,6 +147,14 @@ static int set_coalesce(struct net_device *netdev, struct ethtool_coalesce *coal
 }
 
 /* How many queues the hash can choose from. */
+#ifdef ONIC_HAS_RX_RING_COUNT
+static u32 get_rx_ring_count(struct net_device *netdev)
+{
+	struct onic_priv *priv = netdev_priv(netdev);
+
+	return priv->channels;
+}
+#else
 static int get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *info, u32 *rules)
 {
 	struct onic_priv *priv = netdev_priv(netdev);
@@ -156,6 +164,7 @@ static int get_rxnfc(struct net_device *netdev, struct ethtool_rxnfc *info, u32 
 	info->data = priv->channels;
 	return 0;
 }
+#endif
 
 static u32 get_rxfh_key_size(struct net_device *netdev)
 {
@@ -370,7 +379,11 @@ const struct ethtool_ops onic_ethtool_ops = {
 	.set_channels = set_channels,
 	.get_coalesce = get_coalesce,
 	.set_coalesce = set_coalesce,
+#ifdef ONIC_HAS_RX_RING_COUNT
+	.get_rx_ring_count = get_rx_ring_count,
+#else
 	.get_rxnfc = get_rxnfc,
+#endif
 	.get_rxfh_key_size = get_rxfh_key_size,
 	.get_rxfh_indir_size = get_rxfh_indir_size,
 	.get_rxfh = get_rxfh,
