@@ -4,8 +4,10 @@ use sluice_tests::fleet::{Fleet, KEY};
 use sluice_tests::hosts::{Pair, SIDES, Settings, Side};
 use sluice_tests::suite::Verdict;
 
-/// What [`Way::device`] is for a window, which has a path of its own in each stage.
+/// What [`Way::device`] is for a window, which has a path of its own in each stage: one whose caches agree, and
+/// one whose lines are written back and invalidated.
 pub const WINDOW: &str = "window";
+pub const FLUSHED: &str = "window-flushed";
 
 pub type Two = Fleet<Pair>;
 
@@ -22,12 +24,15 @@ impl Way {
     /// Both daemons run, and have found each other.
     pub fn set_up(self) -> Verdict<Two> {
         let mut two = self.hosts()?;
-        if self.device == WINDOW {
+        if [WINDOW, FLUSHED].contains(&self.device) {
             let path = two.dir().join("shared-window");
             let file = path.display().to_string();
             // More hosts than two: a daemon that was killed holds its slot for three seconds.
             let words = ["window", "create", &file, "--size", "256M", "--hosts", "6"];
-            let create = two.sluice(Side::Left, &words);
+            let mut create = two.sluice(Side::Left, &words);
+            if self.device == FLUSHED {
+                create.args(["--kind", "flush"]);
+            }
             two.run_program(create, "window-create")?;
             two.start_both(&format!("window:{file}"))?;
         } else {

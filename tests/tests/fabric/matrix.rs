@@ -7,7 +7,7 @@ use sluice_tests::hosts::Side;
 use sluice_tests::stream::{self, Ends, KILLS, Kill, SERVERS, Transfer};
 use sluice_tests::suite::{Verdict, trial};
 
-use crate::hosts::{Two, Way};
+use crate::hosts::{FLUSHED, Two, Way};
 use crate::programs::WAYS;
 
 pub const CONNECTIONS: usize = 4;
@@ -24,7 +24,11 @@ struct Case {
 
 pub fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for way in WAYS {
+    let flushed = Way {
+        device: FLUSHED,
+        ..WAYS[2]
+    };
+    for way in WAYS.into_iter().chain([flushed]) {
         for (accelerated, who) in [
             ([true, true], "both"),
             ([true, false], "client"),
@@ -50,7 +54,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// Each kind once: everybody on all devices, one way of ending, one of being half accelerated.
 pub fn is_usual(name: &str) -> bool {
-    const ROWS: [&str; 9] = [
+    const ROWS: [&str; 10] = [
         "stream/both/roce-udp/ipv4/thread/kill-nobody",
         "stream/both/roce/ipv6/prefork/kill-nobody",
         "stream/both/roce/ipv6/fork/kill-nobody",
@@ -60,6 +64,7 @@ pub fn is_usual(name: &str) -> bool {
         "stream/server/roce-udp/ipv4/prefork/kill-nobody",
         "stream/both/window/ipv4/thread/kill-nobody",
         "stream/both/window/ipv4/prefork/kill-client",
+        "stream/both/window-flushed/ipv4/thread/kill-nobody",
     ];
     ROWS.contains(&name)
 }
