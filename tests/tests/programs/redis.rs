@@ -112,7 +112,7 @@ fn bgsave_under_load() -> Verdict {
     check_values(&mut stage, MODE, port)?;
     let port_text = port.to_string();
     let args = [
-        "-p", &port_text, "-n", "150000", "-c", "20", "-d", "2048", "-r", "2000", "-t", "set",
+        "-p", &port_text, "-n", "600000", "-c", "20", "-d", "2048", "-r", "2000", "-t", "set",
     ];
     let under_load = stage.start(MODE, "redis-benchmark", &args)?;
     for _ in 0..3 {

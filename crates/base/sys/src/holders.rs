@@ -237,10 +237,12 @@ mod tests {
         // A child that another test starts at this moment has it too, until it executes its program.
         let have_it = |processes: &[u32]| {
             let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-            while all() != processes && std::time::Instant::now() < end {
+            let mut found = all();
+            while found != processes && std::time::Instant::now() < end {
                 std::thread::yield_now();
+                found = all();
             }
-            assert_eq!(all(), processes);
+            assert_eq!(found, processes);
         };
         have_it(&[std::process::id()]);
         let inherited = std::process::Command::new("sleep")

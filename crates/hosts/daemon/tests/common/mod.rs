@@ -250,7 +250,9 @@ impl Program {
     /// Waits until sluiced has done all that this program has sent; no other message may come
     /// before the answer.
     pub fn settle(&self) {
-        self.client.send(&ToDaemon::Ping, &[]).unwrap();
+        wait_for("room for a ping", || {
+            self.client.send(&ToDaemon::Ping, &[]).is_ok()
+        });
         let (answer, _) = next(&self.client);
         assert!(matches!(answer, FromDaemon::Pong { .. }), "{answer:?}");
     }
