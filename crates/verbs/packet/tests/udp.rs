@@ -627,9 +627,9 @@ fn a_port_that_is_not_shared_is_taken() {
         );
         drop(other);
         // A child that another test starts at this moment has it too, until it executes its program.
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(60);
         let mut again = UdpPort::open(&Config::default());
-        while again.is_err() && std::time::Instant::now() < end {
+        while again.is_err() && Instant::now() < end {
             std::thread::yield_now();
             again = UdpPort::open(&Config::default());
         }
