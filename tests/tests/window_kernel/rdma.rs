@@ -107,6 +107,15 @@ for round in $(seq 20); do
     wait $! || :
 done
 echo killed=20
+# Devices that have just come find each other in a moment.
+transfers() {
+    for try in $(seq 20); do
+        if $VERBS transfers $1 $2 >/run/said; then return; fi
+        sleep 0.5
+    done
+    cat /run/said
+    return 1
+}
 # A device of its is taken away, this end's and the other one's.
 set -- /sys/bus/pci/drivers/sluice_window/0000*
 for card in ${1##*/} ${2##*/} ${1##*/}; do
@@ -118,7 +127,7 @@ for card in ${1##*/} ${2##*/} ${1##*/}; do
     echo $card >/sys/bus/pci/drivers/sluice_window/bind
     until [ -e /sys/class/infiniband/sluice0 ] && [ -e /sys/class/infiniband/sluice1 ]; do sleep 0.1; done
 done
-$VERBS transfers sluice0 sluice1
+transfers sluice0 sluice1
 # The module goes under load: programs keep what they have open, and nothing of it works.
 for round in $(seq 10); do
     $VERBS load sluice0 sluice1 >/run/load &
@@ -129,7 +138,7 @@ for round in $(seq 10); do
     insmod $RDMA
     until [ -e /sys/class/infiniband/sluice1 ]; do sleep 0.1; done
 done
-$VERBS transfers sluice1 sluice0
+transfers sluice1 sluice0
 $USER up $DEVICE
 rmmod sluice_rdma
 $USER unlent $DEVICE
