@@ -621,19 +621,12 @@ fn a_port_that_is_not_shared_is_taken() {
     };
     hosts.within(LEFT, || {
         let other = std::net::UdpSocket::bind("0.0.0.0:4791").unwrap();
-        assert_eq!(
-            UdpPort::open(&Config::default()).err(),
-            Some(OpenError::PortTaken)
-        );
+        let refused = UdpPort::open(&Config::default()).err();
+        assert_eq!(refused, Some(OpenError::PortTaken));
         drop(other);
-        // A child that another test starts at this moment has it too, until it executes its program.
-        let end = Instant::now() + Duration::from_secs(60);
-        let mut again = UdpPort::open(&Config::default());
-        while again.is_err() && Instant::now() < end {
-            std::thread::yield_now();
-            again = UdpPort::open(&Config::default());
-        }
-        assert!(again.is_ok());
+        // A child that another test starts at this moment may have it too.
+        let opens = |_| UdpPort::open(&Config::default()).is_ok();
+        assert!((0..1_000_000).any(opens));
     });
 }
 
