@@ -25,6 +25,7 @@ pub mod hosts;
 pub mod lab;
 pub mod net;
 pub mod nic;
+pub mod own_root;
 pub mod programs;
 pub mod random;
 pub mod slow;

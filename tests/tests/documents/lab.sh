@@ -9,31 +9,10 @@
 set -euo pipefail
 source=$1 built=$2 talk=$3 story=$4 dir=$5
 
-fail() {
-    printf 'FAILED: %s\n' "$*"
-    exit 1
-}
-# In namespaces of its own it is the first process; elsewhere it would work on the host.
-(($$ == 1)) || fail "not in namespaces of its own"
-mount --make-rprivate /
-mount -t tmpfs layer "$dir"
-mkdir "$dir"/{upper,work,root,src-upper,src-work}
-mount -t overlay layer -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-root=$dir/root
-mkdir -p "$root/src"
-mount -t overlay src -o "lowerdir=$source,upperdir=$dir/src-upper,workdir=$dir/src-work" "$root/src"
+. "${BASH_SOURCE[0]%/*}/../../src/own_root.sh"
+layer src "$source" "$root/src"
 mkdir -p "$root/src/target/release"
 mount --bind "$built" "$root/src/target/release"
-mount -t proc proc "$root/proc"
-for folder in tmp run dev; do mount -t tmpfs "$folder" "$root/$folder"; done
-chmod 1777 "$root/tmp"
-for device in null zero random urandom tty; do
-    touch "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
-done
-ln -s /proc/self/fd "$root/dev/fd"
-mkdir "$root/dev/shm"
-mount -t tmpfs shm "$root/dev/shm"
 mkdir -p "$root/usr/local/bin"
 cp "$talk" "$root/usr/local/bin/talk.py"
 cat "${BASH_SOURCE[0]%/*}/machine.sh" "$story" >"$root/tmp/story"

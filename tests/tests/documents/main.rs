@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_tests::job::{find_program, run};
+use sluice_tests::own_root;
 use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
 
 use words::{As, Programs};
@@ -395,17 +396,8 @@ fn story(path: &Path) -> Verdict {
         }
     }
     let dir = tempfile::tempdir()?;
-    let mut command = Command::new("unshare");
+    let mut command = own_root::script(&here().join("lab.sh"));
     command
-        .args([
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--net",
-            "bash",
-        ])
-        .arg(here().join("lab.sh"))
         .arg(source())
         .arg(fs::canonicalize(programs()?.built)?)
         .arg(source().join("tests/apps/scripts/live_talk.py"))

@@ -1,40 +1,19 @@
 #!/bin/bash
-# The life of a module's package: unshare --mount --pid --fork dkms.sh KERNEL DKMS.deb DIR OLD.deb NEW.deb MODULE
+# The life of a module's package: unshare --mount --pid --fork --net dkms.sh KERNEL DKMS.deb DIR OLD.deb NEW.deb MODULE
 #
 # KERNEL is a folder of tests/guest/nic-kernel: a kernel's headers in a root file system. The root here is the host's
 # with these in it, and layers over both that are gone with this process. Ends with "all good".
 set -euo pipefail
 kernel=$1 dkms=$2 dir=$3 old=$4 new=$5 module=$6
 
-fail() {
-    printf 'FAILED: %s\n' "$*"
-    exit 1
-}
-# In namespaces of its own it is the first process; elsewhere it would work on the host.
-(($$ == 1)) || fail "not in namespaces of its own"
-mount --make-rprivate /
-mount -t tmpfs layer "$dir"
-mkdir "$dir"/{upper,work,root,modules-upper,modules-work}
-mount -t overlay layer -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-root=$dir/root
+. "${BASH_SOURCE[0]%/*}/../../src/own_root.sh"
 version=$(<"$kernel/version")
 for folder in "$kernel"/root/usr/src/linux-* "$kernel"/root/usr/lib/linux-kbuild-*; do
     [[ -e $folder ]] || continue
     mkdir -p "$root${folder#"$kernel/root"}"
     mount --bind "$folder" "$root${folder#"$kernel/root"}"
 done
-mkdir -p "$root/lib/modules/$version"
-mount -t overlay modules -o \
-    "lowerdir=$kernel/root/lib/modules/$version,upperdir=$dir/modules-upper,workdir=$dir/modules-work" \
-    "$root/lib/modules/$version"
-mount -t proc proc "$root/proc"
-for folder in tmp run dev; do mount -t tmpfs "$folder" "$root/$folder"; done
-chmod 1777 "$root/tmp"
-for device in null zero random urandom; do
-    touch "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
-done
-ln -s /proc/self/fd "$root/dev/fd"
+layer modules "$kernel/root/lib/modules/$version" "$root/lib/modules/$version"
 cp "$dkms" "$root/tmp/dkms.deb"
 cp "$old" "$root/tmp/old.deb"
 cp "$new" "$root/tmp/new.deb"

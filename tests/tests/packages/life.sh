@@ -6,26 +6,7 @@
 set -euo pipefail
 old=$1 new=$2 talk=$3 dir=$4
 
-fail() {
-    printf 'FAILED: %s\n' "$*"
-    exit 1
-}
-# In namespaces of its own it is the first process; elsewhere it would work on the host.
-(($$ == 1)) || fail "not in namespaces of its own"
-mount --make-rprivate /
-mount -t tmpfs layer "$dir"
-mkdir "$dir"/{upper,work,root}
-mount -t overlay layer -o "lowerdir=/,upperdir=$dir/upper,workdir=$dir/work" "$dir/root"
-root=$dir/root
-mount -t proc proc "$root/proc"
-for folder in tmp run dev; do mount -t tmpfs "$folder" "$root/$folder"; done
-chmod 1777 "$root/tmp"
-for device in null zero random urandom; do
-    touch "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
-done
-mkdir "$root/dev/shm"
-mount -t tmpfs shm "$root/dev/shm"
+. "${BASH_SOURCE[0]%/*}/../../src/own_root.sh"
 cp "$old" "$root/tmp/old.deb"
 cp "$new" "$root/tmp/new.deb"
 cp "$talk" "$root/tmp/talk.py"
@@ -92,9 +73,9 @@ inside dpkg --remove sluice >/dev/null 2>&1 || fail "removal"
 [[ ! -e $drop_in ]] || fail "a removed sluice would still be started"
 inside dpkg --purge sluice >/dev/null 2>&1 || fail "purge"
 rm "$root/usr/lib/systemd/system/sluice-test.service"
-left=$(find "$dir/upper" \( -path "$dir/upper/var/lib/dpkg" -o -path "$dir/upper/var/log" -o -path "$dir/upper/var/cache" -o -path "$dir/upper/root" \) -prune \
+left=$(find "$dir/root-upper" \( -path "$dir/root-upper/var/lib/dpkg" -o -path "$dir/root-upper/var/log" -o -path "$dir/root-upper/var/cache" -o -path "$dir/root-upper/root" \) -prune \
     -o \( -type f -o -type l \) -print)
 [[ -z $left ]] || fail "left behind: $left"
-[[ -z $(find "$dir/upper" -name '*sluice*' -not -path '*/var/*' -not -type c) ]] ||
-    fail "left behind: $(find "$dir/upper" -name '*sluice*' -not -path '*/var/*' -not -type c)"
+[[ -z $(find "$dir/root-upper" -name '*sluice*' -not -path '*/var/*' -not -type c) ]] ||
+    fail "left behind: $(find "$dir/root-upper" -name '*sluice*' -not -path '*/var/*' -not -type c)"
 printf 'ok removed\nall good\n'

@@ -8,6 +8,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use serde_json::Value;
 use sluice_tests::job::{find_program, run};
+use sluice_tests::own_root;
 use sluice_tests::suite::{self, Verdict, ensure, fail, skip, trial};
 
 /// Making packages compresses some megabytes, on a machine that does other things.
@@ -88,17 +89,8 @@ fn life() -> Verdict {
     fs::create_dir(&root)?;
     package(&old, &["--deb-only", "--version", "0.0.1"])?;
     package(&new, &["--deb-only", "--version", "0.0.2"])?;
-    let mut command = Command::new("unshare");
+    let mut command = own_root::script(&source().join("tests/tests/packages/life.sh"));
     command
-        .args([
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--net",
-            "bash",
-        ])
-        .arg(source().join("tests/tests/packages/life.sh"))
         .args([
             only(&old, "sluice_0.0.1-1_amd64.deb")?,
             only(&new, "sluice_0.0.2-1_amd64.deb")?,
@@ -202,10 +194,8 @@ fn dkms() -> Verdict {
     for (name, module) in [("window", "sluice_window"), ("opennic", "opennic")] {
         let root = dir.path().join(name);
         fs::create_dir(&root)?;
-        let mut command = Command::new("unshare");
+        let mut command = own_root::script(&source().join("tests/tests/packages/dkms.sh"));
         command
-            .args(["--mount", "--pid", "--fork", "--kill-child", "bash"])
-            .arg(source().join("tests/tests/packages/dkms.sh"))
             .arg(kernel.trim())
             .args([&fetched, &root])
             .args(
