@@ -292,6 +292,23 @@ impl<H: Hosts> Fleet<H> {
     }
 }
 
+/// Runs it until what it comes to is as it must be, which it has the time for. All may be said on TCP before two
+/// daemons on a busy machine have agreed on a lane.
+pub fn repeat_until(
+    limit: Duration,
+    mut run: impl FnMut() -> Verdict,
+    judge: impl Fn() -> Verdict,
+) -> Verdict {
+    let until = Instant::now() + limit;
+    loop {
+        run()?;
+        let judged = judge();
+        if judged.is_ok() || Instant::now() > until {
+            return judged;
+        }
+    }
+}
+
 /// Programs.
 impl<H: Hosts> Fleet<H> {
     /// `sluice` with the words, inside a host and with its daemon.
@@ -321,17 +338,9 @@ impl<H: Hosts> Fleet<H> {
         Ok(stats::read(&self.stats())?)
     }
 
-    /// Runs it until bytes have gone by a lane, and fails if they never do. All may be said on TCP before
-    /// two daemons on a busy machine have agreed on one.
-    pub fn run_until_ring_bytes(&self, mut run: impl FnMut() -> Verdict) -> Verdict {
-        let until = Instant::now() + LIMIT;
-        loop {
-            run()?;
-            let judged = self.require_ring_bytes();
-            if judged.is_ok() || Instant::now() > until {
-                return judged;
-            }
-        }
+    /// Runs it until bytes have gone by a lane, and fails if they never do.
+    pub fn run_until_ring_bytes(&self, run: impl FnMut() -> Verdict) -> Verdict {
+        repeat_until(LIMIT, run, || self.require_ring_bytes())
     }
 
     /// Fails unless bytes went by a lane.

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use sluice_tests::job::wait_until;
+use sluice_tests::fleet::repeat_until;
 use sluice_tests::programs::redis::Redis;
 use sluice_tests::stream::{self, Ends, Kill, Transfer};
-use sluice_tests::suite::{self, Verdict, ensure, trial};
+use sluice_tests::suite::{self, Verdict, trial};
 
 use stage::{LIMIT, PLACES, Place};
 
@@ -57,18 +57,11 @@ fn stream(server: Place, kill: Kill) -> Verdict {
         let ends = stage.flow(server, transfer(kill.records(RECORDS)))?;
         ends.judge(kill, LIMIT)
     };
-    run()?;
     if kill == Kill::Nobody {
-        // All may have been said on TCP before the daemons had agreed on a lane.
-        let by_lanes = || {
-            let is_there = stage.lane_bytes().is_ok_and(|now| now > before);
-            is_there || run().is_err()
-        };
-        ensure(wait_until(LIMIT, || Ok(by_lanes()))?, || {
-            format!("no byte went by a ring\n{}", stage.describe())
-        })?;
-        ensure(stage.lane_bytes()? > before, || stage.describe())?;
+        repeat_until(LIMIT, run, || stage.require_lane_bytes_since(before))?;
         stage.require_direct()?;
+    } else {
+        run()?;
     }
     stage.await_all_back()
 }
@@ -85,9 +78,7 @@ fn redis(server: Place) -> Verdict {
     let start = |program: &std::path::Path| stage.program(client, program);
     redis.exercise(start, at, stage.address(client), stage.dir(), LIMIT)?;
     let _ = job.stop(LIMIT)?;
-    ensure(stage.lane_bytes()? > before, || {
-        format!("no byte went by a ring\n{}", stage.describe())
-    })?;
+    stage.require_lane_bytes_since(before)?;
     stage.require_direct()?;
     stage.await_all_back()
 }
@@ -107,11 +98,9 @@ fn guest_killed() -> Verdict {
     let _ = server.signal(Signal::KILL);
     let _ = server.finish(LIMIT)?;
     let before = stage.lane_bytes()?;
-    let by_lanes = || {
-        let run = stage.flow(Place::Guest, transfer(RECORDS));
-        let run = run.and_then(|ends| ends.check_complete(LIMIT));
-        run.is_err() || stage.lane_bytes().is_ok_and(|now| now > before)
+    let run = || {
+        let ends = stage.flow(Place::Guest, transfer(RECORDS))?;
+        ends.check_complete(LIMIT)
     };
-    ensure(wait_until(LIMIT, || Ok(by_lanes()))?, || stage.describe())?;
-    ensure(stage.lane_bytes()? > before, || stage.describe())
+    repeat_until(LIMIT, run, || stage.require_lane_bytes_since(before))
 }

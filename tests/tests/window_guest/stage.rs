@@ -378,6 +378,13 @@ impl Stage {
         Ok(stats::read(&self.path("stats"))?.lane_bytes())
     }
 
+    /// Fails unless there are more than so many.
+    pub fn require_lane_bytes_since(&self, before: u64) -> Verdict {
+        ensure(self.lane_bytes()? > before, || {
+            format!("no byte went by a ring\n{}", self.describe())
+        })
+    }
+
     /// Fails if bytes went by the fabric.
     pub fn require_direct(&self) -> Verdict {
         let mut status = self.status(Place::Host)?;
