@@ -2,7 +2,7 @@
 //! asks. Who may ask and how is [`sluice_rendezvous::Reporter`]'s.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -123,12 +123,8 @@ fn numbers<'a>(fields: impl Iterator<Item = (&'a str, u64)>) -> String {
 /// unless there are no others.
 fn addresses(device: &engine::Device) -> Vec<IpAddr> {
     let table = device.gid_table();
-    let all = table.iter().map(|entry| entry.gid.0);
-    let all = all.filter(|gid| *gid != [0; 16]).map(|gid| {
-        let address = Ipv6Addr::from(gid);
-        let mapped = address.to_ipv4_mapped();
-        mapped.map_or(IpAddr::V6(address), IpAddr::V4)
-    });
+    let all = table.iter().filter(|entry| !entry.gid.is_zero());
+    let all = all.map(|entry| entry.gid.address());
     let (mut far, mut near) = (Vec::new(), Vec::new());
     for address in all {
         let list = match is_near(address) {

@@ -5,6 +5,8 @@
 //! value can come from a C program are plain numbers there and are checked when they are
 //! converted (`QpType::try_from`).
 
+use std::net::{IpAddr, Ipv6Addr};
+
 use crate::error::Error;
 
 /// One piece of a work request's local memory (`ibv_sge`).
@@ -301,6 +303,21 @@ impl Gid {
     pub fn is_zero(&self) -> bool {
         self.0 == [0; 16]
     }
+
+    /// The address that it is over RoCEv2 (IBTA annex A17.4.4).
+    pub fn address(&self) -> IpAddr {
+        Ipv6Addr::from(self.0).to_canonical()
+    }
+}
+
+/// And back.
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => address.octets(),
+        })
+    }
 }
 
 /// `ibv_global_route`.
@@ -476,11 +493,18 @@ pub enum MwType {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn addresses_and_gids_are_the_same_thing() {
+        for text in ["192.0.2.1", "2001:db8::7", "fe80::1", "127.0.0.1"] {
+            let wanted: IpAddr = text.parse().unwrap();
+            assert_eq!(Gid::from(wanted).address(), wanted);
+        }
+    }
 
     #[test]
     fn groups_of_both_address_families_are_multicast() {
-        let v4 = |address: [u8; 4]| Gid(Ipv4Addr::from(address).to_ipv6_mapped().octets());
+        let v4 = |address: [u8; 4]| Gid::from(IpAddr::from(address));
         for group in [[224, 0, 0, 1], [239, 255, 255, 255]] {
             assert!(v4(group).is_multicast());
         }

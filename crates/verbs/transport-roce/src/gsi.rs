@@ -12,7 +12,6 @@ use sluice_wire::opcode::{Operation, Service};
 use sluice_wire::{Ecn, Headers, Opcode, Packet, Psn, Qpn};
 
 use crate::locks::{lock, read, write};
-use crate::network::path::gid;
 
 /// The key of queue pair 1 (IBTA 10.2.5).
 const QKEY: u32 = 0x8001_0000;
@@ -110,8 +109,8 @@ pub fn datagram(packet: &Packet<'_>, received: &Received<'_>) -> Option<(MadPath
         return None;
     }
     let path = MadPath {
-        source: gid(received.source),
-        destination: gid(received.destination),
+        source: received.source.into(),
+        destination: received.destination.into(),
         interface: received.interface,
     };
     Some((path, packet.payload().try_into().ok()?))

@@ -5,7 +5,7 @@
 //! and small, and whoever shares the window can read everything in it as it is.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::net::UdpSocket;
 use std::sync::{Arc, Mutex, RwLock};
 
 use sluice_sys::errno::Errno;
@@ -120,15 +120,14 @@ impl Management {
 
 /// Whether it is an address of this host.
 fn is_here(gid: &Gid) -> bool {
-    let address = Ipv6Addr::from(gid.0);
-    let address = address
-        .to_ipv4_mapped()
-        .map_or(IpAddr::V6(address), IpAddr::V4);
+    let address = gid.address();
     !address.is_unspecified() && !address.is_multicast() && UdpSocket::bind((address, 0)).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[derive(Default)]
@@ -142,11 +141,7 @@ mod tests {
     }
 
     fn gid(address: &str) -> Gid {
-        let address: IpAddr = address.parse().expect("an address");
-        match address {
-            IpAddr::V4(address) => Gid(address.to_ipv6_mapped().octets()),
-            IpAddr::V6(address) => Gid(address.octets()),
-        }
+        address.parse::<IpAddr>().expect("an address").into()
     }
 
     fn message(to: &str, number: u8) -> Message {

@@ -7,7 +7,6 @@ use sluice_verbs::Result;
 use sluice_verbs::transport::{self, MAD_BYTES, MadPath, MadReceiver};
 use sluice_wire::udp::ENTROPY_PORTS;
 
-use crate::network::path::address;
 use crate::node::Node;
 
 type Mad = [u8; MAD_BYTES];
@@ -19,8 +18,8 @@ impl transport::Gsi for Port1 {
     fn send(&self, path: &MadPath, mad: &Mad) -> Result<()> {
         let node = &self.0;
         let path = Path {
-            source: address(&path.source),
-            destination: address(&path.destination),
+            source: path.source.address(),
+            destination: path.destination.address(),
             interface: path.interface,
             ethernet: None,
             source_port: *ENTROPY_PORTS.start(),

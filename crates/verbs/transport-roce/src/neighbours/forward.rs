@@ -17,10 +17,10 @@ use sluice_sys::local_fd::LocalFd;
 use sluice_sys::process::now_ns;
 use sluice_sys::unix;
 use sluice_transport::worker::{Sleeper, token};
+use sluice_verbs::Gid;
 use sluice_verbs::transport::{MAD_BYTES, MadPath};
 
 use crate::locks::lock;
-use crate::network::path::{address, gid};
 use crate::watched::NEIGHBOUR;
 
 /// What a message is.
@@ -102,8 +102,8 @@ fn front(kind: u8, received: &Received<'_>) -> [u8; FRONT] {
     bytes[2] = received.traffic_class;
     bytes[4..6].copy_from_slice(&received.source_port.to_ne_bytes());
     bytes[6..10].copy_from_slice(&received.interface.to_ne_bytes());
-    bytes[10..26].copy_from_slice(&gid(received.source).0);
-    bytes[26..42].copy_from_slice(&gid(received.destination).0);
+    bytes[10..26].copy_from_slice(&Gid::from(received.source).0);
+    bytes[26..42].copy_from_slice(&Gid::from(received.destination).0);
     bytes
 }
 
@@ -112,7 +112,7 @@ fn parse(message: &[u8]) -> Option<(u8, Received<'_>)> {
     let (front, packet) = message.split_first_chunk::<FRONT>()?;
     let address_at = |at: usize| -> Option<IpAddr> {
         let bytes: [u8; 16] = front.get(at..at + 16)?.try_into().ok()?;
-        Some(address(&sluice_verbs::Gid(bytes)))
+        Some(Gid(bytes).address())
     };
     let received = Received {
         source: address_at(10)?,
@@ -198,8 +198,8 @@ impl Forward {
         mad: &[u8; MAD_BYTES],
     ) {
         let received = Received {
-            source: address(&path.source),
-            destination: address(&path.destination),
+            source: path.source.address(),
+            destination: path.destination.address(),
             interface: path.interface,
             source_port: 0,
             traffic_class: 0,
@@ -255,8 +255,8 @@ fn told(kind: u8, received: Received<'_>) -> Option<Message<'_>> {
         }
         (MAD, Ok(mad)) => {
             let path = MadPath {
-                source: gid(received.source),
-                destination: gid(received.destination),
+                source: received.source.into(),
+                destination: received.destination.into(),
                 interface: received.interface,
             };
             Some(Message::Mad(path, mad))

@@ -1,9 +1,7 @@
 //! From a peer's address to the way that packets take.
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use sluice_packet::Path;
-use sluice_verbs::{AhAttr, Error, Gid, Qp, Result};
+use sluice_verbs::{AhAttr, Error, Qp, Result};
 use sluice_wire::udp::ENTROPY_PORTS;
 
 /// Where packets go, and by which of a lane's ports.
@@ -18,22 +16,6 @@ pub struct Way {
 
 /// The first port of a lane is its UDP socket, which reaches everybody.
 pub const UDP_PORT: usize = 0;
-
-/// The address that a GID is (annex A17.4.4).
-pub fn address(gid: &Gid) -> IpAddr {
-    let address = Ipv6Addr::from(gid.0);
-    address
-        .to_ipv4_mapped()
-        .map_or(IpAddr::V6(address), IpAddr::V4)
-}
-
-/// And back.
-pub fn gid(address: IpAddr) -> Gid {
-    Gid(match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    })
-}
 
 /// Hops when the program names none.
 const HOPS: u8 = 64;
@@ -59,7 +41,7 @@ pub fn of(qp: &Qp, attr: &AhAttr, peer_qpn: u32) -> Result<Path> {
         return Err(Error::BadValue);
     }
     let own = qp.gid(1, u32::from(attr.grh.sgid_index))?;
-    let (source, destination) = (address(&own.gid), address(&attr.grh.dgid));
+    let (source, destination) = (own.gid.address(), attr.grh.dgid.address());
     if own.gid.is_zero() || source.is_ipv4() != destination.is_ipv4() {
         return Err(Error::BadValue);
     }
@@ -81,14 +63,6 @@ pub fn of(qp: &Qp, attr: &AhAttr, peer_qpn: u32) -> Result<Path> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_and_gids_are_the_same_thing() {
-        for text in ["192.0.2.1", "2001:db8::7", "fe80::1", "127.0.0.1"] {
-            let wanted: IpAddr = text.parse().unwrap();
-            assert_eq!(address(&gid(wanted)), wanted);
-        }
-    }
 
     #[test]
     fn flows_have_ports_of_their_own_in_the_range() {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use sluice_verbs::{Error, Gid, QpType, Result};
 
-use crate::network::path::address;
 use crate::node::Node;
 use crate::queue_pair::part::Part;
 
@@ -14,7 +13,7 @@ pub fn attach(node: &Node, part: &Arc<Part>, gid: &Gid) -> Result<()> {
     if part.kind != QpType::Ud || !gid.is_multicast() {
         return Err(Error::BadValue);
     }
-    let group = address(gid);
+    let group = gid.address();
     let change = node.common().groups.change();
     if !change.has_members(group) {
         join(node, group, true)?;
@@ -25,7 +24,7 @@ pub fn attach(node: &Node, part: &Arc<Part>, gid: &Gid) -> Result<()> {
 
 /// No longer.
 pub fn detach(node: &Node, part: &Part, gid: &Gid) {
-    let wanted = address(gid);
+    let wanted = gid.address();
     leave(node, part, |group| *group == wanted);
 }
 

@@ -2,7 +2,6 @@
 //! each, the links to peers that have one, too, and the pieces that lanes lie in.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileTypeExt;
@@ -20,7 +19,7 @@ use sluice_window::ivshmem::Client;
 use sluice_window::layout::Pair;
 use sluice_window::ledger::Ledger;
 use sluice_window::link::{Event, Link, generation};
-use sluice_window::region::Region;
+use sluice_window::region::{Region, Source};
 
 use crate::matching::ClientId;
 use crate::peer::PeerName;
@@ -595,9 +594,8 @@ fn memory(path: &Path) -> Result<Fd, String> {
         let memory = sluice_sys::unix::duplicate(client.memory().as_raw_fd());
         return memory.map_err(|error| error.to_string());
     }
-    let file = OpenOptions::new().read(true).write(true).open(path);
-    let file = file.map_err(|error| error.to_string())?;
-    sluice_sys::unix::duplicate(file.as_raw_fd()).map_err(|error| error.to_string())
+    let source = Source::open(path).map_err(|error| error.to_string())?;
+    sluice_sys::unix::duplicate(source.fd()).map_err(|error| error.to_string())
 }
 
 fn open(path: &Path, name: &str) -> Result<Shared, String> {
